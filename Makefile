@@ -1,0 +1,66 @@
+# Two commands do everything on a fresh machine, set-up included: `make demo` and `make test`.
+
+PYTHON ?= python3
+JOBS ?= 2
+GPUS ?= 4
+# On a GPU machine: the interpreter that has the torch of that machine. Nothing is installed there.
+GPU_PYTHON ?= python3
+
+VENV := .venv
+VENV36 := .venv-triton36
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format gpu test-triton-3.6 docs clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z][a-zA-Z0-9.-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.demo ## AG+GEMM on four simulated ranks, compared with torch; no GPU needed
+	$(VENV)/bin/tilelink demo
+
+test: $(VENV)/.dev ## every test that needs no GPU
+	$(call PYTEST,$(VENV))
+
+check: $(VENV)/.dev ## format, lint, types, import contracts
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+	$(VENV)/bin/lint-imports --no-logo
+
+format: $(VENV)/.dev ## rewrite the files as `make check` wants them
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+
+gpu: ## on a GPU machine: correctness and timings, one process for each of GPUS=4
+	PYTHONPATH=. $(GPU_PYTHON) -m torch.distributed.run --nproc-per-node=$(GPUS) benchmarks/gpu_check.py
+
+test-triton-3.6: $(VENV36)/.dev ## the simulated, operator and compile tests with Triton 3.6.0
+	$(call PYTEST,$(VENV36)) tests/simulated tests/operators tests/compiled
+
+docs: $(VENV)/.docs ## the documentation, into site/
+	$(VENV)/bin/mkdocs build --strict
+
+clean: ## remove what these commands made, virtual environments included
+	rm -rf $(VENV) $(VENV36) site out build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp stands for a finished installation; it is made again when what is installed from changes.
+$(VENV)/bin/python $(VENV36)/bin/python:
+	$(PYTHON) -m venv $(@D)/..
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.demo
+	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[$*]'
+	@touch $@
+
+# 3.6.0 is put in last and without its dependants' consent: a CUDA build of torch names one Triton of its own.
+$(VENV36)/.dev: pyproject.toml constraints.txt | $(VENV36)/bin/python
+	$(VENV36)/bin/python $(PIP_INSTALL) --editable '.[dev]'
+	$(VENV36)/bin/python $(PIP_INSTALL) --no-deps triton==3.6.0
+	@touch $@

@@ -1,0 +1,475 @@
+"""Check the worlds on GPUs, and measure their copies; one process per GPU.
+
+    timeout 300 torchrun --standalone --nproc-per-node=4 benchmarks/gpu_world_check.py --out check.json
+
+Ends with a table, and status 0 if all is well, 1 otherwise (of torchrun too). It cannot hang: kernels poll a bounded
+number of times, a stream that waits too long for a bell is released by the host, collectives time out, and a watchdog
+ends the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import faulthandler
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+from triton.errors import TritonError
+from triton.language import core
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import environment, kernels
+from tilelink.runtime.nvshmem import NvshmemWorld, library, nvshmem_heap
+from tilelink.runtime.peer import Arena, CudaStream, GpuWorld, PeerWorld
+from tilelink.runtime.world import Descriptor
+
+MIB = 1024 * 1024
+POLLS = 20_000_000
+"""Times a kernel looks for a signal, some seconds, before it gives up."""
+PATIENCE = 20.0
+"""Seconds that the host waits for a stream."""
+WATCHDOG = 240
+"""Seconds after which the process ends, whatever it is doing."""
+
+# An arena: words first, then what a peer puts there.
+SIGNAL, BELL, DATA = 0, 8, 4096
+LANES = 1024
+
+
+@triton.jit
+def exchange(seen, data, context, signal_at, data_at, total, polls, COUNT: tl.constexpr):
+    """Write to the next rank and signal it; wait for the previous one and read what it wrote."""
+    me = tl.load(context)
+    ranks = tl.load(context + 1)
+    here = tl.load(context + 2 + me)
+    there = tl.load(context + 2 + (me + 1) % ranks)
+    lanes = tl.arange(0, COUNT)
+    target = tl.multiple_of((there + data_at).to(tl.pointer_type(tl.int32)), 16)
+    tl.store(target + lanes, (me * 100000 + total * 10000 + lanes).to(tl.int32))
+    tl.debug_barrier()
+    tl.atomic_xchg((there + signal_at).to(tl.pointer_type(tl.int64)), total, sem="release", scope="sys")
+    word = (here + signal_at).to(tl.pointer_type(tl.int64))
+    got = tl.atomic_add(word, 0, sem="acquire", scope="sys")
+    while (got < total) & (polls > 0):
+        got = tl.atomic_add(word, 0, sem="acquire", scope="sys")
+        polls -= 1
+    source = tl.multiple_of((here + data_at).to(tl.pointer_type(tl.int32)), 16)
+    tl.store(data + lanes, tl.load(source + lanes))
+    tl.store(seen, got)
+
+
+@triton.jit
+def double(data, COUNT: tl.constexpr):
+    """Multiply by two in place."""
+    lanes = tl.program_id(0) * COUNT + tl.arange(0, COUNT)
+    tl.store(data + lanes, tl.load(data + lanes) * 2)
+
+
+@triton.jit
+def copy_tile(target, source):
+    """Copy the first tile by TMA, both ways through host descriptors."""
+    target.store([0, 0], source.load([0, 0]))
+
+
+@core.extern
+def nvshmem_my_pe(_semantic=None):
+    """This PE, asked of NVSHMEM's device library."""
+    symbols = {(): ("nvshmem_my_pe", core.dtype("int32"))}
+    return core.extern_elementwise("", "", [], symbols, is_pure=True, _semantic=_semantic)
+
+
+@triton.jit
+def report_pe(target):
+    """Store this PE."""
+    tl.store(target, nvshmem_my_pe())
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A check and what it found; `seconds` on the slowest rank."""
+
+    check: str
+    ok: bool
+    seconds: float
+    detail: str
+
+
+class Failed(Exception):
+    """A check did not find what it should."""
+
+
+def expect(condition: bool, message: str) -> None:
+    if not condition:
+        raise Failed(message)
+
+
+def equal(found: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
+    wrong = int((found != wanted).sum())
+    expect(wrong == 0, f"{what}: {wrong} of {wanted.numel()} elements are wrong")
+
+
+def view(arena: torch.Tensor, at: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """`count` elements at byte `at` of an arena's uint8 tensor."""
+    return arena[at : at + count * dtype.itemsize].view(dtype)
+
+
+def word(arena: torch.Tensor, at: int) -> torch.Tensor:
+    return view(arena, at, 1, torch.int64)
+
+
+def sync(bell: torch.Tensor, what: str) -> None:
+    """Wait for the device, at most PATIENCE; ring `bell` if a stream waits for it in vain, and fail."""
+    done = torch.cuda.Event()
+    deadline = time.monotonic() + PATIENCE
+    done.record()
+    while not done.query() and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    if not done.query():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            bell.fill_(1)
+        torch.cuda.synchronize()
+        raise Failed(f"{what}: the stream still waited for its bell after {PATIENCE:.0f} s")
+    torch.cuda.synchronize()
+
+
+def check_arena(world: GpuWorld, arena: Arena) -> str:
+    context = arena.context.tolist()
+    expect(context[:2] == [world.rank, world.ranks], f"context begins with {context[:2]}")
+    expect(context[2 + world.rank] == arena.local.data_ptr(), "context does not hold the own address")
+    expect(len(context) == 2 + world.ranks, f"context has {len(context)} words")
+    expect(int(arena.local.count_nonzero()) == 0, "the arena is not zeroed")
+    if world.topology.reach == "peer":
+        expect(all(arena.peer(pe).data_ptr() == context[2 + pe] for pe in range(world.ranks)), "peer() disagrees")
+    return str(world.topology.device)
+
+
+def check_exchange(world: GpuWorld, arena: Arena) -> str:
+    """A kernel writes to a peer by translated pointers and signals it."""
+    data, seen = world.empty((LANES,), torch.int32), world.zeros(1, torch.int64)
+    before = (world.rank - 1) % world.ranks
+    for total in (1, 2, 3):
+        args = {"seen": seen, "data": data.fill_(-1), "context": arena.context, "signal_at": SIGNAL, "data_at": DATA}
+        args |= {"total": total, "polls": POLLS, "COUNT": LANES}
+        world.main_stream().launch(exchange, 1, args, warps=4, stages=1)
+        torch.cuda.synchronize()
+        expect(int(seen) == total, f"signal is {int(seen)} instead of {total}")
+        wanted = before * 100000 + total * 10000 + torch.arange(LANES, device=world.device)
+        equal(data, wanted, f"data of rank {before}")
+        world.barrier()
+    return "3 rounds"
+
+
+def check_bell(world: GpuWorld, arena: Arena) -> str:
+    """Copy engine: data, then a signal, to the next rank; its stream waits for the bell and copies on."""
+    to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
+    source = view(arena.local, DATA, 2 * LANES, torch.int32)[:LANES]
+    one, landing = word(arena.local, BELL + 8), view(arena.local, DATA, 2 * LANES, torch.int32)[LANES:]
+    target = view(arena.peer(to), DATA, 2 * LANES, torch.int32)[LANES:]
+    result, bell, side = world.empty((LANES,), torch.int32), word(arena.local, BELL), world.side_stream(0)
+    one.fill_(1)
+    for turn in range(1, 6):
+        source.copy_(torch.arange(LANES, device=world.device) * turn + world.rank)
+        landing.fill_(-1)
+        world.barrier()
+        side.wait(world.main_stream().record())
+        side.copy(target, source)
+        side.copy(word(arena.peer(to), BELL), one)
+        side.wait_bell(bell)
+        side.copy(result, landing)
+        world.main_stream().wait(side.record())
+        sync(bell, "bell")
+        equal(result, torch.arange(LANES, device=world.device) * turn + before, f"data of rank {before}")
+        expect(int(bell) == 0, "the bell was not set back")
+        world.barrier()
+    return "5 turns"
+
+
+def check_strided(world: GpuWorld, arena: Arena) -> str:
+    """Rows with a pitch, to the next rank."""
+    to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
+    shape, pitch = (37, 96), 160
+    landing = view(arena.local, DATA, shape[0] * pitch, torch.int16).fill_(-1).view(shape[0], pitch)
+    target = view(arena.peer(to), DATA, shape[0] * pitch, torch.int16).view(shape[0], pitch)
+    stage = view(arena.local, MIB, 2 * shape[0] * shape[1], torch.int16).view(shape[0], 2 * shape[1])
+    stage.copy_(torch.arange(stage.numel(), device=world.device).view(stage.shape) + world.rank)
+    world.barrier()
+    world.main_stream().copy(target[:, 32 : 32 + shape[1]], stage[:, : shape[1]])
+    world.barrier()
+    wanted = torch.full((shape[0], pitch), -1, dtype=torch.int16, device=world.device)
+    wanted[:, 32 : 32 + shape[1]] = (stage - world.rank + before)[:, : shape[1]]
+    equal(landing, wanted, f"rows of rank {before}")
+    return f"{shape[0]} rows of {2 * shape[1]} bytes"
+
+
+def check_graph(world: GpuWorld, arena: Arena) -> str:
+    """Capture fork, copy, signal, bell, copy, join and a launch; replay with fresh data."""
+    to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
+    source, one = view(arena.local, DATA, LANES, torch.int32), word(arena.local, BELL + 8)
+    landing = view(arena.local, MIB, LANES, torch.int32)
+    result, bell = world.empty((LANES,), torch.int32), word(arena.local, BELL)
+    one.fill_(1)
+    world.main_stream().launch(double, 1, {"data": result, "COUNT": LANES}, warps=4, stages=1)
+    torch.cuda.synchronize()
+
+    def step() -> None:
+        expect(world.capturing(), "capturing() does not notice the capture")
+        main, side = world.main_stream(), world.side_stream(0)
+        side.wait(main.record())
+        side.copy(view(arena.peer(to), MIB, LANES, torch.int32), source)
+        side.copy(word(arena.peer(to), BELL), one)
+        side.wait_bell(bell)
+        side.copy(result, landing)
+        main.wait(side.record())
+        main.launch(double, 1, {"data": result, "COUNT": LANES}, warps=4, stages=1)
+
+    graph = torch.cuda.CUDAGraph()
+    world.barrier()
+    # NCCL's watchdog thread queries events meanwhile, which the default mode takes for a mistake of the capture.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        step()
+    for turn in range(10):
+        source.copy_(torch.arange(LANES, device=world.device) + 1000 * turn + world.rank)
+        landing.fill_(-1)
+        world.barrier()
+        graph.replay()
+        sync(bell, "replayed bell")
+        equal(result, 2 * (torch.arange(LANES, device=world.device) + 1000 * turn + before), f"replay {turn}")
+        world.barrier()
+    return "10 replays"
+
+
+def check_descriptor(world: GpuWorld, arena: Arena) -> str:
+    """Host TMA descriptors, the target's being of a peer's memory."""
+    if world.topology.device.capability < 90 or torch.version.hip:
+        return "no TMA here"
+    to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
+    tile = torch.arange(64 * 64, device=world.device).view(64, 64).to(torch.float16)
+    target = view(arena.peer(to), MIB, 64 * 64, torch.float16).view(64, 64)
+    args = {"target": Descriptor(target, (64, 64)), "source": Descriptor(tile + world.rank, (64, 64))}
+    world.main_stream().launch(copy_tile, 1, args, warps=4, stages=1)
+    world.barrier()
+    equal(view(arena.local, MIB, 64 * 64, torch.float16).view(64, 64), tile + before, f"tile of rank {before}")
+    return "64×64 fp16"
+
+
+def check_refusals(world: GpuWorld, arena: Arena) -> str:
+    """More workers than can be resident, and a tensor on the CPU."""
+    data = world.zeros(LANES, torch.int32)
+    compiled = double.warmup(data=data, COUNT=LANES, grid=(1,), num_warps=32, num_stages=1)
+    resident = kernels.resident_workers(compiled)
+    expect(resident >= world.topology.device.sms, f"only {resident} workers are resident")
+    stream = world.main_stream()
+    for code, workers, tensor in (("TL405", resident + 1, data), ("TL425", 1, data.cpu())):
+        try:
+            stream.launch(double, workers, {"data": tensor, "COUNT": LANES}, warps=32, stages=1)
+        except TilelinkError as error:
+            expect(error.code == code, f"{error.code} instead of {code}")
+        else:
+            raise Failed(f"{code} was not raised")
+    torch.cuda.synchronize()
+    return f"{resident} workers of 32 warps"
+
+
+def check_launch_cost(world: GpuWorld, arena: Arena) -> str:
+    """Host time of a launch, of a copy and of a bell."""
+    stream, bell = world.main_stream(), word(arena.local, BELL)
+    data, other = world.zeros(LANES, torch.int32), world.zeros(LANES, torch.int32)
+    launch = host_micros(lambda: stream.launch(double, 1, {"data": data, "COUNT": LANES}, warps=4, stages=1))
+    copy = host_micros(lambda: stream.copy(data, other))
+
+    def ring() -> None:
+        bell.fill_(1)
+        stream.wait_bell(bell)
+
+    fill = host_micros(lambda: bell.fill_(0))
+    return f"launch {launch:.1f} µs, copy {copy:.1f} µs, bell {host_micros(ring) - fill:.1f} µs"
+
+
+def host_micros(action: Callable[[], Any], times: int = 200) -> float:
+    action()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(times):
+        action()
+    spent = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    return spent / times * 1e6
+
+
+def check_bandwidth(world: GpuWorld, arena: Arena) -> str:
+    """Push to the next rank on a side stream, all ranks at once; GB/s of the slowest rank."""
+    found = []
+    for mib in (1, 8, 64):
+        source = world.empty((mib * MIB,), torch.uint8).random_()
+        target = arena.peer((world.rank + 1) % world.ranks)[MIB : MIB + mib * MIB]
+        rate = min(world.agree(push_rate(world, world.side_stream(1), target, source)))
+        found.append(f"{mib} MiB {rate:.0f}")
+        world.barrier()
+        got = arena.local[MIB : MIB + mib * MIB]
+        checksums = world.agree(int(source.view(torch.int32).sum(dtype=torch.int64)))
+        mine = int(got.view(torch.int32).sum(dtype=torch.int64))
+        expect(mine == checksums[(world.rank - 1) % world.ranks], f"{mib} MiB arrived changed")
+    return "GB/s: " + ", ".join(found)
+
+
+def push_rate(world: GpuWorld, stream: CudaStream, target: torch.Tensor, source: torch.Tensor) -> float:
+    times = []
+    for _ in range(12):
+        world.barrier()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record(stream.stream)
+        stream.copy(target, source)
+        end.record(stream.stream)
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return source.numel() / statistics.median(times[2:]) / 1e6
+
+
+def check_device_library(world: GpuWorld, arena: Arena) -> str:
+    """A kernel linked with NVSHMEM's bitcode, and one that is not, in one world."""
+    found = world.zeros(1, torch.int32) - 1
+    begin = time.perf_counter()
+    world.main_stream().launch(report_pe, 1, {"target": found}, warps=4, stages=1)
+    torch.cuda.synchronize()
+    expect(int(found) == world.rank, f"nvshmem_my_pe() is {int(found)}")
+    return f"first launch {time.perf_counter() - begin:.1f} s"
+
+
+Check = Callable[[GpuWorld, Arena], str]
+HOST_CHECKS: tuple[Check, ...] = (check_arena, check_bell, check_strided)
+PEER_CHECKS: tuple[Check, ...] = (*HOST_CHECKS, check_exchange, check_descriptor, check_graph)
+ALL_CHECKS: tuple[Check, ...] = (*PEER_CHECKS, check_refusals, check_launch_cost, check_bandwidth)
+
+
+class Report:
+    """Runs checks until the first that fails: afterwards streams and words are in no known state.
+
+    Args:
+        out: where the results go as JSON.
+    """
+
+    def __init__(self, out: Path | None) -> None:
+        self.results: list[Result] = []
+        self._out = out
+
+    def run(self, name: str, check: Callable[[], str]) -> None:
+        begin = time.perf_counter()
+        try:
+            detail = check()
+        except (Failed, TilelinkError, TritonError, AssertionError, RuntimeError, OSError) as error:
+            self._fail(name, time.perf_counter() - begin, f"rank {dist.get_rank()}: {type(error).__name__}: {error}")
+            return
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, time.perf_counter() - begin)
+        self.results.append(Result(name, True, max(found), detail))
+
+    def finish(self) -> None:
+        if self._out is not None:
+            save(self._out, self.results)
+        show(self.results)
+        sys.stdout.flush()
+
+    def _fail(self, name: str, seconds: float, problem: str) -> None:
+        """End this process, without the orderly end that would wait for streams and ranks; torchrun ends the others."""
+        self.results.append(Result(name, False, seconds, problem.splitlines()[0]))
+        print(problem, file=sys.stderr, flush=True)
+        self.finish()
+        os._exit(1)
+
+
+def check_world(report: Report, name: str, make: Callable[[], GpuWorld], checks: tuple[Check, ...]) -> None:
+    """Make a world and an arena, run the checks, free both."""
+    made: list[GpuWorld] = []
+    arenas: list[Arena] = []
+
+    def start() -> str:
+        made.append(make())
+        arenas.append(made[0].arena(66 * MIB))
+        return f"{made[0].topology.ranks} ranks, reach {made[0].topology.reach}"
+
+    def finish() -> str:
+        arenas[0].free()
+        return ""
+
+    report.run(f"{name}: start", start)
+    for check in checks:
+        report.run(f"{name}: {check.__name__.removeprefix('check_')}", lambda check=check: check(made[0], arenas[0]))
+    report.run(f"{name}: free", finish)
+
+
+def check_all(report: Report) -> None:
+    check_world(report, "peer", PeerWorld, ALL_CHECKS)
+    if importlib.util.find_spec("nvshmem") is None:
+        report.results.append(Result("nvshmem", True, 0.0, "skipped: nvshmem4py is not installed"))
+        return
+    check_world(report, "nvshmem", NvshmemWorld, (*PEER_CHECKS, check_device_library, check_bandwidth))
+    check_world(report, "network", lambda: NvshmemWorld(reach="network"), (*HOST_CHECKS, check_device_library))
+    check_world(report, "peer on NVSHMEM", lambda: PeerWorld(heap=nvshmem_heap), PEER_CHECKS)
+
+    def stop() -> str:
+        library.stop()
+        return ""
+
+    report.run("nvshmem: stop", stop)
+
+
+def show(results: list[Result]) -> None:
+    width = max(len(result.check) for result in results)
+    for result in results:
+        print(f"{'ok    ' if result.ok else 'FAILED'} {result.check:{width}} {result.seconds:7.2f} s  {result.detail}")
+
+
+def save(path: Path, results: list[Result]) -> None:
+    machine = {
+        "gpu": torch.cuda.get_device_name(),
+        "gpus": dist.get_world_size(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "ok": all(result.ok for result in results),
+        "machine": machine,
+        "checks": [asdict(result) for result in results],
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the results there as JSON")
+    out: Path | None = parser.parse_args().out
+    place = environment.distributed()
+    if place is None or not torch.cuda.is_available():
+        print("start with torchrun on a machine with GPUs", file=sys.stderr)
+        return 2
+    faulthandler.dump_traceback_later(WATCHDOG, exit=True)
+    environment.disable_multicast()
+    torch.cuda.set_device(place.local_rank)
+    device = torch.device("cuda", place.local_rank)
+    dist.init_process_group("nccl", timeout=datetime.timedelta(seconds=60), device_id=device)
+    report = Report(out)
+    check_all(report)
+    if place.rank == 0:
+        report.finish()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

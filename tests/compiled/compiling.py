@@ -1,0 +1,57 @@
+"""Compiles emitted kernels for a target that need not be there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from tilelink.ir import formula as F
+from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
+from tilelink.ir.plan import Plan
+from tilelink.runtime.kernels import load
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+POINTERS = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32", "i64": "i64"}
+
+
+def type_of(plan: Plan, arg: Arg) -> str:
+    if arg.kind == "constant":
+        return "constexpr"
+    if arg.kind in ("size", "credits", "stride"):
+        return "i32"
+    if arg.kind == "scalar":
+        return "fp32"
+    if arg.kind in ("tensor", "stage"):
+        return "*" + POINTERS[plan.buffer(arg.of).dtype]
+    if arg.kind == "descriptor":
+        dtype = POINTERS[plan.buffer(arg.of).dtype]
+        return f"tensordesc<{dtype}{list(arg.block)}>"
+    return "*i64"
+
+
+def aligned(plan: Plan, arg: Arg) -> bool:
+    """Whether Triton would find the argument divisible by 16 at a launch."""
+    if arg.kind == "size":
+        assert arg.formula is not None
+        return arg.name != "rank" and int(F.evaluate(arg.formula, plan.env(0))) % 16 == 0
+    if arg.kind == "stride":
+        return plan.layout(arg.of).aligned
+    return arg.kind in ("tensor", "stage", "words", "due", "bells", "context")
+
+
+def compile_kernel(plan: Plan, source: KernelSource, decl: KernelDecl, target: str) -> Any:
+    """The compiled kernel; its `asm` has the intermediate texts."""
+    kernel = getattr(load(source.text, source.digest, source.name), decl.name)
+    signature = {a.name: type_of(plan, a) for a in decl.args}
+    constants = {(i,): a.value for i, a in enumerate(decl.args) if a.kind == "constant"}
+    attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(decl.args) if aligned(plan, a)}
+    options = {"num_warps": decl.warps, "num_stages": decl.stages}
+    return triton.compile(ASTSource(kernel, signature, constants, attrs), target=TARGETS[target], options=options)

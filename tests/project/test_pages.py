@@ -1,0 +1,101 @@
+"""README and documentation: their code runs, their links lead somewhere, their lists are complete."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilelink.frontend.codes import CODES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+COMMANDS = re.findall(r"^\.venv/bin/tilelink (.*)$", README, re.MULTILINE)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    """Run as a user without GPUs would, and return what was printed."""
+    launcher = {"RANK", "WORLD_SIZE", "LOCAL_RANK"}
+    environment = {k: v for k, v in os.environ.items() if k not in launcher} | {
+        "PYTHONPATH": str(ROOT),
+        "CUDA_VISIBLE_DEVICES": "",
+        "MPLBACKEND": "agg",
+        "TILELINK_CACHE": str(folder / "cache"),
+    }
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_readme_has_one_program() -> None:
+    assert len(PYTHON_BLOCKS) == 1
+
+
+@pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=["ag_gemm"])
+def test_a_readme_block_runs(block: str, tmp_path: Path) -> None:
+    (tmp_path / "block.py").write_text(block)
+    printed = run(["block.py"], tmp_path)
+    assert len(re.findall("relative error", printed)) == 4
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_readme_command_runs(command: str, tmp_path: Path) -> None:
+    assert run(["-c", "from tilelink.cli import app; app()", *shlex.split(command)], tmp_path)
+
+
+def test_the_readme_has_commands_and_the_project_examples() -> None:
+    assert COMMANDS
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+    assert run([str(example)], tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_and_make_targets_exist(page: Path) -> None:
+    text = page.read_text()
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if link and not (page.parent / link).exists()] == []
+    used = set(re.findall(r"(?:^|`)make ([a-z][a-z0-9.-]*)", text, re.MULTILINE))
+    targets = re.findall(r"^([a-z][a-z0-9.-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert used <= set(targets)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r"^  - (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(str(p.relative_to(ROOT / "docs")) for p in ROOT.glob("docs/**/*.md"))
+
+
+def _codes(tree: ast.Module) -> set[str]:
+    """The error codes that stand in a module as a string of their own, other than as the key of a table."""
+    keys = {id(key) for node in ast.walk(tree) if isinstance(node, ast.Dict) for key in node.keys}
+    constants = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in keys)
+    return {value for value in constants if isinstance(value, str) and re.fullmatch(r"TL\d{3}", value)}
+
+
+def test_the_error_page_lists_the_codes_that_are_raised() -> None:
+    raised = {code for path in (ROOT / "tilelink").rglob("*.py") for code in _codes(ast.parse(path.read_text()))}
+    listed = re.findall(r"^\| (TL\d{3}) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    assert listed == sorted(set(listed))
+    assert raised - set(listed) == set(), "raised, but not in docs/errors.md"
+    assert set(listed) - raised == set(), "in docs/errors.md, but never raised"
+
+
+def test_the_error_page_says_what_the_frontend_says() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text().splitlines()
+    assert [code for code, meaning in CODES.items() if f"| {code} | {meaning} |" not in page] == []
+
+
+def test_the_glossary_is_in_order() -> None:
+    words = re.findall(r"^\| ([a-z][a-z, ]*) \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert words == sorted(words)
+    assert len(words) == len(set(words))

@@ -1,0 +1,72 @@
+"""The process environment, as typed functions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import environment
+
+
+def test_no_launcher_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert environment.distributed() is None
+
+
+def test_rank_as_torchrun_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert environment.distributed() == environment.ProcessRank(5, 8, 1)
+    monkeypatch.delenv("LOCAL_RANK")
+    assert environment.distributed() == environment.ProcessRank(5, 8, 0)
+
+
+def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "first")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(TilelinkError, match="TL400: RANK is 'first'"):
+        environment.distributed()
+
+
+def test_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TILELINK_WORLD", raising=False)
+    assert environment.world() is None
+    monkeypatch.setenv("TILELINK_WORLD", "")
+    assert environment.world() is None
+    monkeypatch.setenv("TILELINK_WORLD", "nvshmem")
+    assert environment.world() == "nvshmem"
+
+
+def test_unknown_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILELINK_WORLD", "moon")
+    with pytest.raises(TilelinkError) as caught:
+        environment.world()
+    assert str(caught.value) == (
+        "TL400: TILELINK_WORLD is 'moon', which is no world\n"
+        "  why: operators run in one of three worlds\n"
+        "  do:  set it to one of simulated, peer, nvshmem, or unset it"
+    )
+
+
+def test_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TILELINK_CACHE", raising=False)
+    assert environment.cache_root() is None
+    monkeypatch.setenv("TILELINK_CACHE", "~/emitted")
+    assert environment.cache_root() == Path.home() / "emitted"
+
+
+@pytest.mark.parametrize(("value", "on"), [("", False), ("0", False), ("1", True), ("yes", True)])
+def test_debug(monkeypatch: pytest.MonkeyPatch, value: str, on: bool) -> None:
+    monkeypatch.setenv("TILELINK_DEBUG", value)
+    assert environment.debug() is on
+
+
+def test_multicast_is_off_whatever_the_user_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS", "NCCL_NVLS_ENABLE")
+    for name in names:
+        monkeypatch.setenv(name, "2")
+    environment.disable_multicast()
+    assert [os.environ[name] for name in names] == ["1", "1", "0"]

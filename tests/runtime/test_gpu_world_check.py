@@ -1,0 +1,136 @@
+"""The self-check for GPUs, as far as it can be tested without one: its kernels compile and are launched."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.driver import driver as active_driver
+
+from tilelink.runtime import kernels
+from tilelink.runtime.peer.launch import Launcher
+from tilelink.runtime.world import Descriptor
+
+HERE = Path(__file__).parents[2]
+SCRIPT = HERE / "benchmarks" / "gpu_world_check.py"
+TARGETS = [
+    GPUTarget("cuda", 80, 32),
+    GPUTarget("cuda", 90, 32),
+    GPUTarget("cuda", 100, 32),
+    GPUTarget("hip", "gfx942", 64),
+]
+EXCHANGE = {
+    "seen": "*i64",
+    "data": "*i32",
+    "context": "*i64",
+    "signal_at": "i32",
+    "data_at": "i32",
+    "total": "i32",
+    "polls": "i32",
+    "COUNT": "constexpr",
+}
+
+
+@pytest.fixture(scope="module")
+def check() -> Iterator[ModuleType]:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("gpu_world_check", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_world_check"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["gpu_world_check"]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: f"{target.backend}-{target.arch}")
+def test_the_exchange_compiles(check: ModuleType, target: GPUTarget) -> None:
+    source = ASTSource(check.exchange, EXCHANGE, {(7,): 1024})
+    compiled = triton.compile(source, target=target, options={"num_warps": 4})
+    if target.backend == "cuda":
+        pattern = r"st\.global|bar\.sync|atom\.\S*release|ld\.\S*acquire"
+        found = re.findall(pattern, compiled.asm["ptx"])
+        release = next(at for at, text in enumerate(found) if "release" in text)
+        assert found[0] == "st.global"
+        assert found[release - 1] == "bar.sync"
+        assert "sys" in found[release]
+        assert "acquire" in found[release + 1]
+
+
+def test_without_a_launcher_it_says_so() -> None:
+    environment = {"PYTHONPATH": str(HERE), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, env=environment, timeout=100)
+    assert done.returncode == 2
+    assert "torchrun" in done.stderr
+
+
+class NoGpu:
+    """Triton's driver of a GPU that is not there: everything up to the start of a kernel is real."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[Any, ...]] = []
+        self.prepared: list[Any] = []
+        self.utils = self
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": 232448}
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, ...]:
+        return 11, 22, 32, 0, 1024
+
+    def unload_module(self, module: int) -> None: ...
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        return lambda x, y, z, stream, function, *rest: self.started.append(((x, y, z), stream, function, rest[4:]))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[NoGpu]:
+    monkeypatch.setattr(kernels, "resident_workers", lambda compiled: 132)
+    pretended = NoGpu()
+    monkeypatch.setattr(active_driver, "_active", pretended)
+    yield pretended
+    for compiled in pretended.prepared:
+        compiled.module = None  # or it would be unloaded later, when this driver is gone
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_a_real_kernel_gets_its_arguments_in_order(check: ModuleType, gpu: NoGpu) -> None:
+    launcher, data = Launcher(torch.device("cpu"), prepare=gpu.prepared.append), torch.zeros(1024, dtype=torch.int32)
+    for workers in (1, 2):
+        launcher.launch(check.double, workers, {"COUNT": 512, "data": data}, 5, warps=4, stages=1)
+    assert [entry[:3] for entry in gpu.started] == [((1, 1, 1), 5, 22), ((2, 1, 1), 5, 22)]
+    (*_, first, count), _ = (entry[3] for entry in gpu.started)
+    assert first is data
+    assert count == 512
+    assert [compiled.module for compiled in gpu.prepared] == [11]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_a_real_kernel_takes_descriptors(check: ModuleType, gpu: NoGpu) -> None:
+    tile = Descriptor(torch.zeros(64, 64, dtype=torch.float16), (64, 64))
+    launcher = Launcher(torch.device("cpu"), prepare=gpu.prepared.append)
+    launcher.launch(check.copy_tile, 1, {"target": tile, "source": tile}, 5, warps=4, stages=1)
+    ((_, _, _, (*_, target, source)),) = gpu.started
+    assert target.base is source.base is tile.tensor

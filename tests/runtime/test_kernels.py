@@ -1,0 +1,191 @@
+"""Emitted text -> module: the cache, and its refusals."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import triton
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import kernels
+
+TEXT = '''"""Emitted."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_one(data, COUNT: tl.constexpr):
+    lanes = tl.arange(0, COUNT)
+    tl.store(data + lanes, tl.load(data + lanes) + 1)
+'''
+
+LOAD_WHEN_TOLD = """
+import sys, time
+from pathlib import Path
+from tilelink.runtime import kernels
+text, digest, go = Path(sys.argv[1]).read_text(), *sys.argv[2:]
+print("ready", flush=True)
+while not Path(go).exists():
+    time.sleep(0.001)
+module = kernels.load(text, digest, "many")
+print(module.value, module.__file__)
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+@pytest.fixture
+def digest() -> str:
+    """A fresh one, since modules stay loaded."""
+    return uuid.uuid4().hex
+
+
+def test_kernels_are_found_by_name_with_their_source(cache: Path, digest: str) -> None:
+    module = kernels.load(TEXT, digest, "adder")
+    assert isinstance(module.add_one, triton.JITFunction)
+    assert module.add_one.arg_names == ["data", "COUNT"]
+    assert inspect.getsource(module.add_one.fn).startswith("@triton.jit\ndef add_one(")
+    assert module.__file__ == str(cache / f"adder_{digest}.py")
+    assert (cache / f"adder_{digest}.py").read_text() == TEXT
+
+
+def test_one_text_is_one_module(digest: str) -> None:
+    assert kernels.load(TEXT, digest, "adder") is kernels.load(TEXT, digest, "adder")
+    assert kernels.load(TEXT, digest, "other") is not kernels.load(TEXT, digest, "adder")
+
+
+def test_the_cache_is_closed_to_others(cache: Path, digest: str) -> None:
+    cache.mkdir(parents=True)
+    cache.chmod(0o755)
+    module = kernels.load("value = 1\n", digest, "plain")
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert Path(str(module.__file__)).stat().st_mode & 0o777 == 0o600
+    assert not list(cache.rglob("*.pyc"))
+
+
+@pytest.mark.parametrize("tamper", [lambda path: path.write_text("value = 666\n"), lambda path: path.unlink()])
+def test_a_changed_file_is_rewritten(cache: Path, digest: str, tamper) -> None:
+    path = Path(str(kernels.load("value = 1\n", digest, "plain").__file__))
+    tamper(path)
+    forget(f"tilelink_emitted_plain_{digest}")
+    assert kernels.load("value = 1\n", digest, "plain").value == 1
+    assert path.read_text() == "value = 1\n"
+
+
+def test_a_link_is_replaced_not_followed(cache: Path, digest: str, tmp_path: Path) -> None:
+    cache.mkdir(parents=True)
+    elsewhere = tmp_path / "elsewhere.py"
+    elsewhere.write_text("value = 1\n")
+    (cache / f"plain_{digest}.py").symlink_to(elsewhere)
+    kernels.load("value = 1\n", digest, "plain")
+    assert not (cache / f"plain_{digest}.py").is_symlink()
+
+
+def test_stale_bytecode_is_not_run(cache: Path, digest: str) -> None:
+    path = Path(str(kernels.load("value = 1\n", digest, "plain").__file__))
+    forget(f"tilelink_emitted_plain_{digest}")
+    path.write_text("value = 2\n")
+    subprocess.run([sys.executable, "-m", "py_compile", str(path)], check=True)
+    os.utime(path, (0, 0))
+    assert kernels.load("value = 1\n", digest, "plain").value == 1
+
+
+def test_one_digest_is_one_text(digest: str) -> None:
+    kernels.load("value = 1\n", digest, "plain")
+    with pytest.raises(TilelinkError, match="TL404"):
+        kernels.load("value = 2\n", digest, "plain")
+
+
+def test_a_module_that_fails_is_not_kept(digest: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        kernels.load("value = 1 / 0\n", digest, "plain")
+    assert f"tilelink_emitted_plain_{digest}" not in sys.modules
+
+
+@pytest.mark.parametrize(("name", "digest"), [("../up", "ab"), ("plain", "../ab"), ("plain", ""), ("", "ab")])
+def test_names_stay_in_the_cache(name: str, digest: str) -> None:
+    with pytest.raises(TilelinkError, match="TL401"):
+        kernels.load("value = 1\n", digest, name)
+
+
+def test_a_cache_of_another_user_is_refused(cache: Path, digest: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.mkdir(parents=True)
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.raises(TilelinkError, match="TL402"):
+        kernels.load("value = 1\n", digest, "plain")
+
+
+def test_a_cache_that_is_a_link_is_refused(cache: Path, digest: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    cache.parent.mkdir()
+    cache.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TilelinkError, match="TL402"):
+        kernels.load("value = 1\n", digest, "plain")
+
+
+def test_a_cache_that_cannot_be_written(cache: Path, digest: str) -> None:
+    cache.parent.write_text("a file where the directory should be")
+    with pytest.raises(TilelinkError, match="TL403") as caught:
+        kernels.load("value = 1\n", digest, "plain")
+    assert "TILELINK_CACHE" in str(caught.value)
+
+
+def test_four_processes_load_at_once(cache: Path, digest: str, tmp_path: Path) -> None:
+    filler = "".join(f"# line {line}\n" for line in range(20_000))
+    text, emitted, go = f"{filler}value = 42\n", tmp_path / "emitted.txt", tmp_path / "go"
+    emitted.write_text(text)
+    arguments = [sys.executable, "-c", LOAD_WHEN_TOLD, str(emitted), digest, str(go)]
+    processes = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    go.touch()
+    path = cache / f"many_{digest}.py"
+    for process in processes:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert output == f"42 {path}\n"
+    assert path.read_text() == text
+    assert {entry.suffix for entry in cache.iterdir()} <= {".py", ".lock"}
+
+
+def test_a_held_lock_does_not_stop_readers(cache: Path, digest: str) -> None:
+    kernels.load("value = 1\n", digest, "plain")
+    forget(f"tilelink_emitted_plain_{digest}")
+    with kernels.FileLock(cache / f"plain_{digest}.lock"):
+        begin = time.monotonic()
+        assert kernels.load("value = 1\n", digest, "plain").value == 1
+    assert time.monotonic() - begin < 10
+
+
+def test_more_workers_than_can_be_resident(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "resident_workers", lambda compiled: 132)
+    compiled = SimpleNamespace(name="matmul")
+    kernels.require_resident(compiled, 132)
+    with pytest.raises(TilelinkError) as caught:
+        kernels.require_resident(compiled, 133)
+    assert str(caught.value) == (
+        "TL405: kernel matmul needs 133 workers at once, and this device runs 132\n"
+        "  why: a worker that waits for one that has not started waits for ever\n"
+        "  do:  ask for fewer SMs, or for smaller tiles, fewer stages or fewer warps"
+    )
+
+
+def forget(module_name: str) -> None:
+    """As a new process would: the file stays, the module is gone."""
+    del sys.modules[module_name]

@@ -1,0 +1,298 @@
+"""What can be said of the worlds on GPUs where there is none."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import kernels
+from tilelink.runtime.nvshmem import NvshmemWorld, library
+from tilelink.runtime.nvshmem import streams as nvshmem_streams
+from tilelink.runtime.nvshmem.remote import RemoteRanges
+from tilelink.runtime.peer import Arena, CudaStream, PeerWorld, SymmetricBlock, driver, reach
+from tilelink.runtime.peer.arena import Arenas
+from tilelink.runtime.peer.launch import Launcher
+from tilelink.runtime.world import Arena as ArenaProtocol
+from tilelink.runtime.world import Descriptor, Stream, World
+
+CPU = torch.device("cpu")
+
+
+def as_world(world: PeerWorld | NvshmemWorld) -> World:
+    """For the type checker: both worlds are what operators need."""
+    return world
+
+
+def as_arena(arena: Arena) -> ArenaProtocol:
+    """For the type checker."""
+    return arena
+
+
+def as_stream(stream: CudaStream) -> Stream:
+    """For the type checker."""
+    return stream
+
+
+def nothing() -> None:
+    """To give back no memory."""
+
+
+class Compiled:
+    """A compiled kernel, as far as launching one goes; real ones need a GPU."""
+
+    name = "kernel"
+    module = 77
+
+    def __init__(self, ptx: str = "") -> None:
+        self.asm = {"ptx": ptx}
+        self.launches: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+        return lambda *args, stream: self.launches.append((grid, stream, args))
+
+
+class Kernel:
+    """A JITFunction with parameters `rows`, `count` and `out`."""
+
+    arg_names = ("rows", "count", "out")
+
+    def __init__(self) -> None:
+        self.compiled = Compiled()
+        self.options: dict[str, Any] = {}
+
+    def warmup(self, **options: Any) -> Compiled:
+        self.options = options
+        return self.compiled
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device with room for eight workers."""
+    monkeypatch.setattr(kernels, "resident_workers", lambda compiled: 8)
+
+
+@pytest.mark.usefixtures("roomy")
+def test_arguments_go_by_name_in_the_kernels_order() -> None:
+    kernel, rows, out = Kernel(), torch.zeros(4, 64), torch.zeros(8, 64)[4:]
+    Launcher(CPU, {"extern_libs": {"a": "b"}}).launch(
+        kernel, 3, {"out": Descriptor(out, (2, 32)), "rows": rows, "count": 7}, 99, warps=8, stages=2
+    )
+    ((grid, stream, (first, second, third)),) = kernel.compiled.launches
+    assert (grid, stream) == ((3, 1, 1), 99)
+    assert first is rows
+    assert second == 7
+    assert isinstance(third, TensorDescriptor)
+    assert third.base is out
+    assert (third.shape, third.strides, third.block_shape) == ([4, 64], [64, 1], [2, 32])
+    assert kernel.options["num_warps"] == 8
+    assert kernel.options["num_stages"] == 2
+    assert kernel.options["extern_libs"] == {"a": "b"}
+
+
+@pytest.mark.usefixtures("roomy")
+def test_kernels_are_prepared_once_and_checked_before_they_start() -> None:
+    kernel, prepared = Kernel(), []
+    launcher = Launcher(CPU, prepare=prepared.append)
+    arguments = {"rows": 0, "count": 1, "out": 2}
+    for workers in (2, 1, 8):
+        launcher.launch(kernel, workers, arguments, 0, warps=4, stages=1)
+    assert prepared == [kernel.compiled]
+    with pytest.raises(TilelinkError, match="TL405"):
+        launcher.launch(kernel, 9, arguments, 0, warps=4, stages=1)
+    assert len(kernel.compiled.launches) == 3
+
+
+@pytest.mark.usefixtures("roomy")
+def test_an_empty_tensor_has_a_descriptor_of_unused_memory() -> None:
+    kernel, launcher = Kernel(), Launcher(CPU)
+    empty = Descriptor(torch.zeros(0, 64), (2, 32))
+    launcher.launch(kernel, 1, {"rows": empty, "count": 0, "out": empty}, 0, warps=4, stages=1)
+    ((_, _, (rows, _, out)),) = kernel.compiled.launches
+    assert rows is out
+    assert rows.shape == [2, 32]
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(TilelinkError, match=r"TL424: .* missing: out; unknown: colums"):
+        Launcher(CPU).launch(Kernel(), 1, {"rows": 1, "count": 1, "colums": 1}, 0, warps=4, stages=1)
+
+
+def test_a_tensor_elsewhere() -> None:
+    with pytest.raises(TilelinkError, match=r"TL425: argument rows is on cpu, and this rank runs on cuda:1"):
+        Launcher(torch.device("cuda", 1)).launch(Kernel(), 1, {"rows": torch.zeros(1)}, 0, warps=4, stages=1)
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(4, 3), torch.zeros(64, 4).T, torch.zeros(65)[1:]])
+def test_tensors_without_a_descriptor(tensor: torch.Tensor) -> None:
+    arguments = {"rows": Descriptor(tensor, (2,) * tensor.dim())}
+    with pytest.raises(TilelinkError, match=r"TL426: argument rows"):
+        Launcher(CPU).launch(Kernel(), 1, arguments, 0, warps=4, stages=1)
+
+
+class FakeStream:
+    """The one attribute of `torch.cuda.Stream` that the driver's calls need."""
+
+    cuda_stream = 5
+
+
+def stream() -> CudaStream:
+    return CudaStream(FakeStream(), Launcher(CPU))  # pyright: ignore[reportArgumentType]
+
+
+def test_copies_and_bells_want_gpus() -> None:
+    with pytest.raises(TilelinkError, match="TL427"):
+        stream().copy(torch.zeros(1), torch.zeros(1))
+    with pytest.raises(TilelinkError, match=r"TL428: torch.int64 of shape"):
+        stream().wait_bell(torch.zeros(1, dtype=torch.int64))
+
+
+def test_no_bells_on_hip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    driver._driver.cache_clear()
+    with pytest.raises(TilelinkError, match=r"TL420: .* HIP"):
+        driver.wait_value(0, 1, 0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_no_gpu() -> None:
+    with pytest.raises(TilelinkError) as caught:
+        PeerWorld()
+    assert str(caught.value) == (
+        "TL432: this process sees no GPU\n"
+        "  why: the worlds peer and nvshmem run kernels on GPUs\n"
+        "  do:  set TILELINK_WORLD=simulated to run on the CPU"
+    )
+
+
+def test_two_ranks_on_one_gpu() -> None:
+    places = [reach.Place("a", "0"), reach.Place("a", "1"), reach.Place("b", "0")]
+    reach.require_own_gpus(places)
+    with pytest.raises(TilelinkError, match=r"TL433: ranks 1 and 3 run on one GPU"):
+        reach.require_own_gpus([*places, reach.Place("a", "1")])
+
+
+def test_a_gap_between_gpus_is_everybodys() -> None:
+    reach.require_no_gap([None, None])
+    with pytest.raises(TilelinkError, match=r"TL434: .*: GPU 1 of rank 1 has no peer access"):
+        reach.require_no_gap([None, "GPU 1 of rank 1 has no peer access to GPU 0 of rank 0"])
+
+
+@pytest.mark.parametrize(("reached", "gap"), [(True, None), (False, "GPU 0 of rank 0 has no peer access to GPU 1")])
+def test_the_first_gap(monkeypatch: pytest.MonkeyPatch, reached: bool, gap: str | None) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: reached)
+    monkeypatch.setattr(reach, "_uuid", lambda index: f"gpu {index}")
+    places = [reach.Place("a", "gpu 0"), reach.Place("a", "hidden gpu"), reach.Place("a", "gpu 1")]
+    found = reach.first_gap(0, torch.device("cuda", 0), places)
+    assert found == (gap and f"{gap} of rank 2")
+    elsewhere = reach.first_gap(0, torch.device("cuda", 0), [places[0], reach.Place("b", "gpu 1")])
+    assert elsewhere == "rank 0 runs on a and rank 1 on b"
+
+
+def test_an_arena_holds_its_context_and_is_freed_once() -> None:
+    calls: list[str] = []
+    instances = (torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8))
+    block = SymmetricBlock(instances[1], instances, (4096, 8192), lambda: calls.append("release"))
+    arena = Arena(block, 1, lambda arena: calls.append("settle"))
+    assert arena.context.tolist() == [1, 2, 4096, 8192]
+    assert arena.peer(0) is instances[0]
+    arena.free()
+    arena.free()
+    assert calls == ["settle", "release"]
+    assert arena.local.numel() == 0
+
+
+def test_tensors_are_found_in_arenas() -> None:
+    arenas, instances = Arenas(), [torch.zeros(64, dtype=torch.uint8) for _ in range(4)]
+    first = Arena(SymmetricBlock(instances[0], (instances[0], instances[1]), (1, 2), nothing), 0, arenas.remove)
+    second = Arena(SymmetricBlock(instances[2], (instances[2], instances[3]), (3, 4), nothing), 0, arenas.remove)
+    arenas.add(first)
+    arenas.add(second)
+    tensor = second.local[16:48].view(torch.float32).view(2, 4)
+    assert arenas.holding(tensor) is second
+    assert arenas.holding(first.local) is first
+    peer = second.instance(tensor, 1)
+    assert (peer.dtype, peer.shape, peer.data_ptr()) == (torch.float32, (8,), instances[3].data_ptr() + 16)
+    with pytest.raises(TilelinkError, match="TL439"):
+        arenas.holding(torch.zeros(4))
+    second.free()
+    with pytest.raises(TilelinkError, match="TL439"):
+        arenas.holding(tensor)
+
+
+@pytest.fixture
+def ranges(monkeypatch: pytest.MonkeyPatch) -> tuple[RemoteRanges, list[tuple[int, int]]]:
+    """Stand-ins whose address ranges are invented, and the ranges given back."""
+    reserved, released = [0x10000000, 0x70000000, 0x40000000], []
+    monkeypatch.setattr(driver, "reserve_addresses", lambda nbytes: reserved.pop(0))
+    monkeypatch.setattr(driver, "release_addresses", lambda address, nbytes: released.append((address, nbytes)))
+    return RemoteRanges(), released
+
+
+def test_stand_ins_are_found_by_address(ranges: tuple[RemoteRanges, list[tuple[int, int]]]) -> None:
+    remote, released = ranges
+    first, second, other = (remote.add(pe, local, 4096, CPU) for pe, local in ((0, 500), (2, 500), (0, 90000)))
+    assert (first.dtype, first.numel()) == (torch.uint8, 4096)
+    assert remote.find(first.data_ptr()) == (0, 500)
+    assert remote.find(second[4095:].data_ptr()) == (2, 500 + 4095)
+    assert remote.find(other[8:16].view(torch.int64).data_ptr()) == (0, 90008)
+    assert remote.find(first.data_ptr() - 1) is None
+    assert remote.find(second.data_ptr() + 4096) is None
+    remote.remove(500)
+    assert remote.find(first.data_ptr()) is None
+    assert remote.find(other.data_ptr()) == (0, 90000)
+    assert sorted(released) == [(0x10000000, 2 * 1024 * 1024), (0x70000000, 2 * 1024 * 1024)]
+
+
+class Bindings:
+    """Records what NVSHMEM is asked to do."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: self.calls.append((name, *args))
+
+
+def test_copies_across_the_network(
+    monkeypatch: pytest.MonkeyPatch, ranges: tuple[RemoteRanges, list[tuple[int, int]]]
+) -> None:
+    remote, nvshmem = ranges[0], Bindings()
+    monkeypatch.setattr(library, "bindings", lambda: nvshmem)
+    network = nvshmem_streams.NvshmemStream(FakeStream(), Launcher(CPU), remote)  # pyright: ignore[reportArgumentType]
+    there = remote.add(3, 1000, 4096, CPU)
+    here = torch.zeros(2, 8, dtype=torch.uint8)
+    network.copy(there[:32].view(2, 16)[:, 4:12], here)
+    assert nvshmem.calls == [
+        ("putmem_on_stream", 1004, here.data_ptr(), 8, 3, 5),
+        ("putmem_on_stream", 1020, here.data_ptr() + 8, 8, 3, 5),
+        ("quiet_on_stream", 5),
+    ]
+    nvshmem.calls.clear()
+    network.copy(here.view(-1), there[:16])
+    assert nvshmem.calls == [("getmem_on_stream", here.data_ptr(), 1000, 16, 3, 5)]
+    with pytest.raises(TilelinkError, match="TL445"):
+        network.copy(there[:8], there[8:16])
+    with pytest.raises(TilelinkError, match="TL427"):
+        network.copy(here, here)
+
+
+def test_only_kernels_that_use_nvshmem_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvshmem = Bindings()
+    monkeypatch.setattr(library, "bindings", lambda: nvshmem)
+    library.prepare(Compiled(".visible .entry plain()"))
+    assert nvshmem.calls == []
+    library.prepare(Compiled(".global .align 8 .b8 nvshmemi_device_state_d[1]"))
+    assert nvshmem.calls == [("cumodule_init", 77)]
+
+
+def test_nvshmem4py_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvshmem", None)
+    library.core.cache_clear()
+    with pytest.raises(TilelinkError, match=r"TL440: .*\n.*\n.*tilelink-triton\[nvshmem\]"):
+        library.core()

@@ -1,0 +1,28 @@
+"""tilelink: tile programs whose communication hides behind computation, on stock Triton (arXiv:2503.20313).
+
+Users write compute and communication as separate tile programs linked by tile-centric primitives; an operator wires
+them to tensors; a schedule says how it runs.
+"""
+
+from tilelink.errors import TilelinkError
+from tilelink.frontend import program, symmetric
+from tilelink.pipeline import Operator, operator
+from tilelink.pipeline.schedules import copy_engine, fused, library, sms
+from tilelink.runtime.session import launch, rank, ranks
+from tilelink.version import __version__
+
+__all__ = [
+    "Operator",
+    "TilelinkError",
+    "__version__",
+    "copy_engine",
+    "fused",
+    "launch",
+    "library",
+    "operator",
+    "program",
+    "rank",
+    "ranks",
+    "sms",
+    "symmetric",
+]

@@ -1,0 +1,267 @@
+"""Loads and stores: addresses and masks of pointer accesses, coordinates of TMA accesses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilelink.codegen.scope import Scope, TileNames
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.kernel import Arg
+from tilelink.ir.plan import GridAxis, part
+from tilelink.ir.program import At, Expr, Gather, IndexEntry, OfTile, Whole, walk
+from tilelink.ir.program import Load as LoadOp
+from tilelink.ir.program import Store as StoreOp
+from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+
+ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "f8e4m3": 1, "f8e5m2": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One stored axis of an access: its position, whether that is a vector (and of which block axis), and its mask."""
+
+    position: str
+    block: int | None
+    mask: str | None
+    stride: Formula
+
+
+def expression(scope: Scope, expr: Expr) -> str:
+    """The text of a user's expression, with the results of bounds put in."""
+    return names_in(scope, expr.text)
+
+
+def names_in(scope: Scope, text: str) -> str:
+    if "RANKS" in text:
+        scope.formulas.symbols.add("RANKS")
+    if not scope.replaced:
+        return text
+    pattern = r"(?<![\w.])(" + "|".join(re.escape(n) for n in sorted(scope.replaced, key=len, reverse=True)) + r")\b(?!\s*=[^=])"
+    return re.sub(pattern, lambda m: scope.replaced[m.group(1)], text)
+
+
+def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
+    """The lanes of a whole axis: a block padded to a power of two."""
+    if dim not in scope.wholes:
+        label = dim if not dim.startswith("_") else "axis" + dim
+        extent = padded(scope, size)
+        scope.wholes[dim] = TileNames(
+            "0",
+            scope.text(size),
+            scope.names.fresh(f"{label}_at"),
+            scope.names.fresh(f"{label}_in"),
+            GridAxis(dim, "plain", size, None),
+            extent,
+        )
+    return scope.wholes[dim]
+
+
+def padded(scope: Scope, size: Formula) -> int:
+    """The power of two that holds `size` on every rank."""
+    most = max(int(F.evaluate(size, scope.plan.env(r))) for r in (0, scope.plan.topology.ranks - 1))
+    return 1 << max(0, (most - 1).bit_length())
+
+
+def lanes(tile: TileNames) -> str:
+    tile.used.add("at")
+    return tile.at
+
+
+def inside(tile: TileNames) -> str:
+    tile.used |= {"at", "inside"}
+    return tile.inside
+
+
+def terms(
+    scope: Scope, tensor: TensorDecl, view: tuple[ViewAxis, ...], index: tuple[IndexEntry, ...], holder: F.Like
+) -> tuple[list[Term], int]:
+    """One term per stored axis of the tensor's instance on rank `holder`, and the number of block axes."""
+    extents = scope.plan.buffer(tensor.name).extents
+    blocks = 0
+    gathered: int | None = None
+    placed: dict[int, Term] = {}
+    for v, e in zip(view, index, strict=True):
+        block: int | None = None
+        if isinstance(e, (OfTile, Whole)) and not (isinstance(e, Whole) and v.axis is None):
+            if not (v.axis is not None and tensor.axes[v.axis].own_slice):
+                block, blocks = blocks, blocks + 1
+        elif isinstance(e, Gather):
+            if gathered is None:
+                gathered, blocks = blocks, blocks + 1
+            block = gathered
+        if v.axis is None or tensor.axes[v.axis].own_slice:
+            continue
+        stored = sum(1 for a in tensor.axes[: v.axis] if not a.own_slice)
+        position, mask = _position(scope, tensor, v, e)
+        if tensor.axes[v.axis].split == "R" and not v.local:
+            first = scope.text(F.of(holder) * part(tensor.axes[v.axis].size), 2)
+            position = f"({position} - {first})"
+        placed[stored] = Term(position, block, mask, scope.stride(tensor.name, stored, extents))
+    return [placed[k] for k in sorted(placed)], blocks
+
+
+def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> tuple[str, str | None]:
+    if isinstance(e, OfTile):
+        tile = scope.tiles[e.var]
+        return lanes(tile), inside(tile)
+    assert v.axis is not None
+    size = _visible(scope, tensor, v)
+    if isinstance(e, Whole):
+        tile = whole(scope, v.dim, size)
+        return lanes(tile), inside(tile)
+    text = expression(scope, e.expr)
+    if isinstance(e, Gather):
+        return f"({text})" if not text.isidentifier() else text, f"({text} >= 0) & ({text} < {scope.text(size)})"
+    if _in_range(scope, e):
+        return text, None
+    at = text if text.isidentifier() else f"({text})"
+    return at, f"({at} >= 0) & ({at} < {scope.text(size)})"
+
+
+def _in_range(scope: Scope, e: At) -> bool:
+    """Whether the position is in range by construction: a rank, or the variable of a walked axis."""
+    return e.ring is not None or e.expr.text in scope.tiles or e.expr.text in scope.replaced
+
+
+def _visible(scope: Scope, tensor: TensorDecl, v: ViewAxis) -> Formula:
+    from tilelink.ir.plan import here
+
+    assert v.axis is not None
+    size = tensor.axes[v.axis].size
+    return here(size) if v.local else size
+
+
+def _expand(block: int | None, blocks: int) -> str:
+    if block is None or blocks <= 1:
+        return ""
+    return "[" + ", ".join(":" if k == block else "None" for k in range(blocks)) + "]"
+
+
+def address(scope: Scope, pointer: str, found: list[Term], blocks: int) -> tuple[str, str | None]:
+    """(pointer expression, mask expression or None). Products are 64 bits wide: offsets may pass 2**31."""
+    parts = [pointer]
+    masks: list[str] = []
+    for term in found:
+        side = _expand(term.block, blocks)
+        if term.stride == F.of(1):
+            parts.append(f"{term.position}{side}")
+        else:
+            parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, 3)}")
+        if term.mask is not None:
+            masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
+    return " + ".join(parts), " & ".join(_bracketed(m) if "&" in m and len(masks) > 1 else m for m in masks) or None
+
+
+def _bracketed(text: str) -> str:
+    return text if re.fullmatch(r"[\w\[\]:, ]+", text) else f"({text})"
+
+
+# -------------------------------------------------------------------------------------------------------------------- TMA
+@dataclass(frozen=True, slots=True)
+class Tma:
+    """A descriptor access: parameter name, coordinates, and whether the block arrives transposed."""
+
+    name: str
+    coordinates: str
+    transposed: bool
+
+
+def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, ...]) -> Tma | None:
+    """The access as a TMA access, where that is possible; else None and pointers are used.
+
+    It takes a 2-D tile of a 2-D instance in a program of matmul kind, 16-byte alignment, and tiles that end only where
+    the tensor does (a descriptor fills with zeros past the tensor's edge, not past a tile's).
+    """
+    plan, step = scope.plan, scope.step
+    view = step.step.binding(param).view
+    if plan.topology.device.capability // 10 != 9 and plan.topology.device.capability < 100 or not _has_dot(scope):
+        return None
+    stored = [(v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice]
+    if len(stored) != 2 or not all(isinstance(e, OfTile) for _, e in stored) or len(index) != 2:
+        return None
+    tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
+    if not all(_ends_with_tensor(scope, t.grid) for t in tiles):
+        return None
+    transposed = _row_major(scope, tensor)
+    if transposed is None:
+        return None
+    order = (1, 0) if transposed else (0, 1)
+    block = tuple(tiles[a].extent for a in order)
+    item = ITEM_BYTES[tensor.dtype]
+    if block[1] * item < 16 or max(block) > 256 or not _aligned(scope, tensor, order):
+        return None
+    coordinates: list[str] = []
+    for a in order:
+        v, tile = stored[a][0], tiles[a]
+        assert v.axis is not None
+        split = tensor.axes[v.axis].split == "R" and not v.local
+        first = scope.text(Sym("rank") * part(tensor.axes[v.axis].size), 2) if split else ""
+        coordinates.append(f"{tile.begin} - {first}" if split else tile.begin)
+    label = f"{tensor.name}_desc" + (f"_{block[0]}x{block[1]}" if _two_blocks(scope, tensor.name, block) else "")
+    name = scope.arg(Arg(label, "descriptor", tensor.name, block=block, axes=order))
+    return Tma(name, "[" + ", ".join(coordinates) + "]", transposed)
+
+
+def _two_blocks(scope: Scope, tensor: str, block: tuple[int, ...]) -> bool:
+    known = scope.args.get(f"{tensor}_desc")
+    return known is not None and known.block != block
+
+
+def _has_dot(scope: Scope) -> bool:
+    from tilelink.ir.program import Let
+
+    return any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(scope.step.step.program.body))
+
+
+def _ends_with_tensor(scope: Scope, grid: GridAxis) -> bool:
+    if grid.kind == "plain":
+        return True
+    length = int(F.evaluate(grid.part, scope.plan.env(0)))
+    return grid.kind in ("cut", "mine") and grid.tile is not None and length % grid.tile == 0
+
+
+def _row_major(scope: Scope, tensor: TensorDecl) -> bool | None:
+    """False: the last axis has unit stride; True: the first has; None: neither."""
+    if scope.plan.buffer(tensor.name).space != "argument":
+        return False
+    unit = scope.plan.layout(tensor.name).unit_axis
+    return None if unit is None else unit == 0
+
+
+def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:
+    """16-byte rows on every rank, and nothing empty (a descriptor has no empty axis)."""
+    buffer = scope.plan.buffer(tensor.name)
+    item = ITEM_BYTES[tensor.dtype]
+    for rank in (0, scope.plan.topology.ranks - 1):
+        extents = [int(F.evaluate(e, scope.plan.env(rank))) for e in buffer.extents]
+        if min(extents) < 1 or extents[order[1]] * item % 16 and buffer.space != "argument":
+            return False
+    return scope.plan.layout(tensor.name).aligned if buffer.space == "argument" else True
+
+
+def index_of(scope: Scope, op: LoadOp | StoreOp) -> tuple[IndexEntry, ...]:
+    return entries(scope.step.step, op.param, op.index)
+
+
+def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, loads: list[LoadOp]) -> bool:
+    """Whether some load of the tensor will go through a descriptor.
+
+    Tiles of loops that are yet to be emitted are not named: their partitions are all that counts.
+    """
+    step = scope.step
+    for op in loads:
+        index = index_of(scope, op)
+        unnamed = [e.var for e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
+        for var in unnamed:
+            grid = next(g for g in step.loops if g.var == var)
+            scope.tiles[var] = TileNames("", "", "", "", grid, grid.tile or padded(scope, grid.step))
+        known = dict(scope.args)
+        found = tma(scope, tensor, param, index)
+        scope.args = known
+        for var in unnamed:
+            del scope.tiles[var]
+        if found is not None:
+            return True
+    return False

@@ -1,0 +1,449 @@
+"""The body of a tile program, op by op."""
+
+from __future__ import annotations
+
+from tilelink.codegen import access, signalling
+from tilelink.codegen.access import expression
+from tilelink.codegen.scope import TRITON_DTYPES, Scope, TileNames
+from tilelink.codegen.text import Lines
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.plan import RANK, GridAxis, part
+from tilelink.ir.program import (
+    At,
+    Bounds,
+    Check,
+    Holder,
+    If,
+    Let,
+    Load,
+    Loop,
+    Move,
+    Notify,
+    OfTile,
+    Op,
+    Store,
+    Tile,
+    Tiles,
+    Wait,
+    walk,
+)
+from tilelink.ir.wiring import TensorDecl, entries
+
+
+def emit_body(scope: Scope, body: tuple[Op, ...]) -> None:
+    for op in body:
+        _EMIT[type(op)](scope, op)
+
+
+def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
+    extent = grid.tile if grid.tile is not None else access.padded(scope, grid.step)
+    fresh = scope.names.fresh
+    names = TileNames(fresh(f"{var}_begin"), fresh(f"{var}_end"), fresh(f"{var}_at"), fresh(f"{var}_in"), grid, extent)
+    scope.tiles[var] = names
+    return names
+
+
+def lane_lines(lines: Lines, tile: TileNames) -> None:
+    """The lanes and the mask of a tile, where something used them."""
+    if "at" in tile.used:
+        start = f"{tile.begin} + " if tile.begin != "0" else ""
+        lines.add(f"{tile.at} = {start}tl.arange(0, {tile.extent})")
+    if "inside" in tile.used:
+        lines.add(f"{tile.inside} = {tile.at} < {tile.end}")
+
+
+def _nothing(scope: Scope, op: Tile) -> None:
+    del scope, op
+
+
+def _tensor(scope: Scope, param: str) -> TensorDecl:
+    return scope.plan.wiring.tensor(scope.step.step.binding(param).tensor)
+
+
+# ------------------------------------------------------------------------------------------------------------------ loops
+def _tiles(scope: Scope, op: Tiles) -> None:
+    view = scope.step.step.binding(op.param).view[op.axis]
+    grid = scope.step.loop(view.dim)
+    low, high = _range(scope, op, grid)
+    if view.unit:
+        scope.lines.add(f"for {op.var} in range({low}, {high}):", op.loc)
+        scope.tiles[op.var] = TileNames(op.var, f"{op.var} + 1", "", "", grid, 1)
+        _nested(scope, op.body)
+        return
+    names = tile_names(scope, op.var, grid)
+    outer, depth = scope.lines, scope.lines.depth
+    scope.lines = Lines()
+    emit_body(scope, tuple(o for o in op.body if not _in_runs(scope, op, o)))
+    inner, scope.lines = scope.lines, outer
+    waits = [o for o in op.body if isinstance(o, Wait) and _in_runs(scope, op, o)]
+    if waits:
+        low, high = _runs(scope, op, waits[0], waits, names, grid, low, high)
+    outer.add(f"for {names.begin} in range({low}, {high}, {scope.text(grid.step)}):", op.loc)
+    outer.depth += 1
+    if "end" in names.used or "inside" in names.used:
+        outer.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, 1)}, {high})")
+    lane_lines(outer, names)
+    if op.var in _read_names(op.body):
+        outer.add(f"{op.var} = {names.begin} // {scope.text(grid.step, 3)}")
+    outer.extend(inner)
+    outer.depth = depth
+
+
+def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
+    """First and last position of the loop."""
+    low, high = "0", scope.text(grid.size)
+    if grid.kind == "mine":
+        low = scope.text(RANK * grid.part)
+        high = scope.text(F.minimum(RANK * grid.part + grid.part, grid.size))
+    if op.start is not None:
+        low = expression(scope, op.start)
+    if op.stop is not None and op.stop.text != "None":
+        high = f"tl.minimum({high}, {expression(scope, op.stop)})"
+    if op.part is not None:
+        count, piece = scope.names.fresh("piece"), expression(scope, op.part[0])
+        scope.lines.add(f"{count} = tl.cdiv({high}, {expression(scope, op.part[1])})")
+        low, high = f"{piece} * {count}", f"tl.minimum({piece} * {count} + {count}, {high})"
+    if not high.isidentifier() and not high.isdigit():
+        name = scope.names.fresh(f"{op.var}_stop")
+        scope.lines.add(f"{name} = {high}")
+        high = name
+    return low, high
+
+
+def _in_runs(scope: Scope, loop: Tiles, op: Op) -> bool:
+    """A wait at the top of the loop whose word depends on the loop's tile: it goes to an outer loop over words."""
+    if not isinstance(op, Wait):
+        return False
+    signal = scope.plan.signal(scope.step.path, op)
+    if signal.action != "await" or signal.channel is None:
+        return False
+    index = entries(scope.step.step, op.param, op.index)
+    return any(isinstance(e, OfTile) and e.var == loop.var for e in index)
+
+
+def _runs(
+    scope: Scope, op: Tiles, first: Wait, waits: list[Wait], names: TileNames, grid: GridAxis, low: str, high: str
+) -> tuple[str, str]:
+    """Open the outer loop over words: wait for one, then walk the tiles that it completes.
+
+    A tile belongs to the run of the last word it touches; words are awaited in order, so all of them are complete.
+    """
+    signal = scope.plan.signal(scope.step.path, first)
+    assert signal.channel is not None
+    channel = scope.plan.channel(signal.channel)
+    view = scope.step.step.binding(first.param).view
+    index = entries(scope.step.step, first.param, first.index)
+    at = next(v.axis for v, e in zip(view, index, strict=True) if isinstance(e, OfTile) and e.var == op.var)
+    axis = next(a for a in channel.axes if a.axis == at)
+    run, top = scope.names.fresh("run"), scope.names.fresh("run_end")
+    lo, hi = axis.interval(Sym(run))
+    step = scope.text(grid.step, 3)
+    outer = scope.lines
+    outer.add(f"for {run} in range({scope.text(axis.index(0)) if low == '0' else scope.text(axis.index(Sym(low)))}, "
+              f"{scope.text(axis.index(Sym(high) - 1) + 1)}):", first.loc)
+    outer.depth += 1
+    outer.add(f"{top} = {scope.text(hi)}")
+    outer.add(f"{names.begin}_0 = {scope.text(lo)} // {step} * {step}")
+    saved = scope.tiles[op.var]
+    scope.tiles[op.var] = TileNames(scope.text(lo), top, saved.at, saved.inside, GridAxis("", "unit", F.of(1), 1), 1)
+    for wait in waits:
+        signalling.await_signal(scope, outer, wait, scope.plan.signal(scope.step.path, wait), None)
+    scope.tiles[op.var] = saved
+    outer.add(f"{names.end}_0 = tl.where({top} < {high}, {top} // {step} * {step}, {high})")
+    return f"{names.begin}_0", f"{names.end}_0"
+
+
+def _nested(scope: Scope, body: tuple[Op, ...]) -> None:
+    scope.lines.depth += 1
+    before = len(scope.lines.rows)
+    emit_body(scope, body)
+    if len(scope.lines.rows) == before:
+        scope.lines.add("pass")
+    scope.lines.depth -= 1
+
+
+def _loop(scope: Scope, op: Loop) -> None:
+    head = expression(scope, op.header)
+    scope.lines.add(f"for {op.target} in {head}:" if op.target else f"while {head}:", op.loc)
+    _nested(scope, op.body)
+
+
+def _if(scope: Scope, op: If) -> None:
+    scope.lines.add(f"if {expression(scope, op.test)}:", op.loc)
+    _nested(scope, op.body)
+    if op.orelse:
+        scope.lines.add("else:")
+        _nested(scope, op.orelse)
+
+
+def _read_names(body: tuple[Op, ...]) -> set[str]:
+    out: set[str] = set()
+    for op in walk(body):
+        for name in ("value", "test", "header", "mask", "other", "stop", "start", "condition"):
+            expr = getattr(op, name, None)
+            if expr is not None:
+                out |= set(expr.names)
+        for e in getattr(op, "index", None) or ():
+            if not isinstance(e, OfTile) and hasattr(e, "expr"):
+                out |= set(e.expr.names)
+    return out
+
+
+# ----------------------------------------------------------------------------------------------------------------- values
+def _bounds(scope: Scope, op: Bounds) -> None:
+    """Nothing is emitted: the result's name stands for what is known already."""
+    scope.replaced[op.name] = _bound(scope, op)
+
+
+def _bound(scope: Scope, op: Bounds) -> str:
+    tensor = _tensor(scope, op.param)
+    view = scope.step.step.binding(op.param).view
+    if op.what == "shape":
+        shape = [str(scope.tiles[g.var].extent) for g in scope.step.grid if g.var in scope.tiles and not _is_unit(g)]
+        wholes = [v for g, v in zip(scope.step.grid, view, strict=True) if g.var is None and v.axis is not None]
+        shape += [str(access.padded(scope, tensor.axes[v.axis].size)) for v in wholes if v.axis is not None]
+        return "[" + ", ".join(shape) + "]"
+    if op.what == "size":
+        assert op.axis is not None
+        v = view[op.axis]
+        return _atom(scope.text(Sym("RANKS") if v.axis is None else access._visible(scope, tensor, v)))
+    if op.what == "range" and op.var is None:
+        v = view[op.axis or 0]
+        assert v.axis is not None
+        return access.lanes(access.whole(scope, v.dim, access._visible(scope, tensor, v)))
+    assert op.var is not None
+    if op.what == "segment":
+        return f"{op.var}_segment"
+    tile = scope.tiles[op.var]
+    if op.what == "range":
+        return access.lanes(tile)
+    if op.what == "end":
+        tile.used.add("end")
+    return tile.begin if op.what == "begin" else tile.end
+
+
+def _is_unit(grid: GridAxis) -> bool:
+    return grid.kind in ("unit", "own")
+
+
+def _atom(text: str) -> str:
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def _holder(scope: Scope, op: Holder) -> None:
+    tensor = _tensor(scope, op.param)
+    view = scope.step.step.binding(op.param).view
+    for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True):
+        if v.axis is None or tensor.axes[v.axis].split != "R":
+            continue
+        if isinstance(e, OfTile):
+            scope.lines.add(f"{op.name} = {scope.text(Sym(scope.tiles[e.var].begin) // part(tensor.axes[v.axis].size))}", op.loc)
+            return
+        if isinstance(e, At):
+            at = signalling.position(scope, e)
+            size = tensor.axes[v.axis]
+            scope.lines.add(f"{op.name} = {scope.text(at if size.own_slice else at // part(size.size))}", op.loc)
+            return
+    scope.uses_rank = True
+    scope.lines.add(f"{op.name} = rank", op.loc)
+
+
+def _let(scope: Scope, op: Let) -> None:
+    scope.lines.add(f"{', '.join(op.target)} = {expression(scope, op.value)}", op.loc)
+
+
+def _check(scope: Scope, op: Check) -> None:
+    scope.lines.add(f"tl.device_assert({expression(scope, op.condition)}, {op.text!r})", op.loc)
+
+
+def _load(scope: Scope, op: Load) -> None:
+    tensor = _tensor(scope, op.param)
+    held = scope.forwarded.get(tensor.name)
+    index = access.index_of(scope, op)
+    if held is None:
+        _load_memory(scope, op, tensor, op.name)
+        return
+    slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.dim == "R" or v.unit]
+    if scope.plan.buffer_or_none(tensor.name) is None or not slices:
+        scope.lines.add(f"{op.name} = {held}", op.loc)
+        return
+    at = next(e for e in slices if isinstance(e, At))
+    scope.lines.add(f"if {expression(scope, at.expr)} == rank:", op.loc)
+    scope.lines.add(f"    {op.name} = {held}")
+    scope.lines.add("else:")
+    scope.lines.depth += 1
+    _load_memory(scope, op, tensor, op.name)
+    scope.lines.depth -= 1
+
+
+def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str) -> None:
+    index = access.index_of(scope, op)
+    plain = op.other is None or op.other.text in ("0", "0.0")
+    found = access.tma(scope, tensor, op.param, index) if plain else None
+    if found is not None:
+        text = f"{found.name}.load({found.coordinates})"
+        scope.async_tensors.add(tensor.name)
+        scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
+        return
+    view = scope.step.step.binding(op.param).view
+    pieces, blocks = access.terms(scope, tensor, view, index, RANK)
+    pointer, mask = access.address(scope, scope.tensor(tensor.name), pieces, blocks)
+    other = expression(scope, op.other) if op.other is not None else "0"
+    tail = f", mask={mask}, other={other}" if mask else ""
+    scope.lines.add(f"{name} = tl.load({pointer}{tail})", op.loc)
+
+
+def _store(scope: Scope, op: Store) -> None:
+    tensor = _tensor(scope, op.param)
+    value = expression(scope, op.value)
+    if scope.step.fused and op.to == "own" and _is_forwarded(scope, tensor):
+        name = scope.names.fresh(f"{tensor.name}_tile")
+        dtype = TRITON_DTYPES[tensor.dtype]
+        scope.lines.add(f"{name} = tl.cast({value}, {dtype})", op.loc)
+        scope.forwarded[tensor.name] = name
+        value = name
+    if scope.plan.buffer_or_none(tensor.name) is None:
+        return
+    if op.to == "own":
+        _store_own(scope, op, tensor, value)
+    else:
+        _store_holders(scope, op, tensor, value)
+
+
+def _is_forwarded(scope: Scope, tensor: TensorDecl) -> bool:
+    steps = [scope.plan.step(p) for p in scope.step.fused]
+    return any(b.tensor == tensor.name for s in steps for b in s.step.bindings) or any(s.forwarded for s in steps)
+
+
+def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
+    index = access.index_of(scope, op)
+    found = access.tma(scope, tensor, op.param, index) if op.mask is None else None
+    if found is not None and not found.transposed:
+        scope.lines.add(f"{found.name}.store({found.coordinates}, tl.cast({value}, {TRITON_DTYPES[tensor.dtype]}))", op.loc)
+        scope.stored_async = True
+        return
+    _store_at(scope, op, tensor, value, scope.tensor(tensor.name), RANK)
+
+
+def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, holder: F.Like) -> None:
+    view = scope.step.step.binding(op.param).view
+    pieces, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), holder)
+    where, mask = access.address(scope, pointer, pieces, blocks)
+    masks = [m for m in (mask, expression(scope, op.mask) if op.mask is not None else None) if m]
+    tail = ", mask=" + " & ".join(f"({m})" if len(masks) > 1 else m for m in masks) if masks else ""
+    scope.lines.add(f"tl.store({where}, {value}{tail})", op.loc)
+
+
+def holder_of(scope: Scope, tensor: TensorDecl, param: str, op: Store | Notify) -> Formula | None:
+    """The one rank that holds the index in `tensor`; None: every rank does."""
+    view = scope.step.step.binding(param).view
+    for v, e in zip(view, entries(scope.step.step, param, op.index), strict=True):
+        if v.axis is None or tensor.axes[v.axis].split != "R" or v.local:
+            continue
+        own = tensor.axes[v.axis].own_slice
+        if isinstance(e, OfTile):
+            return Sym(scope.tiles[e.var].begin) // part(tensor.axes[v.axis].size)
+        if isinstance(e, At):
+            at = signalling.position(scope, e)
+            return at if own else at // part(tensor.axes[v.axis].size)
+    return None
+
+
+def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
+    owner = holder_of(scope, tensor, op.param, op)
+    there = scope.names.fresh(f"{tensor.name}_there")
+    ctx = scope.context(tensor.name)
+    if owner is None:
+        scope.lines.add("for pe in range(RANKS):", op.loc)
+        scope.formulas.symbols.add("RANKS")
+        scope.lines.depth += 1
+        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, (rank + pe) % RANKS, {ctx})")
+        scope.uses_rank = True
+        _store_at(scope, op, tensor, value, there, RANK)
+        scope.lines.depth -= 1
+        return
+    name = _named(scope, owner)
+    scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {name}, {ctx})", op.loc)
+    _store_at(scope, op, tensor, value, there, Sym(name))
+
+
+def _named(scope: Scope, owner: Formula) -> str:
+    text = scope.text(owner)
+    if text.isidentifier():
+        return text
+    name = scope.names.fresh("owner")
+    scope.lines.add(f"{name} = {text}")
+    return name
+
+
+# ---------------------------------------------------------------------------------------------------------------- signals
+def _wait(scope: Scope, op: Wait) -> None:
+    signal = scope.plan.signal(scope.step.path, op)
+    if signal.action == "elided":
+        return
+    tensor = _tensor(scope, op.param)
+    if tensor.name in scope.forwarded:
+        view = scope.step.step.binding(op.param).view
+        at = next((e for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True)
+                   if isinstance(e, At) and v.unit), None)
+        assert at is not None
+        scope.lines.add(f"if {expression(scope, at.expr)} != rank:")
+        scope.uses_rank = True
+        scope.lines.depth += 1
+        signalling.await_signal(scope, scope.lines, op, signal, None)
+        scope.lines.depth -= 1
+        return
+    signalling.await_signal(scope, scope.lines, op, signal, None)
+    if _read_by_tma(scope, op):
+        scope.lines.add("shmem.async_load_fence()")
+
+
+def _read_by_tma(scope: Scope, op: Wait) -> bool:
+    """Whether the program reads the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
+    loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
+    return bool(loads) and access.could_be_tma(scope, _tensor(scope, op.param), op.param, loads)
+
+
+def _notify(scope: Scope, op: Notify) -> None:
+    signal = scope.plan.signal(scope.step.path, op)
+    if signal.action == "elided":
+        return
+    tensor = _tensor(scope, op.param)
+    owner = None
+    if signal.to == "owner":
+        found = holder_of(scope, tensor, op.param, op)
+        owner = _named(scope, found if found is not None else _waiter(scope, op))
+    signalling.notify(scope, scope.lines, op, signal, owner)
+
+
+def _waiter(scope: Scope, op: Notify) -> Formula:
+    """Of a tensor that others pull: the rank whose part of the destination the tile belongs to."""
+    channel = scope.plan.channel_of(scope.step.step.binding(op.param).tensor)
+    assert channel is not None
+    axis = next(a for a in channel.axes if a.kind == "part")
+    view = scope.step.step.binding(op.param).view
+    entry = next(e for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True) if v.axis == axis.axis)
+    assert isinstance(entry, OfTile)
+    return Sym(scope.tiles[entry.var].begin) // axis.part
+
+
+def _move(scope: Scope, op: Move) -> None:
+    raise AssertionError(f"a movement is emitted as a whole: {scope.step.path}, {op.loc}")
+
+
+_EMIT = {
+    Tile: _nothing,
+    Tiles: _tiles,
+    Loop: _loop,
+    If: _if,
+    Bounds: _bounds,
+    Holder: _holder,
+    Load: _load,
+    Store: _store,
+    Move: _move,
+    Notify: _notify,
+    Wait: _wait,
+    Let: _let,
+    Check: _check,
+}

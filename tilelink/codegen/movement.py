@@ -1,0 +1,209 @@
+"""Movements on SMs: one contiguous run of elements per tile, pulled or pushed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilelink.codegen import signalling
+from tilelink.codegen.scope import Scope, TileNames
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.kernel import Arg
+from tilelink.ir.plan import RANK, Buffer, GridAxis, part
+from tilelink.ir.program import Move, Notify, Store, Wait, walk
+from tilelink.ir.wiring import TensorDecl, ViewAxis
+
+
+def run_of(scope: Scope, param: str, holder: F.Like) -> tuple[Formula, Formula]:
+    """(offset of the tile in the instance of rank `holder`, elements of one step along the tiled axis).
+
+    Raises:
+        TilelinkError: TL317, the tile is not one contiguous run.
+    """
+    step = scope.step
+    tensor = scope.plan.wiring.tensor(step.step.binding(param).tensor)
+    buffer = scope.plan.buffer(tensor.name)
+    offset: Formula = F.of(0)
+    row: Formula = F.of(1)
+    tiled_behind = False
+    stored = [(v, g) for v, g in zip(step.step.binding(param).view, step.grid, strict=True)]
+    extents = list(buffer.extents)
+    behind: Formula = F.of(1)
+    place = len(extents)
+    for v, g in reversed(stored):
+        if v.axis is None or tensor.axes[v.axis].own_slice:
+            continue
+        place -= 1
+        if whole_axis(g):
+            if tiled_behind:
+                raise _not_contiguous(scope, v)
+        elif g.kind in ("unit", "own"):
+            tiled_behind = True
+            offset = offset + _local(tensor, v, Sym(begin(g, step.grid)), holder) * behind
+            row = behind if row == F.of(1) else row
+        else:
+            if tiled_behind:
+                raise _not_contiguous(scope, v)
+            tiled_behind = True
+            row = behind
+            offset = offset + _local(tensor, v, Sym(begin(g, step.grid)), holder) * behind
+        behind = behind * extents[place]
+    return offset, row if tiled_behind else behind
+
+
+def whole_axis(g: GridAxis) -> bool:
+    return g.tile is None and g.kind == "plain"
+
+
+def begin(g: GridAxis, grid: tuple[GridAxis, ...]) -> str:
+    """The emitted name of where the tile begins on an axis."""
+    label = g.dim.strip("_")
+    return "rank" if g.kind == "own" else f"{label}_begin" if label else f"begin_{grid.index(g)}"
+
+
+def _local(tensor: TensorDecl, v: ViewAxis, at: Formula, holder: F.Like) -> Formula:
+    assert v.axis is not None
+    if tensor.axes[v.axis].split == "R" and not v.local:
+        return at - F.of(holder) * part(tensor.axes[v.axis].size)
+    return at
+
+
+def _not_contiguous(scope: Scope, v: ViewAxis) -> TilelinkError:
+    return TilelinkError(
+        "TL317",
+        f"`{scope.step.path}` would move tiles that are not contiguous in memory (axis `{v.dim}`)",
+        loc=scope.step.step.program.loc,
+        why="a movement takes one contiguous run per tile: only its first tiled axis may be cut",
+        hint="tile the leading dimension only",
+    )
+
+
+def holders(scope: Scope, param: str) -> Formula | None:
+    """The rank that holds the tile in a parameter's tensor; None: every rank has its own whole instance."""
+    step = scope.step
+    tensor = scope.plan.wiring.tensor(step.step.binding(param).tensor)
+    for v, g in zip(step.step.binding(param).view, step.grid, strict=True):
+        if v.axis is None:
+            return Sym(begin(g, step.grid))
+        axis = tensor.axes[v.axis]
+        if axis.own_slice:
+            return Sym(begin(g, step.grid))
+        if axis.split == "R" and not v.local:
+            return Sym(begin(g, step.grid)) // part(axis.size)
+    return None
+
+
+def emit_tile(scope: Scope) -> None:
+    """Wait, move, notify: for the tile whose bounds the loop has just set."""
+    movement = scope.step.step.program.movement
+    assert movement is not None
+    wait = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Wait))
+    notify = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Notify))
+    lines = scope.lines
+    tiled = next((g for g in scope.step.grid if not whole_axis(g) and g.kind not in ("unit", "own")), None)
+    length = Sym(end(tiled)) - Sym(begin(tiled, scope.step.grid)) if tiled is not None else F.of(1)
+    for k, g in enumerate(scope.step.grid):
+        tile_alias(scope, k, g)
+    source = movement.source
+    where = holders(scope, source) if not scope.step.push else None
+    named = "rank"
+    if where is not None:
+        named = _name(scope, "source", where)
+    signal = scope.plan.signal(scope.step.path, wait)
+    if signal.action == "ready":
+        signalling.ready(scope, lines, wait, scope.step.step.binding(source).tensor, named)
+    elif signal.action == "await":
+        signalling.await_signal(scope, lines, wait, signal, Sym(named))
+    (_push if scope.step.push else _pull)(scope, movement.source, movement.destination, length, named, notify)
+
+
+def end(g: GridAxis) -> str:
+    label = g.dim.strip("_")
+    return f"{label}_end" if label else "end"
+
+
+def tile_alias(scope: Scope, k: int, g: GridAxis) -> None:
+    """Tiles of a movement are known by their position, so that signals can be worked out as for any program."""
+    first = begin(g, scope.step.grid)
+    last = end(g) if g.kind not in ("unit", "own") else f"{first} + 1"
+    scope.tiles[str(k)] = TileNames(first, last, "", "", g, g.tile or 1)
+
+
+def _name(scope: Scope, base: str, formula: Formula) -> str:
+    text = scope.text(formula)
+    if text.isidentifier():
+        return text
+    name = scope.names.fresh(base)
+    scope.lines.add(f"{name} = {text}")
+    return name
+
+
+def _buffer(scope: Scope, tensor: str) -> Buffer:
+    return scope.plan.buffer(tensor)
+
+
+def _offset(scope: Scope, pointer: str, offset: Formula) -> str:
+    if offset == F.of(0):
+        return pointer
+    if isinstance(offset, F.Binary) and offset.op == "*":
+        return f"{pointer} + tl.cast({scope.text(offset.left)}, tl.int64) * {scope.text(offset.right, 3)}"
+    return f"{pointer} + tl.cast({scope.text(offset)}, tl.int64)"
+
+
+def _count(scope: Scope, length: Formula, row: Formula) -> str:
+    return scope.text(length * row)
+
+
+def _pull(scope: Scope, source: str, target: str, length: Formula, named: str, notify: Notify) -> None:
+    lines = scope.lines
+    src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
+    there, row = run_of(scope, source, Sym(named))
+    here, _ = run_of(scope, target, RANK)
+    pointer = scope.arg(Arg(f"{src}_stage", "stage", src)) if _buffer(scope, src).staged else scope.tensor(src)
+    lines.add(
+        f"shmem.getmem_nbi_block({_offset(scope, scope.tensor(dst), here)}, {_offset(scope, pointer, there)}, "
+        f"{_count(scope, length, row)}, {named}, {scope.context(src)})",
+        _moving(scope),
+    )
+    signal = scope.plan.signal(scope.step.path, notify)
+    if signal.action == "notify":
+        signalling.notify(scope, lines, notify, signal, None)
+
+
+def _push(scope: Scope, source: str, target: str, length: Formula, named: str, notify: Notify) -> None:
+    lines = scope.lines
+    del named
+    src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
+    owner = holders(scope, target)
+    here, row = run_of(scope, source, RANK)
+    signal = scope.plan.signal(scope.step.path, notify)
+    if owner is None:
+        lines.add("for turn in range(RANKS):")
+        lines.depth += 1
+        lines.add("pe = (rank + turn) % RANKS")
+        scope.uses_rank = True
+        scope.formulas.symbols |= {"RANKS"}
+        pe = "pe"
+    else:
+        pe = _name(scope, "owner", owner)
+        if scope.step.skip_own:
+            lines.add(f"if {pe} != rank:")
+            scope.uses_rank = True
+            lines.depth += 1
+    there, _ = run_of(scope, target, Sym(pe))
+    lines.add(
+        f"shmem.putmem_nbi_block({_offset(scope, scope.tensor(dst), there)}, {_offset(scope, scope.tensor(src), here)}, "
+        f"{_count(scope, length, row)}, {pe}, {scope.context(dst)})",
+        _moving(scope),
+    )
+    if signal.action == "notify":
+        to = "owner" if signal.to == "all" else signal.to
+        signalling.notify(scope, lines, notify, replace(signal, to=to), pe)
+    lines.depth -= 1 if owner is None or scope.step.skip_own else 0
+
+
+def _moving(scope: Scope) -> Loc:
+    """The line that moves."""
+    body = scope.step.step.program.body
+    return next(op.loc for op in walk(body) if isinstance(op, (Move, Store)))

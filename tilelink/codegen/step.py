@@ -1,0 +1,333 @@
+"""One step as one function: a persistent loop over its tiles, or, fused, the tile its host has just made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.codegen import access, movement, signalling
+from tilelink.codegen.body import emit_body, lane_lines, tile_names
+from tilelink.codegen.scope import Scope, TileNames, open_scope
+from tilelink.codegen.text import Lines
+from tilelink.errors import Loc
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Sym
+from tilelink.ir.kernel import Arg
+from tilelink.ir.plan import RANK, GridAxis, Plan, StepPlan, part
+from tilelink.ir.program import At, Expr, Notify, OfTile, Tile, Whole, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An emitted function: `leading` parameters are passed by its caller, `args` are the kernel's."""
+
+    name: str
+    leading: tuple[str, ...]
+    args: tuple[Arg, ...]
+    lines: tuple[tuple[int, str, Loc | None], ...]
+
+
+def emit_step(plan: Plan, step: StepPlan) -> list[Function]:
+    """The step's function, those fused into it first."""
+    scope = open_scope(plan, step)
+    functions: list[Function] = []
+    outer = scope.lines
+    scope.lines = Lines()
+    if step.step.program.movement is not None:
+        movement.emit_tile(scope)
+        bounds = _bounds_of_movement(scope)
+    else:
+        bounds = _open_tiles(scope)
+        emit_body(scope, step.step.program.body)
+        for path in step.fused:
+            functions.append(_call_fused(scope, plan.step(path)))
+    inner, scope.lines = scope.lines, outer
+    outer.add(f"for t in range(worker, {_total(scope)}, workers):", step.step.program.loc)
+    outer.depth = 1
+    for name, value in step.order:
+        _assign_order(scope, name, value)
+    outer.extend(_late(scope, bounds))
+    outer.extend(inner)
+    functions.append(_close(scope, _name(step), ("worker", "workers")))
+    return functions
+
+
+def _name(step: StepPlan) -> str:
+    return step.path.replace(".", "_")
+
+
+def _total(scope: Scope) -> str:
+    return scope.text(scope.step.total)
+
+
+def _assign_order(scope: Scope, name: str, value: F.Formula) -> None:
+    """`i0 = …`: the tile's index per axis; axes with one coordinate need none."""
+    if name[0] == "i" and name[1:].isdigit():
+        grid = scope.step.grid[int(name[1:])]
+        if grid.kind == "own" or grid.kind == "plain" and grid.tile is None:
+            return
+        if grid.kind == "unit":
+            scope.lines.add(f"{_unit_name(scope, grid)} = {scope.text(value)}")
+            return
+    scope.lines.add(f"{name} = {scope.text(value)}")
+
+
+def _unit_name(scope: Scope, grid: GridAxis) -> str:
+    if scope.step.step.program.movement is not None:
+        return movement.begin(grid, scope.step.grid)
+    return grid.var or f"{grid.dim}_at"
+
+
+def _used_names(step: StepPlan) -> set[str]:
+    from tilelink.codegen.body import _read_names
+
+    return _read_names(step.step.program.body)
+
+
+def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames | None]]:
+    """Declare the domain's tiles; their lines come later, when it is known which of them are used."""
+    out: list[tuple[int, GridAxis, TileNames | None]] = []
+    for a, g in enumerate(scope.step.grid):
+        if g.var is None:
+            continue
+        if g.kind in ("unit", "own"):
+            scope.tiles[g.var] = TileNames(g.var if g.kind == "unit" else "rank", "", "", "", g, 1)
+            if g.kind == "own":
+                scope.replaced[g.var] = "rank"
+                scope.uses_rank = True
+            continue
+        out.append((a, g, tile_names(scope, g.var, g)))
+    return out
+
+
+def _bounds_of_movement(scope: Scope) -> list[tuple[int, GridAxis, TileNames | None]]:
+    return [
+        (a, g, TileNames(movement.begin(g, scope.step.grid), movement.end(g), "", "", g, 1, {"end"}))
+        for a, g in enumerate(scope.step.grid)
+        if g.kind not in ("unit", "own") and not movement.whole_axis(g)
+    ]
+
+
+def _late(scope: Scope, bounds: list[tuple[int, GridAxis, TileNames | None]]) -> Lines:
+    """Begin, end, lanes and masks of the domain's tiles, as far as the body uses them."""
+    lines = Lines()
+    read = _used_names(scope.step)
+    for a, g, names in bounds:
+        assert names is not None
+        if g.kind == "table":
+            _table_tile(scope, lines, a, g, names)
+        else:
+            lines.add(f"{names.begin} = {scope.text(g.begin(Sym(f'i{a}')))}")
+            if names.used & {"end", "inside"} or _end_used(scope, names):
+                lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(g.step, 1)}, {scope.text(g.limit(Sym(f'i{a}')))})")
+        lane_lines(lines, names)
+        if g.var in read:
+            lines.add(f"{g.var} = i{a}")
+    return lines
+
+
+def _end_used(scope: Scope, names: TileNames) -> bool:
+    return any(names.end in text for _, text, _ in scope.lines.rows) or names.end in scope.formulas.symbols
+
+
+def _table_tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> None:
+    assert g.table is not None and g.var is not None
+    table, tile = scope.tensor(g.table), scope.text(g.step, 3)
+    segment = f"{g.var}_segment"
+    lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
+    lines.add(f"{g.var}_before = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
+    lines.add(f"{names.begin} = tl.load({table} + {segment}) + (i{a} - {g.var}_before) * {tile}")
+    lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, tl.load({table} + {segment} + 1))")
+
+
+def _table_head(scope: Scope) -> Lines:
+    """How many tiles each segment of a run-time split has."""
+    lines = Lines()
+    for g in scope.step.grid:
+        if g.kind != "table":
+            continue
+        assert g.table is not None
+        table = scope.tensor(g.table)
+        segments = scope.plan.wiring.tensor(g.table).axes[0].size - 1
+        lines.add(f"{table}_lane = tl.arange(0, {access.padded(scope, segments)})")
+        ends = f"tl.load({table} + {table}_lane + 1, mask={table}_lane < {scope.text(segments)}, other=0)"
+        begins = f"tl.load({table} + {table}_lane, mask={table}_lane < {scope.text(segments)}, other=0)"
+        lines.add(f"{table}_pieces = tl.cdiv({ends} - {begins}, {scope.text(g.step)})")
+        lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
+        lines.add(f"{table}_tiles = tl.sum({table}_pieces, 0)")
+    return lines
+
+
+# ----------------------------------------------------------------------------------------------------------------- fusion
+def _call_fused(host: Scope, step: StepPlan) -> Function:
+    """Call the fused step's function for the tile that the host has just made; emit that function."""
+    passed: list[str] = []
+    owner: str | None = None
+    for g, (a, v) in zip(step.grid, enumerate(step.step.binding(step.domain).view), strict=True):
+        at = step.host_axes[a]
+        if at is None:
+            continue
+        names = host.tiles[host.step.grid[at].var or ""]
+        names.used.add("end")
+        first = ""
+        if v.local:
+            first = f" - {host.text(RANK * part(g.size), 2)}"
+            owner = host.text(Sym(names.begin) // part(g.size))
+        elif step.own_rows and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].split == "R":
+            owner = host.text(Sym(names.begin) // part(g.size))
+        passed += [f"{names.begin}{first}", f"{names.end}{first}"]
+    values = [v for t, v in host.forwarded.items()]
+    function, needs = _fused_function(host.plan, step, values)
+    for arg in needs.args:
+        host.arg(arg)
+    # What the function's formulas name has to reach it through the host.
+    names = [a.name for a in needs.args]
+    call = f"{_name(step)}({', '.join([*values, *passed, *names])})"
+    lines = host.lines
+    if step.own_rows and owner is not None:
+        host.uses_rank = True
+        lines.add(f"if {owner} == rank:", step.step.program.loc)
+        lines.add(f"    {call}")
+    else:
+        lines.add(call, step.step.program.loc)
+    return function
+
+
+def _fused_function(plan: Plan, step: StepPlan, values: list[str]) -> tuple[Function, Function]:
+    scope = open_scope(plan, step)
+    scope.names.taken |= set(values)
+    leading = list(values)
+    outer, scope.lines = scope.lines, Lines()
+    tiles: list[TileNames] = []
+    if step.step.program.movement is not None:
+        tiles = _emit_fused_movement(scope, values[-1])
+        leading += [n for t in tiles for n in (t.begin, t.end)]
+    else:
+        for a, g in enumerate(step.grid):
+            if g.kind == "own" and g.var is not None:
+                scope.replaced[g.var] = "rank"
+                scope.uses_rank = True
+                scope.tiles[g.var] = TileNames("rank", "", "", "", g, 1)
+            elif step.host_axes[a] is not None:
+                names = tile_names(scope, g.var or f"axis{a}", g)
+                tiles.append(names)
+                leading += [names.begin, names.end]
+        for tensor in step.forwarded:
+            scope.forwarded[tensor] = values[-1]
+            scope.uses_rank = True
+        emit_body(scope, step.step.program.body)
+    inner, scope.lines = scope.lines, outer
+    for names in tiles:
+        lane_lines(scope.lines, names)
+    scope.lines.extend(inner)
+    function = _close(scope, _name(step), tuple(leading))
+    return function, function
+
+
+def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
+    """Push the host's tile from registers to whoever holds it, and tell them."""
+    step = scope.step
+    program = step.step.program
+    assert program.movement is not None
+    target = program.movement.destination
+    tensor = scope.plan.wiring.tensor(step.step.binding(target).tensor)
+    tiles: list[TileNames] = []
+    index: list[At | OfTile | Whole] = []
+    for k, g in enumerate(step.grid):
+        if g.kind == "own":
+            scope.tiles[str(k)] = TileNames("rank", "", "", "", g, 1)
+            scope.uses_rank = True
+            index.append(At(Expr("rank"), ring=("rank", 0)))
+            continue
+        names = tile_names(scope, g.dim.strip("_") or f"axis{k}", g)
+        scope.tiles[str(k)] = names
+        tiles.append(names)
+        index.append(OfTile(str(k)))
+    notify = next(op for op in walk(program.body) if isinstance(op, Notify))
+    owner = movement_owner(scope, target, tiles)
+    _push_block(scope, tensor.name, target, tuple(index), value, owner, notify)
+    return tiles
+
+
+def movement_owner(scope: Scope, target: str, tiles: list[TileNames]) -> F.Formula | None:
+    tensor = scope.plan.wiring.tensor(scope.step.step.binding(target).tensor)
+    for k, v in enumerate(scope.step.step.binding(target).view):
+        if v.axis is not None and tensor.axes[v.axis].split == "R" and not v.local:
+            begin = Sym(scope.tiles[str(k)].begin)
+            return begin if tensor.axes[v.axis].own_slice else begin // part(tensor.axes[v.axis].size)
+    return None
+
+
+def _push_block(
+    scope: Scope,
+    tensor_name: str,
+    target: str,
+    index: tuple[At | OfTile | Whole, ...],
+    value: str,
+    owner: F.Formula | None,
+    notify: Notify,
+) -> None:
+    tensor = scope.plan.wiring.tensor(tensor_name)
+    view = scope.step.step.binding(target).view
+    signal = scope.plan.signal(scope.step.path, notify)
+    lines, ctx = scope.lines, scope.context(tensor_name)
+    loc = scope.step.step.program.loc
+    if owner is None:
+        lines.add("for turn in range(RANKS):", loc)
+        lines.depth += 1
+        lines.add("owner = (rank + turn) % RANKS")
+        scope.formulas.symbols.add("RANKS")
+    else:
+        lines.add(f"owner = {scope.text(owner)}", loc)
+    scope.uses_rank = True
+    if scope.step.skip_own:
+        lines.add("if owner != rank:")
+        lines.depth += 1
+    there = scope.names.fresh(f"{tensor_name}_there")
+    lines.add(f"{there} = shmem.ptr({scope.tensor(tensor_name)}, owner, {ctx})")
+    pieces, blocks = access.terms(scope, tensor, view, index, Sym("owner"))
+    where, mask = access.address(scope, there, pieces, blocks)
+    lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
+    if signal.action == "notify":
+        from dataclasses import replace
+
+        signalling.notify(scope, lines, notify, replace(signal, to="owner"), "owner")
+    lines.depth = 0
+
+
+# ---------------------------------------------------------------------------------------------------------------- closing
+def _close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
+    """The function with its definitions at the head and every kernel argument it needs."""
+    step = scope.step
+    head = Lines()
+    table = _table_head(scope)
+    definitions = scope.formulas.definitions()
+    head.rows += [(0, f"{n} = {text}", None) for n, text in definitions]
+    head.extend(table)
+    for tile in scope.wholes.values():
+        if tile.used:
+            head.add(f"{tile.at} = tl.arange(0, {tile.extent})")
+        if "inside" in tile.used:
+            head.add(f"{tile.inside} = {tile.at} < {tile.end}")
+    for const, value in step.step.constants:
+        if isinstance(value, float):
+            scope.arg(Arg(const, "scalar", f"{step.path}.{const}"))
+        else:
+            head.add(f"{const}: tl.constexpr = {value!r}")
+    rows = tuple(head.rows + scope.lines.rows)
+    return Function(name, leading, _arguments(scope, rows), rows)
+
+
+def _arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tuple[Arg, ...]:
+    import re
+
+    words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(text for _, text, _ in rows)))
+    args = [a for a in scope.args.values() if a.name in words]
+    sizes = [Arg(n, "size", formula=Sym(n)) for n in scope.plan.wiring.sizes if n in words]
+    rank = [Arg("rank", "size", formula=Sym("rank"))] if "rank" in words else []
+    ranks = [Arg("RANKS", "constant", value=scope.plan.topology.ranks)] if "RANKS" in words else []
+    order = {"tensor": 0, "stage": 0, "descriptor": 1, "words": 2, "due": 2, "bells": 2, "state": 3, "context": 4}
+    args.sort(key=lambda a: order.get(a.kind, 5))
+    return (*args, *sizes, *rank, *ranks)
+
+
+__all__ = ["Function", "Tile", "emit_step"]

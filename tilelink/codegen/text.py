@@ -1,0 +1,88 @@
+"""Lines, names and formulas of an emitted file."""
+
+from __future__ import annotations
+
+import keyword
+from dataclasses import dataclass, field
+
+from tilelink.errors import Loc
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Binary, Formula, Sym
+
+RESERVED = frozenset({"tl", "triton", "shmem", "worker", "workers", "rank", "RANKS", "t", "pe", "c", "ctx", "epoch"})
+
+
+@dataclass(slots=True)
+class Lines:
+    """Text under construction: lines with their depth, and the user's location of those that have one."""
+
+    rows: list[tuple[int, str, Loc | None]] = field(default_factory=list[tuple[int, str, Loc | None]])
+    depth: int = 0
+
+    def add(self, text: str, loc: Loc | None = None) -> None:
+        self.rows.append((self.depth, text, loc))
+
+    def extend(self, other: Lines) -> None:
+        """Put the lines of `other` here, at this depth."""
+        self.rows += [(self.depth + d, text, loc) for d, text, loc in other.rows]
+
+    def blank(self) -> None:
+        self.rows.append((0, "", None))
+
+
+@dataclass(slots=True)
+class Names:
+    """Identifiers of one scope: user's names are taken from the start, generated ones evade them."""
+
+    taken: set[str]
+
+    def fresh(self, base: str) -> str:
+        name = base if base.isidentifier() and not keyword.iskeyword(base) else "v_" + base
+        candidate, n = name, 1
+        while candidate in self.taken:
+            n += 1
+            candidate = f"{name}_{n}"
+        self.taken.add(candidate)
+        return candidate
+
+
+@dataclass(slots=True)
+class Formulas:
+    """Prints formulas, with named subformulas; those that were used become assignments at the head of a function."""
+
+    names: dict[Formula, str] = field(default_factory=dict[Formula, str])
+    used: list[Formula] = field(default_factory=list[Formula])
+    symbols: set[str] = field(default_factory=set[str])
+
+    def define(self, formula: Formula, name: str) -> None:
+        """Let `formula` be called `name` from now on (the first name stays)."""
+        if isinstance(formula, Binary):
+            self.names.setdefault(formula, name)
+
+    def text(self, formula: F.Like, outer: int = 0) -> str:
+        shortened = self._shorten(F.of(formula))
+        self.symbols |= F.symbols(shortened)
+        return F.text(shortened, outer)
+
+    def _shorten(self, f: Formula) -> Formula:
+        if f in self.names:
+            if f not in self.used:
+                self._use(f)
+            return Sym(self.names[f])
+        if isinstance(f, Binary):
+            return Binary(f.op, self._shorten(f.left), self._shorten(f.right))
+        return f
+
+    def _use(self, f: Formula) -> None:
+        assert isinstance(f, Binary)
+        left, right = self._shorten(f.left), self._shorten(f.right)
+        self.symbols |= F.symbols(left) | F.symbols(right)
+        self.used.append(f)
+
+    def definitions(self) -> list[tuple[str, str]]:
+        """(name, text) of the named subformulas that were used, in an order in which each knows those before it."""
+        out: list[tuple[str, str]] = []
+        for f in self.used:
+            assert isinstance(f, Binary)
+            out.append((self.names[f], F.text(Binary(f.op, self._shorten(f.left), self._shorten(f.right)))))
+        return out

@@ -1,0 +1,68 @@
+"""Fences that Triton's language has no word for, one spelling per target.
+
+A fence is inline assembly, chosen at compile time by the target: PTX on NVIDIA, GCN on AMD. The simulated world
+interprets the same texts: `MEANING` says what each of them does, and it refuses any other.
+"""
+
+import triton
+import triton.language as tl
+from triton.language import core
+
+_CUDA_SYSTEM = "fence.acq_rel.sys; mov.b32 $0, 0;"
+_CUDA_PROXY = "fence.proxy.async; mov.b32 $0, 0;"
+_CUDA_BULK = "cp.async.bulk.wait_group 0; mov.b32 $0, 0;"
+_GCN_SYSTEM = "buffer_wbl2 sc0 sc1\n s_waitcnt vmcnt(0) lgkmcnt(0)\n buffer_inv sc0 sc1\n v_mov_b32 $0, 0"
+
+MEANING = {
+    _CUDA_SYSTEM: "system_fence",
+    _CUDA_PROXY: "proxy_fence",
+    _CUDA_BULK: "bulk_store_wait",
+    _GCN_SYSTEM: "system_fence",
+}
+"""Assembly text -> what an observer of the simulated world is told."""
+
+CUDA_SYSTEM = tl.constexpr(_CUDA_SYSTEM)
+CUDA_PROXY = tl.constexpr(_CUDA_PROXY)
+CUDA_BULK = tl.constexpr(_CUDA_BULK)
+GCN_SYSTEM = tl.constexpr(_GCN_SYSTEM)
+
+
+@core.builtin
+def on_amd(_semantic=None):  # type: ignore[no-untyped-def]  # Triton inspects the signature
+    """Whether this compilation is for an AMD GPU. Read off the compile options: no GPU is needed to know."""
+    return core.constexpr(_semantic.builder.options.backend_name == "hip")
+
+
+@core.builtin
+def has_bulk_copies(_semantic=None):  # type: ignore[no-untyped-def]
+    """Whether descriptor accesses are asynchronous bulk copies (TMA): sm_90 and later, and the interpreter."""
+    options = _semantic.builder.options
+    if options.backend_name == "interpreter":
+        return core.constexpr(True)
+    if options.backend_name != "cuda":
+        return core.constexpr(False)
+    digits = "".join(c for c in str(options.arch) if c.isdigit())
+    return core.constexpr(int(digits) >= 90)
+
+
+@triton.jit
+def system_fence():
+    """Everything this thread wrote is visible to every GPU before anything it writes next."""
+    if on_amd():
+        tl.inline_asm_elementwise(GCN_SYSTEM, "=v", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.inline_asm_elementwise(CUDA_SYSTEM, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def proxy_fence():
+    """Orders ordinary accesses and bulk copies (the async proxy) of this thread. Nothing where there are none."""
+    if has_bulk_copies():
+        tl.inline_asm_elementwise(CUDA_PROXY, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def bulk_store_wait():
+    """Until the bulk stores of this thread have reached memory; Triton itself waits only for shared memory."""
+    if has_bulk_copies():
+        tl.inline_asm_elementwise(CUDA_BULK, "=r", [], dtype=tl.int32, is_pure=False, pack=1)

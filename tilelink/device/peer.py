@@ -1,0 +1,178 @@
+"""SHMEM on ranks that reach one another by loads and stores (NVLink, PCIe P2P, HIP IPC), in pure Triton.
+
+The same functions run in the simulated world, on CPU addresses. Conventions:
+
+`ctx` points to int64 `[my_pe, n_pes, base 0, base 1, ...]`: where the arena starts on each rank, as seen from here.
+Symmetric pointers are this rank's own; a function translates them to rank `pe`. A word is a pointer to int64.
+`..._block` means that all threads of the program take part: call it uniformly.
+"""
+
+import triton
+import triton.language as tl
+
+from tilelink.device.fences import bulk_store_wait, proxy_fence, system_fence
+
+SIGNAL_SET = tl.constexpr(9)
+SIGNAL_ADD = tl.constexpr(10)
+CMP_EQ = tl.constexpr(0)
+CMP_GE = tl.constexpr(3)
+
+COPY_BYTES = tl.constexpr(16384)
+"""Bytes in flight per step of a block copy: 8 accesses of 128 bits for each of 128 threads."""
+
+
+@triton.jit
+def my_pe(ctx):
+    """This rank."""
+    return tl.load(ctx).to(tl.int32)
+
+
+@triton.jit
+def n_pes(ctx):
+    """The number of ranks."""
+    return tl.load(ctx + 1).to(tl.int32)
+
+
+@triton.jit
+def translate(p, pe, ctx):
+    """`p` of this rank as an address on rank `pe`; keeps whatever Triton knows of its alignment."""
+    distance = tl.load(ctx + 2 + pe) - tl.load(ctx + 2 + my_pe(ctx))
+    # Arenas start at 16-byte boundaries. Adding to a byte pointer lets the compiler's axis analysis follow.
+    bytewise = p.to(tl.pointer_type(tl.int8), bitcast=True) + tl.multiple_of(distance, 16)
+    return bytewise.to(p.dtype, bitcast=True)
+
+
+@triton.jit
+def ptr(p, pe, ctx):
+    """`p` of this rank as an address on rank `pe`. `p` lies at a 16-byte boundary (hazard: without the hint, b16 stores)."""
+    return tl.multiple_of(translate(p, pe, ctx), 16)
+
+
+@triton.jit
+def putmem_nbi_block(dst, src, count, pe, ctx):
+    """Copy `count` elements from `src` (local) to `dst` of rank `pe`. Complete after `quiet`, or at the next signal."""
+    copy_block(translate(dst, pe, ctx), src, count)
+
+
+@triton.jit
+def getmem_nbi_block(dst, src, count, pe, ctx):
+    """Copy `count` elements from `src` of rank `pe` to `dst` (local). Complete after `quiet`, or at the next signal."""
+    copy_block(dst, translate(src, pe, ctx), count)
+
+
+@triton.jit
+def putmem_signal_nbi_block(dst, src, count, word, value, op: tl.constexpr, pe, ctx):
+    """`putmem_nbi_block`, then `signal_op`: who sees the signal sees the data."""
+    putmem_nbi_block(dst, src, count, pe, ctx)
+    signal_op(word, value, op, pe, ctx)
+
+
+@triton.jit
+def copy_block(dst, src, count):
+    """Copy `count` contiguous elements by all threads, 128 bits at a time where both sides are known to be aligned."""
+    itemsize: tl.constexpr = dst.dtype.element_ty.primitive_bitwidth // 8
+    block: tl.constexpr = COPY_BYTES // itemsize
+    vector: tl.constexpr = 16 // itemsize
+    total = tl.cast(count, tl.int64)
+    whole = total // block * block
+    offsets = tl.arange(0, block)
+    for start in range(0, whole, block):
+        tl.store(dst + start + offsets, tl.load(src + start + offsets))
+    rest = (total - whole).to(tl.int32)
+    if rest % vector == 0:
+        # A mask that changes only at multiples of a vector does not split the accesses.
+        inside = offsets < tl.multiple_of(rest, vector)
+        tl.store(dst + whole + offsets, tl.load(src + whole + offsets, mask=inside), mask=inside)
+    else:
+        inside = offsets < rest
+        tl.store(dst + whole + offsets, tl.load(src + whole + offsets, mask=inside), mask=inside)
+
+
+@triton.jit
+def signal_op(word, value, op: tl.constexpr, pe, ctx):
+    """Set or add to `word` of rank `pe`, after everything this program has read and written. Works for oneself too."""
+    # All threads store, one thread signals: without the barrier the release covers only that thread's stores.
+    tl.debug_barrier()
+    remote = translate(word, pe, ctx)
+    if op == SIGNAL_ADD:
+        tl.atomic_add(remote, tl.cast(value, tl.int64), sem="release", scope="sys")
+    else:
+        tl.static_assert(op == SIGNAL_SET, "signal_op knows SIGNAL_SET and SIGNAL_ADD")
+        tl.atomic_xchg(remote, tl.cast(value, tl.int64), sem="release", scope="sys")
+
+
+@triton.jit
+def local_add(word, value):
+    """Add to a word that only this GPU reads; returns the old value. Orders what came before, and what comes after."""
+    tl.debug_barrier()
+    return tl.atomic_add(word, tl.cast(value, tl.int64), sem="acq_rel", scope="gpu")
+
+
+@triton.jit
+def ring_bell(bell):
+    """Set the word that a stream of this rank waits for, after everything this program has read and written."""
+    tl.debug_barrier()
+    tl.atomic_xchg(bell, tl.cast(1, tl.int64), sem="release", scope="sys")
+
+
+@triton.jit
+def signal_wait_until(word, cmp: tl.constexpr, value):
+    """Until this rank's `word` compares with `value`; what was signalled with it is then readable."""
+    target = tl.cast(value, tl.int64)
+    if cmp == CMP_GE:
+        while tl.atomic_add(word, 0, sem="acquire", scope="sys") < target:
+            pass
+    else:
+        tl.static_assert(cmp == CMP_EQ, "signal_wait_until knows CMP_GE and CMP_EQ")
+        while tl.atomic_add(word, 0, sem="acquire", scope="sys") != target:
+            pass
+
+
+@triton.jit
+def local_wait_until(word, cmp: tl.constexpr, value):
+    """`signal_wait_until` for a word that only programs of this GPU write."""
+    target = tl.cast(value, tl.int64)
+    if cmp == CMP_GE:
+        while tl.atomic_add(word, 0, sem="acquire", scope="gpu") < target:
+            pass
+    else:
+        tl.static_assert(cmp == CMP_EQ, "local_wait_until knows CMP_GE and CMP_EQ")
+        while tl.atomic_add(word, 0, sem="acquire", scope="gpu") != target:
+            pass
+
+
+@triton.jit
+def fence():
+    """What this program wrote to a rank before is visible there before what it writes next."""
+    system_fence()
+    tl.debug_barrier()
+
+
+@triton.jit
+def quiet():
+    """What this program wrote to any rank is visible there."""
+    system_fence()
+    tl.debug_barrier()
+
+
+@triton.jit
+def barrier_all(words, epoch, ctx):
+    """All ranks have come here `epoch` times. One program per rank calls it; `words`: n_pes words, used for this only."""
+    me = my_pe(ctx)
+    for pe in range(n_pes(ctx)):
+        signal_op(words + me, epoch, SIGNAL_SET, pe, ctx)
+    for pe in range(n_pes(ctx)):
+        signal_wait_until(words + pe, CMP_GE, epoch)
+
+
+@triton.jit
+def async_store_quiet():
+    """Descriptor (TMA) stores of this program are in memory, as ordinary stores would be. Before a signal."""
+    bulk_store_wait()
+    proxy_fence()
+
+
+@triton.jit
+def async_load_fence():
+    """Descriptor (TMA) loads that follow see what a wait has made readable. After a wait."""
+    proxy_fence()

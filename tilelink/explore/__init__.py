@@ -1,0 +1,38 @@
+"""Looking at operators: cases to run them on, tables of plans, pictures of runs.
+
+Takes: operators, plans, verdicts, traces of simulated runs. Gives: tables, pictures, trace files, measured errors.
+Knows: every room below; rich and matplotlib.
+Never knows: how to rewrite a program or a plan.
+"""
+
+from tilelink.explore.cases import Case, parse_sizes
+from tilelink.explore.mapping import mapping_picture
+from tilelink.explore.placements import parse_placement
+from tilelink.explore.running import Outcome, run_case
+from tilelink.explore.sheets import Sheet, as_markdown, plan_sheets, verdict_sheet
+from tilelink.explore.spans import Lane, Span, lanes_of
+from tilelink.explore.tables import plan_table, tables, verdict_table
+from tilelink.explore.timeline import timeline_picture
+from tilelink.explore.trace import trace_events, write_trace
+
+__all__ = [
+    "Case",
+    "Lane",
+    "Outcome",
+    "Sheet",
+    "Span",
+    "as_markdown",
+    "lanes_of",
+    "mapping_picture",
+    "parse_placement",
+    "parse_sizes",
+    "plan_sheets",
+    "plan_table",
+    "run_case",
+    "tables",
+    "timeline_picture",
+    "trace_events",
+    "verdict_sheet",
+    "verdict_table",
+    "write_trace",
+]

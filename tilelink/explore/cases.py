@@ -1,0 +1,220 @@
+"""A case: an operator on concrete sizes, ranks and a dtype, with inputs and what they must give."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Size, Sum
+from tilelink.ir.topology import Topology
+from tilelink.pipeline.arguments import bind
+from tilelink.pipeline.operator import Operator, Stages
+from tilelink.runtime.memory import DTYPES
+
+SHAPE_OPTION = "--shape"
+TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3, "f64": 1e-5}
+"""Relative Frobenius error that is still right. f32 is that of GPUs, whose matrix units round to tf32."""
+
+
+def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
+    """Global sizes from `512x1024x256`, which is M, N and K, or from `M=512,N=1024,T=8`.
+
+    Raises:
+        TilelinkError: TL702.
+    """
+    if re.fullmatch(r"\d+x\d+x\d+", text):
+        found = tuple(zip("MNK", map(int, text.split("x")), strict=True))
+    elif re.fullmatch(r"[A-Za-z]\w*=\d+(,[A-Za-z]\w*=\d+)*", text):
+        found = tuple((name, int(size)) for name, size in (part.split("=") for part in text.split(",")))
+    else:
+        raise TilelinkError(
+            "TL702",
+            "a shape that does not read",
+            loc=Loc(SHAPE_OPTION, 1, 0, text=text),
+            why="sizes are global: those of all ranks together",
+            hint="write MxNxK, as 8192x5504x4096, or sizes by name, as M=8192,N=5504,K=4096",
+        )
+    twice = {name for name, _ in found if [n for n, _ in found].count(name) > 1}
+    if twice:
+        raise TilelinkError(
+            "TL702",
+            f"`{min(twice)}` has two sizes",
+            loc=Loc(SHAPE_OPTION, 1, 0, text=text),
+            hint="give each name once",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """`operator` with global `sizes` of its signature on `ranks` ranks.
+
+    Inputs are normally distributed and depend on nothing but `seed`, input and rank; the first input of rank r is
+    scaled by r + 1, so that a tile of the wrong rank is seen.
+
+    Raises:
+        TilelinkError: TL704, a size is missing or is no size of the operator; TL705, not a dtype of a case.
+    """
+
+    operator: Operator
+    sizes: tuple[tuple[str, int], ...]
+    ranks: int
+    dtype: str = "bf16"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in TOLERANCE:
+            raise TilelinkError(
+                "TL705",
+                f"`{self.dtype}` is no dtype to run an operator in",
+                why="inputs are made up from random real numbers",
+                hint=f"use one of {', '.join(TOLERANCE)}",
+            )
+        wanted = _names(self.operator)
+        given = [name for name, _ in self.sizes]
+        missing = [n for n in wanted if n not in given]
+        # M, N and K come together from MxNxK, whatever the operator has of them.
+        strange = [n for n in given if n not in wanted and n not in "MNK"]
+        if missing or strange:
+            what = f"the size of `{missing[0]}` is missing" if missing else f"there is no size `{strange[0]}`"
+            raise TilelinkError(
+                "TL704",
+                what,
+                loc=self.operator.loc,
+                why=f"the signature of `{self.operator.name}` is `{self.operator.signature}`",
+                hint=f"give sizes by name: --shape {','.join(f'{n}=…' for n in wanted)}",
+            )
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{n}={v}" for n, v in self.sizes if n in _names(self.operator))
+        return f"{sizes}, {self.dtype}, {self.ranks} rank{'' if self.ranks == 1 else 's'}"
+
+    # ---------------------------------------------------------------------------------------------------------- inputs
+    @property
+    def given(self) -> dict[str, int]:
+        """Sizes that shards leave open, by name: to be passed by keyword."""
+        axes = [a for s in self.operator.signature.inputs for a in s.axes]
+        split = {a.name for a in axes if a.split == RANK_AXIS and a.name != RANK_AXIS}
+        return {n: v for n, v in self.sizes if n in split}
+
+    def local_shape(self, shape: Shape, rank: int) -> tuple[int, ...]:
+        """Elements per axis that rank `rank` holds of a tensor of the signature."""
+        return tuple(len(self._held(a, rank)) for a in shape.axes if not _own_slice(a))
+
+    def arguments(self, rank: int, device: str = "cpu") -> list[torch.Tensor]:
+        """One rank's inputs, on `device`; on `meta` without data.
+
+        Raises:
+            TilelinkError: TL706, an input is a table, whose values a case cannot make up.
+        """
+        return [self._argument(k, rank, device) for k in range(len(self.operator.signature.inputs))]
+
+    def stages(self, topology: Topology) -> Stages:
+        """Plan, verdict and source, made from shapes alone."""
+        op = self.operator
+        bound = bind(op.name, op.signature, self.arguments(0, "meta"), self.given, topology.ranks, op.loc)
+        return op.stages(bound, topology)
+
+    def _argument(self, k: int, rank: int, device: str) -> torch.Tensor:
+        shape = self.operator.signature.inputs[k]
+        local = self.local_shape(shape, rank)
+        dtype = DTYPES[shape.dtype or self.dtype]
+        if device == "meta":
+            return torch.empty(local, dtype=dtype, device=device)
+        if shape.contract is not None or not dtype.is_floating_point:
+            raise TilelinkError(
+                "TL706",
+                f"input {k + 1} of `{self.operator.name}` is a table: `{shape}`",
+                loc=self.operator.loc,
+                why="random numbers would break what it promises",
+                hint="run the operator from Python, with tables of your own",
+            )
+        generator = torch.Generator(device).manual_seed((self.seed * 64 + k) * 4096 + rank)
+        values = torch.randn(local, generator=generator, device=device, dtype=torch.float32)
+        return (values * (rank + 1 if k == 0 else 1)).to(dtype)
+
+    def _held(self, axis: Axis, rank: int) -> range:
+        size = self._size(axis.size)
+        if axis.split != RANK_AXIS:
+            return range(size)
+        part = max(1, -(-size // self.ranks))
+        return range(min(size, rank * part), min(size, (rank + 1) * part))
+
+    def _size(self, size: Size) -> int:
+        if isinstance(size, Dim):
+            return self.ranks if size.name == RANK_AXIS else dict(self.sizes)[size.name]
+        if isinstance(size, int):
+            return size
+        left, right = self._size(size.left), self._size(size.right)
+        return left + right if isinstance(size, Sum) else left * right
+
+    # ------------------------------------------------------------------------------------------------------ the expected
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCE[self.dtype]
+
+    @property
+    def contraction(self) -> str | None:
+        """The product that the signature states, as `torch.einsum` has it; None when it is no product of two tensors."""
+        signature = self.operator.signature
+        if len(signature.inputs) != 2 or len(signature.outputs) != 1:
+            return None
+        if any(s.rest is not None or s.contract is not None for s in signature.shapes):
+            return None
+        axes = [a for s in signature.shapes for a in s.axes]
+        if any(not isinstance(a.size, Dim) or a.name == RANK_AXIS or a.split not in (None, RANK_AXIS) for a in axes):
+            return None
+        names = list(dict.fromkeys(a.name for a in axes))
+        letters = {n: chr(ord("a") + i) for i, n in enumerate(names)}
+        left, right, out = ("".join(letters[a.name] for a in s.axes) for s in signature.shapes)
+        return f"{left},{right}->{out}" if set(out) <= set(left + right) else None
+
+    def expected(self, rank: int, device: str = "cpu") -> torch.Tensor:
+        """What rank `rank` must get: the signature's product of the global inputs, in fp32 by torch."""
+        equation = self.contraction
+        assert equation is not None, "to be asked for first"
+        whole = [self._whole(k, rank, device) for k in range(2)]
+        result = torch.einsum(equation, whole[0], whole[1])
+        for a, axis in enumerate(self.operator.signature.outputs[0].axes):
+            held = self._held(axis, rank)
+            result = result.narrow(a, held.start, len(held))
+        return result
+
+    def _whole(self, k: int, rank: int, device: str) -> torch.Tensor:
+        """An input with the parts of all ranks; where nothing is split, the rank's own."""
+        axes = self.operator.signature.inputs[k].axes
+        split = next((a for a, axis in enumerate(axes) if axis.split == RANK_AXIS), None)
+        if split is None:
+            return self._argument(k, rank, device).float()
+        return torch.cat([self._argument(k, r, device).float() for r in range(self.ranks)], split)
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Of the Frobenius norms; 0 where there is nothing to compare, infinite where nothing was expected but something came."""
+    difference, size = float((found.float() - expected).norm()), float(expected.norm())
+    if size == 0:
+        return 0.0 if difference == 0 else float("inf")
+    return difference / size
+
+
+def _own_slice(axis: Axis) -> bool:
+    return axis.name == RANK_AXIS and axis.split == RANK_AXIS
+
+
+def _names(operator: Operator) -> list[str]:
+    """The sizes that an operator's inputs have, in the order in which they appear."""
+    found: list[str] = []
+    for shape in operator.signature.inputs:
+        for axis in shape.axes:
+            found += [n for n in _names_of(axis.size) if n not in found and n != RANK_AXIS]
+    return found
+
+
+def _names_of(size: Size) -> list[str]:
+    if isinstance(size, Dim):
+        return [size.name]
+    return _names_of(size.left) + _names_of(size.right) if isinstance(size, (Sum, Product)) else []
+

@@ -1,0 +1,124 @@
+"""Placements from text: `gather=copy_engine(M=128, push=True)`, read as Python literals and never evaluated."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.schedule import Placement
+from tilelink.pipeline.schedules import copy_engine, fused, library, sms
+
+PLACEMENTS: dict[str, Callable[..., Placement]] = {
+    "sms": sms,
+    "copy_engine": copy_engine,
+    "fused": fused,
+    "library": library,
+}
+FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "count": ("a number of SMs", lambda v: _number(v) and v > 0),
+    "order": ('"row", "column", "group N", "ring", "ring+N" or a tuple of them', lambda v: _words(v)),
+    "push": ("True or False", lambda v: v is None or isinstance(v, bool)),
+    "num_warps": ("a number", lambda v: _number(v) and v > 0),
+    "num_stages": ("a number", lambda v: _number(v) and v > 0),
+    "own_kernel": ("True or False", lambda v: isinstance(v, bool)),
+    "streams": ("a number of side streams", lambda v: _number(v) and v > 0),
+    "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
+    "function": ('the name of a function, as "torch.mm"', lambda v: isinstance(v, str)),
+}
+"""What the parameters of a placement hold; every other keyword is the tile size of a dimension."""
+
+
+def parse_placement(text: str, option: str = "--schedule") -> tuple[str, Placement]:
+    """The step and its placement.
+
+    Args:
+        text: `STEP=PLACEMENT(…)`.
+        option: where the text stands, for diagnostics.
+
+    Raises:
+        TilelinkError: TL703; those of the placement itself.
+    """
+    path, equals, call = text.partition("=")
+    if not equals or not all(word.isidentifier() for word in path.strip().split(".")):
+        raise _refused(text, option, 0, len(path), "no step is named", "write STEP=PLACEMENT(…)")
+    begin = len(path) + 1 + len(call) - len(call.lstrip())
+    try:
+        node = ast.parse(call.strip(), mode="eval").body
+    except SyntaxError as error:
+        at = begin + max(0, (error.offset or 1) - 1)
+        raise _refused(text, option, at, at + 1, "this is no Python", _FORMS) from error
+    if not isinstance(node, ast.Call) or _name(node.func) not in PLACEMENTS:
+        end = begin + ((node.func if isinstance(node, ast.Call) else node).end_col_offset or 1)
+        raise _refused(text, option, begin, end, f"a placement is one of {', '.join(PLACEMENTS)}", _FORMS)
+    return path.strip(), _call(text, option, begin, node)
+
+
+_FORMS = 'write for example gather=copy_engine(M=128, push=True) or matmul=sms(M=64, N=64, order=("ring", "group 4"))'
+
+
+def _call(text: str, option: str, begin: int, node: ast.Call) -> Placement:
+    make = PLACEMENTS[_name(node.func)]
+    positional = [_literal(text, option, begin, a) for a in node.args]
+    keywords: dict[str, Any] = {}
+    for k in node.keywords:
+        if k.arg is None:
+            raise _refused(text, option, *_span(begin, k.value), "`**` has no meaning here", _FORMS)
+        keywords[k.arg] = _literal(text, option, begin, k.value)
+    try:
+        bound = inspect.signature(make).bind(*positional, **keywords)
+    except TypeError as error:
+        wanted = str(inspect.signature(make)).split(" ->")[0]
+        raise _refused(
+            text, option, *_span(begin, node), f"{_name(node.func)}: {error}", f"its parameters are {wanted}"
+        ) from error
+    tiles = bound.arguments.get("tile", {})
+    places = dict(zip(bound.arguments, node.args, strict=False)) | {k.arg: k.value for k in node.keywords}
+    for name, value in {**{n: v for n, v in bound.arguments.items() if n != "tile"}, **tiles}.items():
+        meaning, good = FIELDS.get(name, ("a number of elements", _number)) if name not in tiles else _TILE
+        if not good(value):
+            at = _span(begin, places[name])
+            raise _refused(text, option, *at, f"`{name}` is {meaning}, and this is {value!r}", _FORMS)
+    return make(*positional, **keywords)
+
+
+def _literal(text: str, option: str, begin: int, node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        raise _refused(
+            text,
+            option,
+            *_span(begin, node),
+            "arguments are literals: numbers, strings, True, False, None and tuples",
+            _FORMS,
+        ) from error
+
+
+def _name(node: ast.expr) -> str:
+    """`sms` for `sms` and `tilelink.sms`."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tilelink":
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _span(begin: int, node: ast.expr) -> tuple[int, int]:
+    return begin + node.col_offset, begin + (node.end_col_offset or node.col_offset + 1)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(v, str) for v in value))
+
+
+_TILE: tuple[str, Callable[[Any], bool]] = ("a number of elements", _number)
+
+
+def _refused(text: str, option: str, begin: int, end: int, why: str, hint: str) -> TilelinkError:
+    loc = Loc(option, 1, begin, end, text=text)
+    return TilelinkError("TL703", "a schedule that does not read", loc=loc, why=why, hint=hint)

@@ -1,0 +1,29 @@
+"""Reads what users write: signatures, tile programs, operators.
+
+Takes: Python functions and signature text. Gives: `ir.TileProgram` (`capture`) and `ir.Wiring` (`trace`).
+Knows: Python's `ast`, the lark grammars, scopes.
+Never knows: rank numbers, channels, Triton text beyond the expressions that users wrote; torch, triton.
+"""
+
+from tilelink.frontend.capture import capture
+from tilelink.frontend.grammar import parse_owner, parse_shape, parse_signature
+from tilelink.frontend.program import Program, program
+from tilelink.frontend.sizes import bind_sizes
+from tilelink.frontend.symbolic import Extent, SymbolicTensor
+from tilelink.frontend.trace import inline, symmetric, trace, tracing
+
+__all__ = [
+    "Extent",
+    "Program",
+    "SymbolicTensor",
+    "bind_sizes",
+    "capture",
+    "inline",
+    "parse_owner",
+    "parse_shape",
+    "parse_signature",
+    "program",
+    "symmetric",
+    "trace",
+    "tracing",
+]

@@ -1,0 +1,395 @@
+"""Expressions: everything that is no primitive stays Triton code, checked node by node; primitives are taken out of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from tilelink.errors import Note
+from tilelink.frontend import primitives
+from tilelink.frontend.indices import tile_alias
+from tilelink.frontend.lowering import Lowering
+from tilelink.frontend.ranks import rank_of_call
+from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
+from tilelink.frontend.unsupported import construct
+from tilelink.frontend.values import (
+    RANKS,
+    UNKNOWN,
+    Tensor,
+    TileIndex,
+    TileTuple,
+    Value,
+    Variable,
+    bounded,
+    combined,
+    common_rank,
+    constant_of,
+    joined_names,
+    shifted,
+    truth,
+)
+from tilelink.ir.formula import Const, Formula, Sym, negate, select
+
+
+def lower(state: Lowering, node: ast.expr) -> Value:
+    """The value of an expression; ops that it needs are appended to the block in evaluation order.
+
+    Raises:
+        TilelinkError: TL111 and TL120 to TL144.
+    """
+    handler = _HANDLERS.get(type(node))
+    if handler is None:
+        _unsupported(state, node)
+    return handler(state, node)
+
+
+def _unsupported(state: Lowering, node: ast.AST, place: ast.AST | None = None) -> NoReturn:
+    called, hint = construct(node)
+    why = "a tile program becomes a GPU kernel; it is read, not run"
+    state.fail("TL111", place or node, f"{called} in a tile program", why, hint)
+
+
+def _combine(node: ast.expr, parts: list[Value], formula: Formula | None = None, **more: Any) -> Value:
+    return Value(
+        node,
+        joined_names(*(p.names for p in parts)),
+        rank=more.pop("rank", common_rank([p.rank for p in parts])),
+        positional=all(p.positional for p in parts),
+        formula=formula,
+        **more,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ names and literals
+def _constant(state: Lowering, node: ast.Constant) -> Value:
+    if node.value is not None and not isinstance(node.value, (bool, int, float, str)):
+        why = "Triton has numbers, strings and None"
+        state.fail(
+            "TL111", node, f"a literal of type `{type(node.value).__name__}` in a tile program", why, "write a number"
+        )
+    return Value(node, formula=Const(int(node.value)) if isinstance(node.value, int) else None)
+
+
+def _name(state: Lowering, node: ast.Name) -> Value:
+    binding = state.env.get(node.id)
+    if isinstance(binding, Variable):
+        return binding.value()
+    if isinstance(binding, Tensor):
+        _tensor_as_value(state, node, binding)
+    if isinstance(binding, (TileIndex, TileTuple)):
+        _tile_as_value(state, node, node.id, binding)
+    return _outer(state, node)
+
+
+def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
+    """A name from outside the function."""
+    found = state.look_up(node)
+    if isinstance(found, Number):
+        name = state.constant(found)
+        formula = Const(int(found.value)) if isinstance(found.value, int) else None
+        return Value(ast.Name(name, ast.Load()), (name,), formula=formula)
+    if isinstance(found, Language):
+        _check_known(state, node, found)
+        return Value(ast.parse(found.path, mode="eval").body)
+    if isinstance(found, Jitted):
+        name = state.helpers.add(found, state.loc(node))
+        return Value(ast.Name(name, ast.Load()), (name,))
+    if isinstance(found, Builtin):
+        return Value(ast.Name(found.name, ast.Load()))
+    if isinstance(found, Primitive):
+        state.fail("TL131", node, f"`tl.{found.name}` is not called", "a primitive is no value", "write its arguments")
+    if isinstance(found, Opaque):
+        kind = type(found.object).__name__
+        why = (
+            "a program sees its tensors, its constants, numbers and strings of its module, and `@triton.jit` functions"
+        )
+        hint = "pass what you need of it as a keyword-only parameter"
+        state.fail("TL124", node, f"`{ast.unparse(node)}` is an object of type `{kind}`", why, hint)
+    _unknown(state, node)
+
+
+def _check_known(state: Lowering, node: ast.expr, found: Language) -> None:
+    if not found.known:
+        known = {*language_names(), *primitives.PRIMITIVES}
+        hint = state.suggestion(found.name, known) or "see the names of `triton.language`"
+        state.fail("TL120", node, f"`{found.path}` does not exist", "Triton's language has no such name", hint)
+
+
+def _unknown(state: Lowering, node: ast.Name | ast.Attribute) -> NoReturn:
+    spelled = ast.unparse(node)
+    if isinstance(node, ast.Name) and node.id in state.lost:
+        why = "a name is bound in the branch or loop that assigns it; after that only if every path assigns it"
+        note = Note(f"`{node.id}` is assigned here", state.lost[node.id])
+        state.fail("TL125", node, f"`{node.id}` may not be bound here", why, f"assign `{node.id}` before", (note,))
+    if isinstance(node, ast.Name) and node.id in state.locals:
+        why = "a name is bound by the line that assigns it"
+        state.fail("TL125", node, f"`{spelled}` is not bound yet", why, f"assign `{spelled}` before")
+    known = {*state.env, *state.scope.names, "range", "min", "max"}
+    hint = state.suggestion(spelled, known) or "assign, import or define it"
+    state.fail("TL120", node, f"`{spelled}` is not defined", "neither the program nor its module has this name", hint)
+
+
+def _tensor_as_value(state: Lowering, node: ast.expr, tensor: Tensor) -> NoReturn:
+    hint = f"load a part of it: `tl.tile_load({tensor.param}, ...)`"
+    why = "the plan must know which tile of a tensor every expression touches"
+    state.fail("TL121", node, f"the tensor `{tensor.param}` is used as a value", why, hint)
+
+
+def _tile_as_value(state: Lowering, node: ast.expr, name: str, binding: TileIndex | TileTuple) -> NoReturn:
+    why = "a tile is a range of positions, as long as the schedule says"
+    if isinstance(binding, TileIndex):
+        t = binding.param
+        hint = f"write `tl.tile_begin({t}, {name})`, `tl.tile_end({t}, {name})` or `tl.tile_range({t}, {name})`"
+    else:
+        hint = "give every index a name of its own: `m, n = tl.tile_id(...)`"
+    state.fail(
+        "TL122", node, f"the tile `{name}` is used as a number", why, hint, (Note("it is bound here", binding.loc),)
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------- operators
+_OPERATORS: Mapping[type[ast.operator], str] = MappingProxyType(
+    {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
+)
+
+
+def _binary(state: Lowering, node: ast.BinOp) -> Value:
+    if isinstance(node.op, (ast.MatMult, ast.Pow)):
+        _unsupported(state, node.op, node)
+    left, right = lower(state, node.left), lower(state, node.right)
+    if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate):
+        return _around(node.op, left, right)
+    op = _OPERATORS.get(type(node.op))
+    formula = combined(op, left.formula, right.formula) if op else None
+    return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula)
+
+
+def _around(op: ast.Add | ast.Sub, left: Value, right: Value) -> Value:
+    """Arithmetic on the axis of ranks: it wraps, in operands that are never negative."""
+    if isinstance(op, ast.Add) and left.ring is None:
+        left, right = (right, left) if right.ring is not None else (left, right)
+    step = constant_of(right.node)
+    if left.ring is not None and isinstance(step, int) and not isinstance(step, bool):
+        return shifted(left.ring[0], left.ring[1] + (step if isinstance(op, ast.Add) else -step))
+    ranks = Sym(RANKS)
+    a, b = left.formula, right.formula
+    if isinstance(op, ast.Add):
+        text, formula = "(A + B) % RANKS", combined("%", combined("+", a, b), ranks)
+    else:
+        wrapped = right.coordinate
+        text = "(A + RANKS - B) % RANKS" if wrapped else "(A + RANKS - B % RANKS) % RANKS"
+        b = b if wrapped else combined("%", b, ranks)
+        formula = combined("%", combined("-", combined("+", a, ranks), b), ranks)
+    node = _Fill({"A": left.node, "B": right.node}).visit(ast.parse(text, mode="eval").body)
+    names = joined_names(left.names, right.names, (RANKS,))
+    return replace(_combine(node, [left, right], formula, coordinate=True), names=names)
+
+
+class _Fill(ast.NodeTransformer):
+    """Puts nodes in place of names."""
+
+    def __init__(self, nodes: dict[str, ast.expr]) -> None:
+        self._nodes = nodes
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._nodes.get(node.id, node)
+
+
+def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
+    operand = lower(state, node.operand)
+    formula: Formula | None = None
+    if isinstance(node.op, ast.USub):
+        formula = combined("-", Const(0), operand.formula)
+    elif isinstance(node.op, ast.UAdd):
+        formula = operand.formula
+    elif isinstance(node.op, ast.Not) and operand.formula is not None:
+        formula = bounded(negate(operand.formula))
+    return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula)
+
+
+_COMPARISONS: Mapping[type[ast.cmpop], str] = MappingProxyType(
+    {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+)
+
+
+def _compare(state: Lowering, node: ast.Compare) -> Value:
+    if len(node.ops) > 1:
+        why = "Triton compares two values at a time"
+        state.fail("TL111", node, "a chained comparison in a tile program", why, "write `(a < b) & (b < c)`")
+    op = node.ops[0]
+    if isinstance(op, (ast.In, ast.NotIn)):
+        _unsupported(state, op, node)
+    left, right = lower(state, node.left), lower(state, node.comparators[0])
+    word = _COMPARISONS.get(type(op))
+    formula = combined(word, left.formula, right.formula) if word else None
+    return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula)
+
+
+def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
+    word = "and" if isinstance(node.op, ast.And) else "or"
+    parts = [lower(state, node.values[0])]
+    with state.under(f"the right side of `{word}`"):
+        parts += [lower(state, v) for v in node.values[1:]]
+    formula = parts[0].formula
+    for part in parts[1:]:
+        formula = combined(word, formula, part.formula)
+    return _combine(ast.BoolOp(node.op, [p.node for p in parts]), parts, formula)
+
+
+def _choice(state: Lowering, node: ast.IfExp) -> Value:
+    test = lower(state, node.test)
+    with state.under("one side of a conditional expression"):
+        body, orelse = lower(state, node.body), lower(state, node.orelse)
+    return chosen(test, body, orelse)
+
+
+def chosen(test: Value, body: Value, orelse: Value) -> Value:
+    """`body if test else orelse`."""
+    formula: Formula | None = None
+    if test.formula is not None and body.formula is not None and orelse.formula is not None:
+        formula = bounded(select(truth(test.formula), body.formula, orelse.formula))
+    node = ast.IfExp(test.node, body.node, orelse.node)
+    same = body.coordinate and orelse.coordinate
+    return _combine(node, [body, test, orelse], formula, rank=common_rank([body.rank, orelse.rank]), coordinate=same)
+
+
+# ------------------------------------------------------------------------------------------- tuples, attributes, subscripts
+def _tuple(state: Lowering, node: ast.Tuple | ast.List) -> Value:
+    parts = [lower(state, e) for e in node.elts]
+    return _combine(ast.Tuple([p.node for p in parts], ast.Load()), parts, length=len(parts))
+
+
+def _attribute(state: Lowering, node: ast.Attribute) -> Value:
+    base = node
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    if isinstance(base, ast.Name) and base.id not in state.locals:
+        return _outer(state, node)
+    if isinstance(node.value, ast.Name) and isinstance(tensor := state.env.get(node.value.id), Tensor):
+        _attribute_of_tensor(state, node, tensor)
+    value = lower(state, node.value)
+    made = _combine(ast.Attribute(value.node, node.attr, ast.Load()), [value])
+    if node.attr == "shape":
+        # A shape is known to the compiler; no data flows through it.
+        return replace(made, rank=0, positional=True, length=value.rank if value.rank != UNKNOWN else None)
+    if node.attr == "dtype":
+        return replace(made, rank=0, positional=True)
+    return made
+
+
+def _attribute_of_tensor(state: Lowering, node: ast.Attribute, tensor: Tensor) -> NoReturn:
+    hints = {
+        "shape": f"write `tl.size({tensor.param}, axis)`, or `tl.tile_shape(...)` for a block",
+        "dtype": "leave the conversion out: `tl.tile_store` converts; a loaded tile has a `.dtype`",
+    }
+    hint = hints.get(node.attr, f"load a part of it: `tl.tile_load({tensor.param}, ...)`")
+    why = "a parameter is a tensor of the operator, not a block of values"
+    state.fail("TL121", node, f"`.{node.attr}` of the tensor `{tensor.param}`", why, hint)
+
+
+def _subscript(state: Lowering, node: ast.Subscript) -> Value:
+    alias = tile_alias(state, node)
+    if isinstance(alias, Variable):
+        return alias.value()
+    if alias is not None:
+        _tile_as_value(state, node, ast.unparse(node), alias)
+    if isinstance(node.value, ast.Name) and isinstance(tensor := state.env.get(node.value.id), Tensor):
+        _tensor_as_value(state, node, tensor)
+    value = lower(state, node.value)
+    entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    lowered = [_subscript_entry(state, e) for e in entries]
+    inner: ast.expr = ast.Tuple([v.node for v in lowered], ast.Load()) if len(lowered) > 1 else lowered[0].node
+    made = _combine(ast.Subscript(value.node, inner, ast.Load()), [value, *lowered])
+    if value.length is not None:
+        return replace(made, rank=value.rank)
+    kept = [e for e in entries if isinstance(e, ast.Slice) or constant_of(e) is None]
+    return replace(made, rank=len(kept) or (UNKNOWN if value.rank else 0))
+
+
+def _subscript_entry(state: Lowering, node: ast.expr) -> Value:
+    if not isinstance(node, ast.Slice):
+        return lower(state, node)
+    bounds = [None if b is None else lower(state, b) for b in (node.lower, node.upper, node.step)]
+    made = ast.Slice(*(None if b is None else b.node for b in bounds))
+    return _combine(made, [b for b in bounds if b is not None])
+
+
+# --------------------------------------------------------------------------------------------------------------------- calls
+_FORMULAS: Mapping[str, str] = MappingProxyType(
+    {"min": "min", "max": "max", "minimum": "min", "maximum": "max", "cdiv": "cdiv"}
+)
+
+
+def _call(state: Lowering, node: ast.Call) -> Value:
+    found = state.look_up(node.func)
+    if isinstance(found, Primitive):
+        return primitives.value_of(state, node, found.name, None)
+    if isinstance(found, (Language, Jitted, Builtin)):
+        name = found.name
+        callee = (
+            _outer(state, node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else lower(state, node.func)
+        )
+        own_rank = None if isinstance(found, Jitted) else name
+        return _finish_call(state, node, callee, [], own_rank)
+    if isinstance(node.func, ast.Attribute) and found is None:
+        if isinstance(node.func.value, ast.Name) and isinstance(state.env.get(node.func.value.id), Tensor):
+            _attribute(state, node.func)
+        value = lower(state, node.func.value)
+        callee = _combine(ast.Attribute(value.node, node.func.attr, ast.Load()), [value])
+        return _finish_call(state, node, callee, [value], node.func.attr)
+    if isinstance(found, Opaque):
+        why = "what a program calls is compiled with it"
+        hint = f"decorate `{ast.unparse(node.func)}` with `@triton.jit`, or use a function of `tl`"
+        state.fail("TL123", node, f"`{ast.unparse(node.func)}` is plain Python", why, hint)
+    if isinstance(node.func, ast.Name) and isinstance(binding := state.env.get(node.func.id), Tensor):
+        _tensor_as_value(state, node, binding)
+    if isinstance(node.func, ast.Name) and node.func.id not in state.env:
+        _unknown(state, node.func)
+    why = "functions come from `tl`, from `@triton.jit`, or belong to a block, such as `x.to(tl.float32)`"
+    state.fail("TL123", node, f"`{ast.unparse(node.func)}` is not a function", why, "call one of those")
+
+
+def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Value], name: str | None) -> Value:
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            _unsupported(state, argument)
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            why = "a tile program becomes a GPU kernel; it is read, not run"
+            state.fail("TL111", keyword, "`**` in a call in a tile program", why, "write the arguments out")
+    args = [lower(state, a) for a in node.args]
+    keywords = {str(k.arg): lower(state, k.value) for k in node.keywords}
+    made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
+    everything = [*owner, *args, *keywords.values()]
+    rank = common_rank([v.rank for v in everything]) if name is None else rank_of_call(name, [*owner, *args], keywords)
+    value = _combine(made, [callee, *everything], _formula_of_call(name, args), rank=rank)
+    return value
+
+
+def _formula_of_call(name: str | None, args: list[Value]) -> Formula | None:
+    if name == "int" and len(args) == 1:
+        return args[0].formula
+    if name is None or name not in _FORMULAS or len(args) != 2:
+        return None
+    return combined(_FORMULAS[name], args[0].formula, args[1].formula)
+
+
+_HANDLERS: Mapping[type[ast.expr], Callable[[Lowering, Any], Value]] = MappingProxyType(
+    {
+        ast.Constant: _constant,
+        ast.Name: _name,
+        ast.BinOp: _binary,
+        ast.UnaryOp: _unary,
+        ast.Compare: _compare,
+        ast.BoolOp: _boolean,
+        ast.IfExp: _choice,
+        ast.Tuple: _tuple,
+        ast.List: _tuple,
+        ast.Attribute: _attribute,
+        ast.Subscript: _subscript,
+        ast.Call: _call,
+    }
+)

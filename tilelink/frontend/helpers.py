@@ -1,0 +1,154 @@
+"""`@triton.jit` functions that a program calls, copied as source with everything they need.
+
+An emitted file cannot import a notebook, so their text is copied; Triton's language is spelled `tl` in it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.frontend.scope import Jitted, Language, Number, Opaque, Primitive, Scope
+from tilelink.frontend.source import FunctionSource, read_source
+from tilelink.ir.program import Helper
+
+_HELPER_BUILTINS = ("len", "print", "isinstance", "list", "tuple", "getattr", "hasattr")
+"""Further builtins that Triton compiles."""
+
+
+class Helpers:
+    """The helpers of one program, callees before callers."""
+
+    def __init__(self, vocabulary: frozenset[str]) -> None:
+        self.globals: dict[str, bool | int | float | str] = {}
+        self._vocabulary = vocabulary
+        self._copied: dict[str, tuple[Jitted, Helper | None]] = {}
+
+    def add(self, helper: Jitted, loc: Loc) -> str:
+        """Copies a helper and all that it calls; the name that calls it."""
+        if helper.name in self._copied:
+            if self._copied[helper.name][0].function is not helper.function:
+                why = "helpers of one program are copied into one file"
+                hint = "rename one of them"
+                raise TilelinkError("TL126", f"two helpers are called `{helper.name}`", loc=loc, why=why, hint=hint)
+            return helper.name
+        self._copied[helper.name] = (helper, None)
+        text = self._copy(read_source(helper.function))
+        # Put in again: a dict keeps the order, and what this one calls was put in meanwhile.
+        del self._copied[helper.name]
+        self._copied[helper.name] = (helper, Helper(helper.name, text))
+        return helper.name
+
+    def all(self) -> tuple[Helper, ...]:
+        return tuple(copied for _, copied in self._copied.values() if copied is not None)
+
+    def _copy(self, source: FunctionSource) -> str:
+        scope = Scope.around(source.function, self._vocabulary)
+        own = frozenset(_own_names(source.node))
+        renames: dict[str, str] = {}
+        for node in _outer_names(source.node, own):
+            self._need(source, scope, node, own, renames)
+        if all(old == new for old, new in renames.items()):
+            return "@triton.jit\n" + _from_def(source)
+        tree = _Rename(scope, own, renames).visit(source.node)
+        tree.decorator_list = []
+        return "@triton.jit\n" + ast.unparse(tree) + "\n"
+
+    def _need(
+        self, source: FunctionSource, scope: Scope, node: ast.expr, own: frozenset[str], renames: dict[str, str]
+    ) -> None:
+        spelled = ast.unparse(node)
+        found = scope.look_up(node, own)
+        if isinstance(found, Language):
+            renames[spelled] = found.path
+        elif isinstance(found, Number):
+            self._constant(found, source.loc(node))
+            renames[spelled] = found.name
+        elif isinstance(found, Jitted):
+            renames[spelled] = self.add(found, source.loc(node))
+        elif isinstance(found, Primitive):
+            _refuse(
+                source,
+                node,
+                f"`tl.{found.name}` in a helper",
+                "helpers compute; they get no tensors",
+                "call it in the program",
+            )
+        elif isinstance(found, Opaque) and spelled not in _HELPER_BUILTINS:
+            why = "a helper is copied as source, with constants and `@triton.jit` functions"
+            _refuse(source, node, f"`{spelled}` cannot be copied", why, "pass it to the helper as an argument")
+        elif found is None:
+            _refuse(source, node, f"`{spelled}` is not defined", "a helper is copied as source", "define or import it")
+
+    def _constant(self, number: Number, loc: Loc) -> None:
+        old = self.globals.setdefault(number.name, number.value)
+        if old != number.value:
+            message = f"`{number.name}` is {old!r} in one function and {number.value!r} in another"
+            why = "helpers of one program are copied into one file"
+            raise TilelinkError("TL126", message, loc=loc, why=why, hint="rename one of them")
+
+
+def _refuse(source: FunctionSource, node: ast.AST, message: str, why: str, hint: str) -> None:
+    raise TilelinkError("TL124", message, loc=source.loc(node), why=why, hint=hint)
+
+
+def _own_names(function: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def _outer_names(function: ast.FunctionDef, own: frozenset[str]) -> Iterator[ast.expr]:
+    """The longest `name.attribute...` chains from names that are not the function's own; annotations included."""
+    inner: set[int] = set()
+    for node in (n for statement in (function.args, *function.body) for n in ast.walk(statement)):
+        if id(node) in inner or not isinstance(node, (ast.Attribute, ast.Name)) or not isinstance(node.ctx, ast.Load):
+            continue
+        base: ast.expr = node
+        while isinstance(base, ast.Attribute):
+            base = base.value
+            inner.add(id(base))
+        if isinstance(base, ast.Name) and base.id not in own:
+            yield node
+
+
+class _Rename(ast.NodeTransformer):
+    """Spells Triton's language `tl`, and helpers by their own names."""
+
+    def __init__(self, scope: Scope, own: frozenset[str], renames: dict[str, str]) -> None:
+        self._own = own
+        self._renames = renames
+
+    def _renamed(self, node: ast.expr) -> ast.AST:
+        spelled = ast.unparse(node)
+        if spelled in self._renames:
+            return ast.parse(self._renames[spelled], mode="eval").body
+        return self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return self._renamed(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return node if node.id in self._own or not isinstance(node.ctx, ast.Load) else self._renamed(node)
+
+
+def _from_def(source: FunctionSource) -> str:
+    """The text from `def` on, moved to the margin where that is safe."""
+    if not source.lines[0][:1].isspace():
+        text = source.text
+        return text[_def_at(text) :]
+    clean = ast.parse("if True:\n" + source.text).body[0]
+    assert isinstance(clean, ast.If)
+    function = clean.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    function.decorator_list = []
+    return ast.unparse(function) + "\n"
+
+
+def _def_at(text: str) -> int:
+    found = re.search(r"^def\s", text, re.MULTILINE)
+    return found.start() if found else 0

@@ -1,0 +1,150 @@
+"""Loops: `tl.tiles`, `range` and its relatives, `while`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tilelink.errors import Loc, Note
+from tilelink.frontend import primitives
+from tilelink.frontend.lowering import RESERVED, Lowering
+from tilelink.frontend.merging import Environment, at_loop_head
+from tilelink.frontend.scope import Builtin, Language, Primitive
+from tilelink.frontend.values import TileIndex, Value, Variable, root
+from tilelink.ir.program import Expr, Loop, Op, Param, Tiles
+
+Block: TypeAlias = Callable[[Lowering, list[ast.stmt]], None]
+BindIndex: TypeAlias = Callable[[Lowering, str, Param, int, ast.Name], None]
+_RANGES = ("tl.range", "tl.static_range")
+
+
+def for_loop(state: Lowering, node: ast.For, block: Block, bind_index: BindIndex) -> None:
+    """A `for` over `tl.tiles`, `range`, `tl.range` or `tl.static_range`."""
+    if node.orelse:
+        state.fail(
+            "TL111",
+            node.orelse[0],
+            "`else` of a loop in a tile program",
+            "a loop has no `break`",
+            "write it after the loop",
+        )
+    target = _target(state, node)
+    found = state.look_up(node.iter.func) if isinstance(node.iter, ast.Call) else None
+    if isinstance(node.iter, ast.Call) and isinstance(found, Primitive) and found.name == "tiles":
+        _tiles(state, node, node.iter, target, block, bind_index)
+    elif isinstance(node.iter, ast.Call) and _is_range(found):
+        _range(state, node, node.iter, target, block)
+    else:
+        why = "a loop walks tiles or counts"
+        hint = "write `tl.tiles(...)`, `range(...)`, `tl.range(...)` or `tl.static_range(...)`"
+        state.fail("TL111", node.iter, f"a loop over `{ast.unparse(node.iter)}` in a tile program", why, hint)
+
+
+def _is_range(found: object) -> bool:
+    return (isinstance(found, Builtin) and found.name == "range") or (
+        isinstance(found, Language) and found.path in _RANGES
+    )
+
+
+def _target(state: Lowering, node: ast.For) -> ast.Name:
+    target = node.target
+    if not isinstance(target, ast.Name):
+        why = "a loop gives one index at a time"
+        state.fail("TL111", target, f"a loop into `{ast.unparse(target)}` in a tile program", why, "write one name")
+    if target.id in RESERVED or target.id in state.params:
+        why = f"`{target.id}` means something of its own in this program"
+        state.fail("TL114", target, f"`{target.id}` is assigned", why, "use another name")
+    if isinstance(old := state.env.get(target.id), TileIndex):
+        note = Note(f"`{target.id}` is bound here", old.loc)
+        why = "a tile keeps its name while it lasts"
+        state.fail(
+            "TL153", target, f"`{target.id}` is the name of a tile and is bound again", why, "use another name", (note,)
+        )
+    return target
+
+
+def _tiles(
+    state: Lowering, node: ast.For, call: ast.Call, target: ast.Name, block: Block, bind_index: BindIndex
+) -> None:
+    walk = primitives.invoke(state, call, "tiles")
+    assert isinstance(walk, primitives.Walk)
+
+    def bind() -> None:
+        bind_index(state, target.id, walk.param, walk.at, target)
+
+    body = _body(state, node.body, target.id, bind, block, walk.positional, state.loc(node))
+    state.ops.append(
+        Tiles(
+            var=target.id,
+            param=walk.param.name,
+            axis=walk.at,
+            body=body,
+            start=walk.start.expr() if walk.start else None,
+            stop=walk.stop.expr() if walk.stop else None,
+            part=(walk.part[0].expr(), walk.part[1].expr()) if walk.part else None,
+            loc=state.loc(node),
+        )
+    )
+
+
+def _range(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name, block: Block) -> None:
+    header = state.lower(call)
+    loc = state.loc(target)
+
+    def bind() -> None:
+        state.bind(target.id, root(target.id, loc) if header.positional else _counted(target.id, loc), target)
+
+    body = _body(state, node.body, target.id, bind, block, header.positional, state.loc(node))
+    text = Expr(f"for {target.id} in {header.text}", header.names, False, header.positional)
+    state.ops.append(Loop(header=text, target=target.id, body=body, loc=state.loc(node)))
+
+
+def _counted(name: str, loc: Loc) -> Variable:
+    return Variable(name, loc, positional=False)
+
+
+def while_loop(state: Lowering, node: ast.While, block: Block) -> None:
+    """A `while`; its test may use what the loop changes."""
+    if node.orelse:
+        state.fail(
+            "TL111",
+            node.orelse[0],
+            "`else` of a loop in a tile program",
+            "a loop has no `break`",
+            "write it after the loop",
+        )
+    tests: list[Value] = []
+
+    def bind() -> None:
+        with state.under(primitives.WHILE_TEST):
+            tests.append(state.lower(node.test))
+
+    body = _body(state, node.body, None, bind, block, False, state.loc(node))
+    test = tests[-1]
+    header = Expr(f"while {test.text}", test.names, False, test.positional)
+    state.ops.append(Loop(header=header, target=None, body=body, loc=state.loc(node)))
+
+
+def _body(
+    state: Lowering, statements: list[ast.stmt], target: str | None, bind: Callable[[], None], block: Block,
+    positional: bool, loc: Loc,
+) -> tuple[Op, ...]:  # fmt: skip
+    """The ops of a body, lowered again until what names mean at its head no longer changes."""
+    outside: Environment = {n: b for n, b in state.env.items() if n != target}
+    mark, before = state.mark(), outside
+    while True:
+        state.rewind(mark)
+        state.env = dict(before)
+        bind()
+        with state.block() as ops:
+            block(state, statements)
+        after = at_loop_head(before, state.env, positional=positional)
+        if after == before:
+            break
+        before = after
+    for name in state.env:
+        if name not in before:
+            state.lost.setdefault(name, loc)
+    state.env = before
+    return tuple(ops)

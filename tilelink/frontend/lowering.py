@@ -1,0 +1,156 @@
+"""The state of one capture: what names mean by now, the ops so far, what else the program needs.
+
+The modules around it (`expressions`, `indices`, `primitives`, `statements`) are functions over this state.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import keyword
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.frontend.helpers import Helpers
+from tilelink.frontend.merging import without_root
+from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
+from tilelink.frontend.source import FunctionSource
+from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value
+from tilelink.ir.program import Op, Param, Tile
+
+RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
+"""Names that emitted expressions use for themselves."""
+
+
+class Lowering:
+    """One capture in progress.
+
+    Attributes:
+        source: the function.
+        scope: the names around it.
+        params: tensor parameters by name.
+        env: what each name of the function means at this point.
+        ops: the block that is being written.
+        domain: the `Tile` op, once there.
+        nested: inside a loop or a branch.
+        bounds: generated names of bounds that are known here.
+        conditional: why a load may not be taken out of the expression being lowered.
+    """
+
+    def __init__(
+        self,
+        source: FunctionSource,
+        scope: Scope,
+        params: tuple[Param, ...],
+        helpers: Helpers,
+        lower: Callable[[Lowering, ast.expr], Value],
+    ) -> None:
+        self.source = source
+        self._lower = lower
+        self.scope = scope
+        self.params = {p.name: p for p in params}
+        self.helpers = helpers
+        self.globals: dict[str, bool | int | float | str] = {}
+        self.env: dict[str, Binding] = {}
+        self.lost: dict[str, Loc] = {}
+        self.ops: list[Op] = []
+        self.domain: Tile | None = None
+        self.nested = False
+        self.bounds: dict[tuple[object, ...], str] = {}
+        self.conditional: str | None = None
+        self.locals = frozenset(_bound_names(source.node))
+        self._taken = {n.id for n in ast.walk(source.node) if isinstance(n, ast.Name)} | self.locals | RESERVED
+
+    # ------------------------------------------------------------------------------------------------------ diagnostics
+    def loc(self, node: ast.AST) -> Loc:
+        return self.source.loc(node)
+
+    def fail(
+        self, code: str, node: ast.AST | Loc, message: str, why: str, hint: str, notes: tuple[Note, ...] = ()
+    ) -> NoReturn:
+        loc = node if isinstance(node, Loc) else self.loc(node)
+        raise TilelinkError(code, message, loc=loc, why=why, hint=hint, notes=notes)
+
+    def lower(self, node: ast.expr) -> Value:
+        """The value of an expression (`expressions.lower`, handed in: primitives and expressions need each other)."""
+        return self._lower(self, node)
+
+    # ------------------------------------------------------------------------------------------------------------ names
+    def look_up(self, node: ast.expr) -> Reference | None:
+        return self.scope.look_up(node, self.locals)
+
+    def constant(self, number: Number) -> str:
+        """The name under which the program finds a constant of its module."""
+        self.globals[number.name] = number.value
+        return number.name
+
+    def fresh(self, wish: str) -> str:
+        """A name that nothing else has: `wish`, else `wish_2`, ..."""
+        wish = "".join(c if c.isalnum() or c == "_" else "_" for c in wish)
+        name, count = wish, 1
+        while name in self._taken:
+            count += 1
+            name = f"{wish}_{count}"
+        self._taken.add(name)
+        return name
+
+    def bind(self, name: str, binding: Binding, node: ast.AST) -> None:
+        """Gives a name of the program a meaning."""
+        old = self.env.get(name)
+        if isinstance(old, (TileIndex, TileTuple)) and old != binding:
+            self.fail(
+                "TL153", node, f"`{name}` is the name of a tile and is bound again", "a tile keeps its name while it lasts",
+                "use another name", (Note(f"`{name}` is bound here", old.loc),),
+            )  # fmt: skip
+        self.forget_rings(name)
+        self.env[name] = binding
+
+    def forget_rings(self, name: str) -> None:
+        """What was computed from the old value of `name` is no longer known in terms of it."""
+        for other, binding in self.env.items():
+            self.env[other] = without_root(binding, name)
+
+    def suggestion(self, word: str, known: Iterable[str]) -> str:
+        close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+        return f"did you mean `{close[0]}`?" if close else ""
+
+    # ----------------------------------------------------------------------------------------------------------- blocks
+    @contextmanager
+    def block(self) -> Generator[list[Op]]:
+        """Collects the ops of a loop's or a branch's body."""
+        outer, nested, bounds, ops = self.ops, self.nested, self.bounds, list[Op]()
+        self.ops, self.nested, self.bounds = ops, True, dict(bounds)
+        try:
+            yield ops
+        finally:
+            self.ops, self.nested, self.bounds = outer, nested, bounds
+
+    @contextmanager
+    def under(self, reason: str) -> Generator[None]:
+        """While an expression is lowered that is not always evaluated."""
+        outer, self.conditional = self.conditional, self.conditional or reason
+        try:
+            yield
+        finally:
+            self.conditional = outer
+
+    def mark(self) -> tuple[int, set[str], dict[tuple[object, ...], str]]:
+        """How far the current block has come."""
+        return len(self.ops), set(self._taken), dict(self.bounds)
+
+    def rewind(self, mark: tuple[int, set[str], dict[tuple[object, ...], str]]) -> None:
+        """Forgets what was written since `mark`."""
+        written, taken, bounds = mark
+        del self.ops[written:]
+        self._taken, self.bounds = set(taken), dict(bounds)
+
+
+def _bound_names(function: ast.FunctionDef) -> Iterator[str]:
+    arguments = function.args
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        yield argument.arg
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id

@@ -1,0 +1,85 @@
+"""What names mean where paths meet: after an `if`, and at the head of a loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilelink.frontend.values import UNKNOWN, Binding, Variable, bounded, truth
+from tilelink.ir.formula import Formula, select, symbols
+
+Environment = dict[str, Binding]
+
+
+def without_root(binding: Binding, name: str) -> Binding:
+    """The binding without what it knew in terms of `name`, which gets a new value."""
+    if not isinstance(binding, Variable) or binding.name == name:
+        return binding
+    if binding.ring is not None and binding.ring[0] == name:
+        binding = replace(binding, ring=(binding.name, 0))
+    if binding.formula is not None and name in symbols(binding.formula):
+        binding = replace(binding, formula=None)
+    return binding
+
+
+def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | None = None) -> Variable:
+    """A variable that is one or the other."""
+    rank = a.rank if a.rank == b.rank else (a.rank or b.rank if 0 in (a.rank, b.rank) else UNKNOWN)
+    coordinate = a.coordinate and b.coordinate
+    own_ring = (a.name, 0) if coordinate else None
+    return Variable(
+        a.name,
+        a.loc,
+        rank=rank,
+        positional=positional and a.positional and b.positional,
+        formula=formula,
+        length=a.length if a.length == b.length else None,
+        coordinate=coordinate,
+        ring=a.ring if a.ring == b.ring else own_ring,
+        dim=a.dim if a.dim == b.dim else None,
+        static=False,
+    )
+
+
+def after_branches(
+    body: Environment, orelse: Environment, *, positional: bool, test: Formula | None, static: bool
+) -> tuple[Environment, set[str]]:
+    """The environment after an `if`, and the names that one path leaves unbound.
+
+    `static`: the test is known when a kernel is compiled, so a name of the path taken stays.
+    """
+    merged: Environment = {}
+    lost: set[str] = set()
+    for name in (*body, *(n for n in orelse if n not in body)):
+        a, b = body.get(name), orelse.get(name)
+        if a is None or b is None:
+            one = a or b
+            if static and one is not None:
+                merged[name] = replace(one, formula=None) if isinstance(one, Variable) else one
+            else:
+                lost.add(name)
+        elif a == b:
+            merged[name] = a
+        elif isinstance(a, Variable) and isinstance(b, Variable):
+            merged[name] = joined(a, b, positional=positional, formula=_selected(test, a, b))
+        else:
+            lost.add(name)
+    return merged, lost
+
+
+def _selected(test: Formula | None, a: Variable, b: Variable) -> Formula | None:
+    if test is None or a.formula is None or b.formula is None:
+        return None
+    return bounded(select(truth(test), a.formula, b.formula))
+
+
+def at_loop_head(before: Environment, after: Environment, *, positional: bool) -> Environment:
+    """What names mean at the head of a loop whose body leaves `after`; equal to `before` once nothing changes."""
+    merged: Environment = {}
+    for name, a in before.items():
+        b = after.get(name)
+        if b is None or a == b:
+            if b is not None:
+                merged[name] = a
+        elif isinstance(a, Variable) and isinstance(b, Variable):
+            merged[name] = joined(a, b, positional=positional)
+    return merged

@@ -1,0 +1,90 @@
+"""`tilelink.program`: a tile program as users hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilelink.errors import TilelinkError
+from tilelink.frontend.callsite import call_site
+from tilelink.frontend.capture import capture
+from tilelink.frontend.grammar import parse_signature
+from tilelink.frontend.source import plain_function, read_source
+from tilelink.frontend.trace import call_program
+from tilelink.ir.program import TileProgram
+from tilelink.ir.shape import Signature
+
+
+class Program:
+    """A tile program: a function with a signature. Called in an operator's body, it becomes a step of the operator.
+
+    Attributes:
+        name: what schedules call it.
+        signature: shapes of its tensors.
+        function: the function as written.
+    """
+
+    __slots__ = ("_captured", "function", "name", "signature")
+
+    def __init__(self, function: Callable[..., Any], signature: Signature, name: str) -> None:
+        self.function = function
+        self.signature = signature
+        self.name = name
+        self._captured: TileProgram | None = None
+
+    @property
+    def captured(self) -> TileProgram:
+        """The program in the compiler's own form, read from its source at the first use.
+
+        Raises:
+            TilelinkError: TL110 to TL163.
+        """
+        if self._captured is None:
+            self._captured = capture(self.function, self.signature, self.name)
+        return self._captured
+
+    def __call__(self, *tensors: Any, name: str | None = None, **keywords: Any) -> Any:
+        """Adds a step to the operator that is being traced.
+
+        Args:
+            tensors: one for each input, then results that are to be written instead of new ones.
+            name: of this use, if the operator uses the program twice.
+            keywords: constants, sizes that no tensor gives, results by name.
+
+        Returns:
+            The program's result, or a tuple of them.
+
+        Raises:
+            TilelinkError: TL201 to TL209.
+        """
+        return call_program(self.captured, tensors, keywords, name)
+
+    def __repr__(self) -> str:
+        return f"<tile program {self.name}: {self.signature}>"
+
+    def _repr_markdown_(self) -> str:
+        source = read_source(plain_function(self.function)).text
+        return f"**{self.name}**: `{self.signature}`\n\n```python\n{source.rstrip()}\n```"
+
+
+def program(signature: str, *, name: str | None = None) -> Callable[[Callable[..., Any]], Program]:
+    """Makes a function a tile program.
+
+    Args:
+        signature: shapes of its tensors, such as `"M/R ... -> M ..."`; what follows `->` it writes.
+        name: what schedules call it; the function's name by default.
+
+    Raises:
+        TilelinkError: TL101 to TL104 at once; what is wrong with the function, at its first use.
+    """
+    loc = call_site()
+    parsed = parse_signature(signature, loc)
+    if name is not None and not name.isidentifier():
+        raise TilelinkError(
+            "TL114", f"a program called `{name}`", loc=loc, why="schedules name it", hint="use a Python name"
+        )
+
+    def decorate(function: Callable[..., Any]) -> Program:
+        return Program(function, parsed, name or plain_function(function).__name__)
+
+    return decorate

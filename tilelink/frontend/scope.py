@@ -1,0 +1,173 @@
+"""What a name of a user's function refers to outside of it: Triton's language, a primitive, a constant, a helper."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any, TypeAlias
+
+VOCABULARY_MODULE = "tilelink.language"
+TRITON_MODULE = "triton.language"
+BUILTINS = frozenset({"min", "max", "int", "float", "bool", "range"})
+"""Builtins that mean the same in Triton."""
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """Triton's language or something in it; `path` is spelled from `tl`. `known`: it exists as far as can be seen."""
+
+    path: str
+    known: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A word that tilelink adds to the language."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant of the module; `name` is how the program says it."""
+
+    name: str
+    value: bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Jitted:
+    """A `@triton.jit` function: anything with a Python function in `.fn` that Triton made."""
+
+    function: FunctionType
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Any other object."""
+
+    object: Any
+
+
+Reference: TypeAlias = Language | Primitive | Number | Jitted | Builtin | Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The names around a function: its closure, its module, Python's builtins."""
+
+    names: Mapping[str, Any]
+    vocabulary: frozenset[str]
+
+    @staticmethod
+    def around(fn: FunctionType, vocabulary: frozenset[str]) -> Scope:
+        closure: dict[str, Any] = {}
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+            try:
+                closure[name] = cell.cell_contents
+            except ValueError:  # not yet assigned in the enclosing function
+                continue
+        return Scope({**fn.__globals__, **closure}, vocabulary)
+
+    def look_up(self, node: ast.expr, locals_: frozenset[str]) -> Reference | None:
+        """What `name` or `module.attribute...` refers to; None for a name of the function itself or an unknown one."""
+        if isinstance(node, ast.Name):
+            return None if node.id in locals_ else self._name(node.id)
+        if not isinstance(node, ast.Attribute):
+            return None
+        base = self.look_up(node.value, locals_)
+        if isinstance(base, Language):
+            return self._of_language(base, node.attr)
+        if isinstance(base, Opaque) and isinstance(base.object, (ModuleType, type)):
+            missing = object()
+            found = getattr(base.object, node.attr, missing)
+            return None if found is missing else self.classify(ast.unparse(node).replace(".", "_"), found)
+        return None
+
+    def _name(self, name: str) -> Reference | None:
+        if name in self.names:
+            return self.classify(name, self.names[name])
+        if name in BUILTINS:
+            return Builtin(name)
+        return Opaque(getattr(builtins, name)) if hasattr(builtins, name) else None
+
+    def _of_language(self, base: Language, attribute: str) -> Reference:
+        if base.path == "tl" and attribute in self.vocabulary:
+            return Primitive(attribute)
+        if base.path == "triton":
+            return Language("tl") if attribute == "language" else Language(f"triton.{attribute}")
+        return Language(f"{base.path}.{attribute}", _exists(base.path, attribute))
+
+    def classify(self, name: str, found: Any) -> Reference:
+        if isinstance(found, ModuleType):
+            return _module(found)
+        if _module_of(found) == VOCABULARY_MODULE and getattr(found, "__name__", None) in self.vocabulary:
+            return Primitive(found.__name__)
+        if spelled := _in_triton(found):
+            return Language(spelled)
+        if type(found).__name__ == "constexpr" and type(found).__module__.startswith("triton."):
+            found = found.value
+        if isinstance(found, (bool, int, float, str)):
+            return Number(name, found)
+        function = getattr(found, "fn", None)
+        if isinstance(function, FunctionType) and (
+            hasattr(found, "src") or type(found).__module__.startswith("triton.")
+        ):
+            return Jitted(function, function.__name__)
+        if any(found is getattr(builtins, b) for b in BUILTINS):
+            return Builtin(found.__name__)
+        return Opaque(found)
+
+
+def _module(module: ModuleType) -> Reference:
+    name = module.__name__
+    if name in (VOCABULARY_MODULE, TRITON_MODULE):
+        return Language("tl")
+    if name.startswith(TRITON_MODULE + "."):
+        return Language("tl" + name.removeprefix(TRITON_MODULE))
+    return Language("triton") if name == "triton" else Opaque(module)
+
+
+def _module_of(found: object) -> str:
+    return str(getattr(found, "__module__", ""))
+
+
+def _triton() -> ModuleType | None:
+    """`triton.language` if something has imported it; the compiler half does not."""
+    return sys.modules.get(TRITON_MODULE)
+
+
+def _in_triton(found: object) -> str | None:
+    """How something imported from Triton's language is spelled: `from triton.language import float32`."""
+    module = _triton()
+    if module is None or not (_module_of(found) + type(found).__module__).count("triton.language"):
+        return None
+    return next((f"tl.{name}" for name, value in vars(module).items() if value is found), None)
+
+
+def _exists(path: str, attribute: str) -> bool:
+    """Whether Triton's language has the attribute. Without Triton nothing is refused."""
+    here: Any = _triton()
+    for step in path.split(".")[1:]:
+        here = getattr(here, step, None)
+    return here is None or hasattr(here, attribute)
+
+
+def language_names() -> tuple[str, ...]:
+    """What `tl.` offers, for suggestions."""
+    module = _triton()
+    return tuple(sorted(n for n in vars(module) if not n.startswith("_"))) if module else ()

@@ -1,0 +1,177 @@
+"""Global sizes from what one rank can see of the arguments (G14)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.frontend.binding import dims_of, names_of
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """What is known so far: size and where it comes from."""
+
+    ranks: int
+    loc: Loc | None
+    known: dict[str, tuple[int, str]]
+
+    def unify(self, name: str, value: int, by: str) -> None:
+        old = self.known.setdefault(name, (value, by))
+        if old[0] != value:
+            self.contradiction(name, old, (value, by))
+
+    def contradiction(self, name: str, a: tuple[int, str], b: tuple[int, str]) -> NoReturn:
+        raise TilelinkError(
+            "TL204",
+            f"`{name}` is {a[0]} and {b[0]}",
+            loc=self.loc,
+            why=f"it is {a[0]} by {a[1]}, and {b[0]} by {b[1]}",
+            hint="pass tensors that agree",
+        )
+
+
+def bind_sizes(
+    signature: Signature,
+    shapes: Sequence[Sequence[int]],
+    ranks: int,
+    given: Mapping[str, int] | None = None,
+    *,
+    names: Sequence[str] = (),
+    loc: Loc | None = None,
+) -> dict[str, int]:
+    """The global size of every dimension of an operator's inputs, from this rank's local shapes.
+
+    An axis split over the ranks has `ranks` times the local rows, unless `given` says otherwise (uneven shards). Axes
+    behind `...` are `_0`, `_1`, ...
+
+    Args:
+        signature: the operator's.
+        shapes: this rank's local shape of every input.
+        ranks: how many ranks.
+        given: global sizes passed by name.
+        names: what diagnostics call the inputs.
+        loc: the call.
+
+    Raises:
+        TilelinkError: TL202 (number of tensors), TL203 (number of axes), TL204 (contradictions), TL205 (names).
+    """
+    if len(shapes) != len(signature.inputs):
+        message = f"{len(shapes)} tensors for {len(signature.inputs)} inputs"
+        raise TilelinkError(
+            "TL202", message, loc=loc, why=f"the signature is `{signature}`", hint="pass one for each input"
+        )
+    sizes = _Sizes(ranks, loc, {RANK_AXIS: (ranks, "the number of ranks")})
+    for name, value in (given or {}).items():
+        _take(sizes, signature, name, value)
+    labels = [f"`{n}`" for n in names] or [f"tensor {i + 1}, `{s}`" for i, s in enumerate(signature.inputs)]
+    compound: list[tuple[Axis, int, str]] = []
+    for shape, local, label in zip(signature.inputs, shapes, labels, strict=True):
+        compound += _bind(sizes, shape, tuple(local), label)
+    for axis, value, label in compound:
+        _compound(sizes, axis, value, label)
+    return {n: v for n, (v, _) in sizes.known.items() if n != RANK_AXIS}
+
+
+def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
+    known = names_of(signature)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean `{close[0]}=`?" if close else f"its sizes are {', '.join(known)}"
+        why = f"the signature is `{signature}`"
+        raise TilelinkError("TL205", f"there is no size `{name}`", loc=sizes.loc, why=why, hint=hint)
+    sizes.known[name] = (int(value), f"`{name}={int(value)}`")
+
+
+def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> list[tuple[Axis, int, str]]:
+    """Takes up plain axes; gives back those whose size is computed."""
+    axes = list(shape.axes)
+    spare = len(local) - len(axes)
+    own = next((a for a in axes if a.name == RANK_AXIS and a.split == RANK_AXIS), None)
+    if own is not None and (spare == -1 or (shape.rest is not None and _lacks_slice(shape, local))):
+        # The slice itself was passed, without an axis of one element.
+        at = axes.index(own)
+        shape = Shape((*axes[:at], *axes[at + 1 :]), _rest_without(shape.rest, at), shape.dtype)
+        axes, spare = list(shape.axes), spare + 1
+    if spare < 0 or (spare and shape.rest is None):
+        message = f"{label} has {len(local)} axes"
+        why = f"its shape here is {local}; the signature says `{shape}`"
+        raise TilelinkError("TL203", message, loc=sizes.loc, why=why, hint=f"pass a tensor of {len(axes)} axes")
+    at = len(axes) if shape.rest is None else shape.rest
+    for number, value in enumerate(local[at : at + spare]):
+        sizes.unify(f"_{number}", value, label)
+    found: list[tuple[Axis, int, str]] = []
+    for axis, value in zip(axes, (*local[:at], *local[at + spare :]), strict=True):
+        if isinstance(axis.size, Dim):
+            _plain(sizes, axis, value, label)
+        else:
+            found.append((axis, value, label))
+    return found
+
+
+def _lacks_slice(shape: Shape, local: tuple[int, ...]) -> bool:
+    """With `...` the number of axes does not tell; the slice's own axis has one element, at its place."""
+    at = next(i for i, a in enumerate(shape.axes) if a.name == RANK_AXIS and a.split == RANK_AXIS)
+    before_rest = shape.rest is not None and at < shape.rest
+    position = at if before_rest else len(local) - (len(shape.axes) - at)
+    return not (0 <= position < len(local)) or local[position] != 1
+
+
+def _rest_without(rest: int | None, removed: int) -> int | None:
+    return rest - 1 if rest is not None and removed < rest else rest
+
+
+def _plain(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
+    name = axis.name
+    if name == RANK_AXIS:
+        wanted = 1 if axis.split == RANK_AXIS else sizes.ranks
+        if value != wanted:
+            sizes.contradiction(
+                str(axis), (wanted, "the number of ranks" if wanted != 1 else "the signature"), (value, label)
+            )
+        return
+    if axis.split != RANK_AXIS:
+        sizes.unify(name, value, label)
+        return
+    if name not in sizes.known:
+        sizes.known[name] = (sizes.ranks * value, f"{label}, {value} on each of {sizes.ranks} ranks")
+        return
+    total, by = sizes.known[name]
+    if value not in _parts(total, sizes.ranks):
+        sizes.contradiction(
+            name, (total, by), (sizes.ranks * value, f"{label}, {value} on each of {sizes.ranks} ranks")
+        )
+
+
+def _parts(total: int, ranks: int) -> set[int]:
+    """How many elements a rank may hold of an axis: ceil each, the last ranks what is left."""
+    part = -(-total // ranks)
+    return {max(0, min(total, (r + 1) * part) - min(total, r * part)) for r in range(ranks)}
+
+
+def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
+    size = axis.size
+    if (
+        isinstance(size, Sum)
+        and isinstance(size.left, Dim)
+        and isinstance(size.right, int)
+        and size.left.name not in sizes.known
+    ):
+        sizes.known[size.left.name] = (value - size.right, label)
+    if all(d in sizes.known for d in dims_of(size)):
+        wanted = _evaluate(size, sizes)
+        total = value * sizes.ranks if axis.split == RANK_AXIS else value
+        if wanted != total:
+            sizes.contradiction(axis.name, (wanted, "the other sizes"), (total, label))
+
+
+def _evaluate(size: Size, sizes: _Sizes) -> int:
+    if isinstance(size, Sum):
+        return _evaluate(size.left, sizes) + _evaluate(size.right, sizes)
+    if isinstance(size, Product):
+        return _evaluate(size.left, sizes) * _evaluate(size.right, sizes)
+    return sizes.known[size.name][0] if isinstance(size, Dim) else size

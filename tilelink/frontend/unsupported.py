@@ -1,0 +1,63 @@
+"""Python that a tile program cannot contain: a table, and what to write instead."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_ONE_BLOCK = "a tile program is one straight block of assignments, loops, `if` and primitives"
+_IF = "write an `if` around what follows"
+_HELPER = "write a `@triton.jit` function at the top of the module and call it"
+_LOOP = "write a `for` loop over `tl.tiles(...)` or `range(...)`"
+_OUTSIDE = "put it outside the program"
+_NAMES = "assign to plain names"
+
+CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str]] = MappingProxyType(
+    {
+        ast.Try: ("`try`", "nothing raises on a device: test the condition with `if` or `assert`"),
+        ast.TryStar: ("`try`", "nothing raises on a device: test the condition with `if` or `assert`"),
+        ast.Raise: ("`raise`", "write `assert condition, 'text'`"),
+        ast.With: ("`with`", "take its body out of the block"),
+        ast.AsyncWith: ("`async with`", "waiting is said by `tl.consumer_tile_wait`"),
+        ast.AsyncFor: ("`async for`", "waiting is said by `tl.consumer_tile_wait`"),
+        ast.Await: ("`await`", "waiting is said by `tl.consumer_tile_wait`"),
+        ast.Lambda: ("a lambda", _HELPER),
+        ast.FunctionDef: ("a nested function", _HELPER),
+        ast.AsyncFunctionDef: ("a nested function", _HELPER),
+        ast.ClassDef: ("a class", _OUTSIDE),
+        ast.ListComp: ("a list comprehension", _LOOP),
+        ast.SetComp: ("a set comprehension", _LOOP),
+        ast.DictComp: ("a dict comprehension", _LOOP),
+        ast.GeneratorExp: ("a generator expression", _LOOP),
+        ast.Yield: ("`yield`", _ONE_BLOCK),
+        ast.YieldFrom: ("`yield from`", _ONE_BLOCK),
+        ast.Return: ("`return`", _IF + "; results are stored with `tl.tile_store`"),
+        ast.Break: ("`break`", "put the condition into the loop's bounds, or " + _IF),
+        ast.Continue: ("`continue`", _IF),
+        ast.Match: ("`match`", "write `if` and `elif`"),
+        ast.Import: ("`import`", "import at the top of the module"),
+        ast.ImportFrom: ("`import`", "import at the top of the module"),
+        ast.Global: ("`global`", "pass the value as a keyword-only parameter"),
+        ast.Nonlocal: ("`nonlocal`", "pass the value as a keyword-only parameter"),
+        ast.Delete: ("`del`", "leave it out: names cost nothing"),
+        ast.Starred: ("a starred expression", "write the entries out"),
+        ast.JoinedStr: ("an f-string", "write a plain string"),
+        ast.NamedExpr: ("`:=`", "assign on a line of its own"),
+        ast.Dict: ("a dict", "use separate names"),
+        ast.Set: ("a set", "use separate names"),
+        ast.MatMult: ("`@`", "write `tl.dot(a, b)`"),
+        ast.Pow: ("`**`", "multiply, or write `tl.exp2(...)`"),
+        ast.In: ("`in`", "compare with `==`"),
+        ast.NotIn: ("`not in`", "compare with `!=`"),
+    }
+)
+"""Node type to (what it is called, what to do)."""
+
+
+def construct(node: ast.AST) -> tuple[str, str]:
+    """What a node is called in a diagnostic, and what to write instead."""
+    return CONSTRUCTS.get(type(node), (f"`{type(node).__name__}`", _ONE_BLOCK))
+
+
+STATEMENT_NAMES = _NAMES

@@ -1,0 +1,174 @@
+"""What a name means inside a tile program, and what lowering an expression gives."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tilelink.errors import Loc
+from tilelink.ir.formula import Const, Formula, Sym, binary
+from tilelink.ir.program import Expr
+
+UNKNOWN = -1
+"""The rank of a block whose number of dimensions is not known; not 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A lowered expression.
+
+    `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple. `coordinate`: it counts ranks
+    and wraps; `ring` says which variable it is how far from, where that is known.
+    """
+
+    node: ast.expr
+    names: tuple[str, ...] = ()
+    rank: int = 0
+    positional: bool = True
+    formula: Formula | None = None
+    length: int | None = None
+    coordinate: bool = False
+    ring: tuple[str, int] | None = None
+
+    @property
+    def text(self) -> str:
+        return ast.unparse(self.node)
+
+    def expr(self) -> Expr:
+        return Expr(self.text, self.names, self.rank != 0, self.positional, self.formula)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor parameter."""
+
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class TileIndex:
+    """A tile of an upper-case axis; `var` is the name that the core ops use."""
+
+    var: str
+    dim: str
+    param: str
+    axis: int
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True)
+class TileTuple:
+    """One name for all indices of `tile_id`; `vars` are bound by themselves."""
+
+    vars: tuple[str, ...]
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A value by its name. `dim`: it is an index made from that axis."""
+
+    name: str
+    loc: Loc
+    rank: int = 0
+    positional: bool = True
+    formula: Formula | None = None
+    length: int | None = None
+    coordinate: bool = False
+    ring: tuple[str, int] | None = None
+    dim: str | None = None
+    static: bool = False
+    """Known when a kernel is compiled: an int, bool or str constant."""
+
+    def value(self) -> Value:
+        node = ast.Name(self.name, ast.Load())
+        return Value(
+            node, (self.name,), self.rank, self.positional, self.formula, self.length, self.coordinate, self.ring
+        )
+
+
+Binding: TypeAlias = Tensor | TileIndex | TileTuple | Variable
+
+
+def root(name: str, loc: Loc, *, dim: str | None = None, coordinate: bool = False, static: bool = False) -> Variable:
+    """A variable that the plan knows by its name: a position, a bound, a holder, a constant."""
+    ring = (name, 0) if coordinate else None
+    return Variable(name, loc, formula=Sym(name), coordinate=coordinate, ring=ring, dim=dim, static=static)
+
+
+def joined_names(*groups: tuple[str, ...]) -> tuple[str, ...]:
+    """All names, each once, in the order of their first use."""
+    return tuple(dict.fromkeys(name for group in groups for name in group))
+
+
+def common_rank(ranks: list[int]) -> int:
+    """The rank of what is broadcast together."""
+    return UNKNOWN if UNKNOWN in ranks else max(ranks, default=0)
+
+
+def constant_of(node: ast.expr) -> object:
+    """The value of a literal, signs included; `node` itself if it is none."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = constant_of(node.operand)
+        if isinstance(inner, (int, float)):
+            return -inner
+    return node
+
+
+# --------------------------------------------------------------------------------------------------- formulas of values
+LARGEST = 200
+"""Nodes in a formula. A longer one (a variable doubled again and again) is no longer followed."""
+
+
+def bounded(formula: Formula | None) -> Formula | None:
+    return formula if formula is not None and _nodes(formula) <= LARGEST else None
+
+
+def _nodes(formula: Formula) -> int:
+    return 1 if isinstance(formula, (Const, Sym)) else 1 + _nodes(formula.left) + _nodes(formula.right)
+
+
+def combined(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
+    """The formula of `a op b`, if both have one and it has a value."""
+    if a is None or b is None or (op in ("//", "%", "cdiv") and b == Const(0)):
+        return None
+    return bounded(binary(op, a, b))
+
+
+_TRUTHS = ("==", "!=", "<", "<=", ">", ">=", "and", "or", "not")
+
+
+def truth(formula: Formula) -> Formula:
+    """The formula as 0 or 1."""
+    if not isinstance(formula, (Const, Sym)) and formula.op in _TRUTHS:
+        return formula
+    return binary("!=", formula, 0)
+
+
+# --------------------------------------------------------------------------------------------------------- the axis of ranks
+RANKS = "RANKS"
+
+
+def shifted(var: str, shift: int) -> Value:
+    """`var + shift` on the axis of ranks, in operands that Triton's `%` computes as Python's does."""
+    text, formula = var, None
+    ranks = Sym(RANKS)
+    if shift > 0:
+        text, formula = f"({var} + {shift}) % RANKS", (Sym(var) + shift) % ranks
+    elif shift == -1:
+        text, formula = f"({var} + RANKS - 1) % RANKS", (Sym(var) + ranks - 1) % ranks
+    elif shift < 0:
+        text, formula = (
+            f"({var} + RANKS - {-shift} % RANKS) % RANKS",
+            (Sym(var) + ranks - Const(-shift) % ranks) % ranks,
+        )
+    names = (var, RANKS) if shift else (var,)
+    node = ast.parse(text, mode="eval").body
+    return Value(node, names, formula=formula or Sym(var), coordinate=True, ring=(var, shift))
+
+
+def without_formula(value: Value) -> Value:
+    return replace(value, formula=None)

@@ -1,0 +1,230 @@
+"""Small integer expressions over sizes, the rank and tile indices.
+
+One object serves plan, proof, text and picture: `evaluate` computes it on integers or numpy arrays, `text` prints it as
+Triton code. `//` and `%` are only ever applied to non-negative operands, where Python, numpy and Triton agree.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, Union
+
+import numpy as np
+
+Number: TypeAlias = "int | np.ndarray[Any, np.dtype[np.int64]]"
+
+
+class _Operators:
+    """Builds formulas with Python's operators; constants are folded as they are built."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Like) -> Formula:
+        return binary("+", self, other)
+
+    def __radd__(self, other: Like) -> Formula:
+        return binary("+", other, self)
+
+    def __sub__(self, other: Like) -> Formula:
+        return binary("-", self, other)
+
+    def __rsub__(self, other: Like) -> Formula:
+        return binary("-", other, self)
+
+    def __mul__(self, other: Like) -> Formula:
+        return binary("*", self, other)
+
+    def __rmul__(self, other: Like) -> Formula:
+        return binary("*", other, self)
+
+    def __floordiv__(self, other: Like) -> Formula:
+        return binary("//", self, other)
+
+    def __rfloordiv__(self, other: Like) -> Formula:
+        return binary("//", other, self)
+
+    def __mod__(self, other: Like) -> Formula:
+        return binary("%", self, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Const(_Operators):
+    value: int
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Sym(_Operators):
+    """A named integer: a size (`M`), `rank`, `RANKS`, a tile index."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(_Operators):
+    op: str
+    left: Formula
+    right: Formula
+
+    def __str__(self) -> str:
+        return text(self)
+
+
+Formula: TypeAlias = Union[Const, Sym, Binary]
+Like: TypeAlias = "Formula | _Operators | int"
+
+
+def of(value: Like) -> Formula:
+    """The formula of an integer, or the formula itself."""
+    if isinstance(value, (Const, Sym, Binary)):
+        return value
+    if isinstance(value, _Operators):
+        raise TypeError(f"not a formula: {value!r}")
+    return Const(int(value))
+
+
+def _fold(op: str, a: int, b: int) -> int:
+    return int(_COMPUTE[op](a, b))
+
+
+def binary(op: str, left: Like, right: Like) -> Formula:
+    a, b = of(left), of(right)
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(_fold(op, a.value, b.value))
+    if isinstance(b, Const) and (op, b.value) in _RIGHT_IDENTITY:
+        return a
+    if isinstance(a, Const) and (op, a.value) in _LEFT_IDENTITY:
+        return b
+    if op == "*" and Const(0) in (a, b):
+        return Const(0)
+    if op == "%" and b == Const(1):
+        return Const(0)
+    if op in ("min", "max") and a == b:
+        return a
+    return Binary(op, a, b)
+
+
+_RIGHT_IDENTITY = {("+", 0), ("-", 0), ("*", 1), ("//", 1), ("cdiv", 1)}
+_LEFT_IDENTITY = {("+", 0), ("*", 1)}
+
+
+def minimum(a: Like, b: Like) -> Formula:
+    return binary("min", a, b)
+
+
+def maximum(a: Like, b: Like) -> Formula:
+    return binary("max", a, b)
+
+
+def negate(a: Like) -> Formula:
+    """`not a`; its right operand only makes it a `Binary`."""
+    return binary("not", a, 0)
+
+
+def select(test: Like, a: Like, b: Like) -> Formula:
+    """`a if test else b`, for a test that is 0 or 1."""
+    if of(a) == of(b):
+        return of(a)
+    return binary("+", binary("*", test, a), binary("*", negate(test), b))
+
+
+def cdiv(a: Like, b: Like) -> Formula:
+    """Ceiling division of a non-negative number by a positive one."""
+    return binary("cdiv", a, b)
+
+
+def _cdiv(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def _not(a: Any, _: Any) -> Any:
+    return np.logical_not(a)
+
+
+_COMPUTE: dict[str, Any] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "cdiv": _cdiv,
+    "min": np.minimum,
+    "max": np.maximum,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": _not,
+}
+
+
+def evaluate(formula: Like, env: Mapping[str, Number]) -> Any:
+    """The value with the symbols of `env` put in: an int if all of them are ints, else an array.
+
+    Raises:
+        KeyError: a symbol is missing from `env`.
+    """
+    f = of(formula)
+    if isinstance(f, Const):
+        return f.value
+    if isinstance(f, Sym):
+        return env[f.name]
+    value = _COMPUTE[f.op](evaluate(f.left, env), evaluate(f.right, env))
+    return int(value) if isinstance(value, np.generic) else value
+
+
+def substitute(formula: Like, values: Mapping[str, Like]) -> Formula:
+    """The formula with some symbols replaced by others or by constants."""
+    f = of(formula)
+    if isinstance(f, Sym):
+        return of(values[f.name]) if f.name in values else f
+    if isinstance(f, Binary):
+        return binary(f.op, substitute(f.left, values), substitute(f.right, values))
+    return f
+
+
+def symbols(formula: Like) -> frozenset[str]:
+    return frozenset(_symbols(of(formula)))
+
+
+def _symbols(f: Formula) -> Iterator[str]:
+    if isinstance(f, Sym):
+        yield f.name
+    elif isinstance(f, Binary):
+        yield from _symbols(f.left)
+        yield from _symbols(f.right)
+
+
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+_PRECEDENCE = {"or": 1, "and": 2, "not": 3, **dict.fromkeys(_COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
+_CALL = {"cdiv": "tl.cdiv", "min": "tl.minimum", "max": "tl.maximum"}
+
+
+def text(formula: Like, outer: int = 0) -> str:
+    """The formula as Triton code, without stray parentheses."""
+    f = of(formula)
+    if not isinstance(f, Binary):
+        return str(f)
+    if f.op in _CALL:
+        return f"{_CALL[f.op]}({text(f.left)}, {text(f.right)})"
+    level = _PRECEDENCE[f.op]
+    if f.op == "not":
+        out = f"not {text(f.left, level)}"
+        return f"({out})" if level < outer else out
+    # The right operand of a left-associative operator needs one level more; only + and * may do without.
+    right = level if f.op == "+" else level + 1
+    # Comparisons do not associate: `a < b < c` would mean something else.
+    left = level + 1 if f.op in _COMPARISONS else level
+    out = f"{text(f.left, left)} {f.op} {text(f.right, right)}"
+    return f"({out})" if level < outer else out

@@ -1,0 +1,283 @@
+"""A captured tile program: the closed set of core ops (DESIGN section 3), device and stream alike.
+
+Open primitives become closed ops here: a new primitive is a new entry in `frontend`, nothing behind it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+from tilelink.errors import Loc
+from tilelink.ir.formula import Formula
+from tilelink.ir.shape import Shape, Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A pure Triton expression without tensor handles: checked by capture, printed by codegen.
+
+    `text` is Python source in which every free name is listed in `names`; Triton's language is spelled `tl.`.
+    `vector`: it is a block of values rather than one. `positional`: it depends on constants, tile positions and rank
+    coordinates alone, never on data. `formula`: the same value for `ir.formula.evaluate` where it is an integer made of
+    positions; its symbols are names bound by `Tile`, `Tiles`, `Loop`, `Bounds`, `Holder`, int and bool constants, and
+    `RANKS` (names bound by `Let` are put in).
+    """
+
+    text: str
+    names: tuple[str, ...] = ()
+    vector: bool = False
+    positional: bool = True
+    formula: Formula | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# ---------------------------------------------------------------------------------------------- indices, one per axis
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The whole axis (an index shorter than the shape leaves the last axes whole)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfTile:
+    """A tile: a variable bound by `tile_id` or `tiles` on an upper-case axis."""
+
+    var: str
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """One position. `ring`: on the axis of ranks, variable plus shift; it wraps."""
+
+    expr: Expr
+    ring: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A vector of positions; -1 means no element."""
+
+    expr: Expr
+
+
+IndexEntry: TypeAlias = Union[Whole, OfTile, At, Gather]
+Index: TypeAlias = "tuple[IndexEntry, ...]"
+"""One entry per axis of the parameter's shape, `...` already expanded away: entries for `...` are not listed."""
+
+
+# ------------------------------------------------------------------------------------------------------------- core ops
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """`a, b = tl.tile_id(param)`: the domain; one name per axis of the shape (None: not named)."""
+
+    names: tuple[str | None, ...]
+    param: str
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """`for var in tl.tiles(param, axis, start=, stop=, part=(c, parts))`: iterations commute."""
+
+    var: str
+    param: str
+    axis: int
+    body: tuple[Op, ...]
+    start: Expr | None = None
+    stop: Expr | None = None
+    part: tuple[Expr, Expr] | None = None
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """A Python loop that Triton knows: `header` is `for x in range(...)`, `for x in tl.static_range(...)` or `while c`."""
+
+    header: Expr
+    target: str | None
+    body: tuple[Op, ...]
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class If:
+    test: Expr
+    body: tuple[Op, ...]
+    orelse: tuple[Op, ...] = ()
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Where a tile lies: `what` is range | begin | end | size | shape | segment.
+
+    `range`, `begin`, `end`, `segment` take a tile variable (`range` without one: the whole axis); `size` an axis;
+    `shape` the domain's block shape.
+    """
+
+    name: str
+    what: str
+    param: str
+    axis: int | None = None
+    var: str | None = None
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """`name = tl.rank_of(param, index)`: f_R as a value."""
+
+    name: str
+    param: str
+    index: Index
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    name: str
+    param: str
+    index: Index
+    other: Expr | None = None
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """`to`: `own` instance (`tile_store`) or every rank that holds the tile (`tile_push_data`)."""
+
+    param: str
+    index: Index
+    value: Expr
+    mask: Expr | None = None
+    to: str = "own"
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """`tile_pull_data` and `rank_copy_data`: one tile from whoever holds it in `source`; `by` is worker | stream."""
+
+    param: str
+    source: str
+    index: Index
+    by: str = "worker"
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Release. `index` None: the whole tensor. `peer`: the R coordinate named by `peer_tile_notify`."""
+
+    param: str
+    index: Index | None
+    mode: str | None = None
+    peer: At | None = None
+    by: str = "worker"
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Acquire."""
+
+    param: str
+    index: Index | None
+    peer: At | None = None
+    by: str = "worker"
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Let:
+    """`target = value`; `target` may be a tuple of names. An augmented assignment arrives written out."""
+
+    target: tuple[str, ...]
+    value: Expr
+    loc: Loc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A condition that must hold on the device (`tl.device_assert`, table contracts in debug mode)."""
+
+    condition: Expr
+    text: str
+    loc: Loc
+
+
+Op: TypeAlias = Union[Tile, Tiles, Loop, If, Bounds, Holder, Load, Store, Move, Notify, Wait, Let, Check]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    name: str
+    shape: Shape
+    role: str
+    """`in` or `out` (after the arrow)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A keyword-only parameter: `kind` is bool | int | str (compiled in) or float (a run-time scalar)."""
+
+    name: str
+    kind: str
+    default: bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """The program only waits for one tile, moves it and notifies: engine and direction are the schedule's."""
+
+    source: str
+    destination: str
+    pull: bool
+    """As written; the schedule may turn it."""
+    pinned: bool = False
+    """Written with `rank_*`: it runs on a copy engine and nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """A `@triton.jit` function that the program calls, copied as source (a file cannot import `__main__`)."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    name: str
+    signature: Signature
+    params: tuple[Param, ...]
+    constants: tuple[Constant, ...]
+    domain: str
+    body: tuple[Op, ...]
+    movement: Movement | None
+    helpers: tuple[Helper, ...]
+    globals: tuple[tuple[str, bool | int | float | str], ...]
+    """Module-level numbers and strings that the body uses, by name."""
+    loc: Loc
+
+    def param(self, name: str) -> Param:
+        return next(p for p in self.params if p.name == name)
+
+
+def walk(body: tuple[Op, ...]) -> Iterator[Op]:
+    """Every op, in program order, those of nested bodies after the op that holds them."""
+    for op in body:
+        yield op
+        if isinstance(op, (Tiles, Loop)):
+            yield from walk(op.body)
+        elif isinstance(op, If):
+            yield from walk(op.body)
+            yield from walk(op.orelse)
+
+
+def tile_names(program: TileProgram) -> tuple[str | None, ...]:
+    """The names that `tile_id` binds, one per listed axis of the domain."""
+    return next(op.names for op in walk(program.body) if isinstance(op, Tile))

@@ -1,0 +1,71 @@
+"""Schedules: how an operator runs. Only these change when the design space is explored (paper section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sms:
+    """Run on streaming multiprocessors.
+
+    `count`: SMs of its own (None: all that are left); `tile`: elements per dimension of the program; `order`: names
+    that compose, the first outermost: row | column | `group N` | ring | ring+1 | a tuple naming dimensions;
+    `push`: direction of a movement (None: as written); `warps`, `stages`: Triton's num_warps and num_stages;
+    `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel.
+    """
+
+    count: int | None = None
+    tile: tuple[tuple[str, int], ...] = ()
+    order: tuple[str, ...] = ("row",)
+    push: bool | None = None
+    warps: int = 4
+    stages: int = 3
+    own_kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyEngine:
+    """Run a movement on copy engines, one stream step per tile, over `streams` side streams."""
+
+    tile: tuple[tuple[str, int], ...] = ()
+    order: tuple[str, ...] = ("row",)
+    push: bool | None = None
+    streams: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Run right after (or before) the tile it depends on, in the same worker."""
+
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Let a library function (a dotted name such as `torch.mm`) compute each tile; `tile` gives its segments."""
+
+    function: str
+    tile: tuple[tuple[str, int], ...] = ()
+
+
+Placement: TypeAlias = Union[Sms, CopyEngine, Fused, Library]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Placements by step path. `slots`: buffers a symmetric tensor rotates through; `channels`: per rank, by tensor."""
+
+    entries: tuple[tuple[str, Placement], ...] = ()
+    slots: int = 2
+    channels: tuple[tuple[str, int], ...] = ()
+
+    def get(self, path: str) -> Placement | None:
+        return dict(self.entries).get(path)
+
+    def merged(self, entries: Mapping[str, Placement]) -> Schedule:
+        """This schedule with some entries replaced."""
+        both = {**dict(self.entries), **entries}
+        return Schedule(entries=tuple(sorted(both.items())), slots=self.slots, channels=self.channels)

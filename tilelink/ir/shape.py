@@ -1,0 +1,135 @@
+"""Signatures: the shapes of tensors in a tile program's or an operator's own words (DESIGN: signature language).
+
+`M/R K, K N -> M N`: upper case is tiled, lower case is walked singly, `R` is the axis of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+from tilelink.errors import Loc
+from tilelink.ir.formula import Formula
+
+RANK_AXIS = "R"
+DTYPES = ("bf16", "f16", "f32", "f64", "i8", "u8", "i16", "i32", "i64", "f8e4m3", "f8e5m2")
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A named size. `unit`: walked one at a time (a lower-case name, or the axis of ranks)."""
+
+    name: str
+
+    @property
+    def unit(self) -> bool:
+        return self.name[0].islower() or self.name == RANK_AXIS
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    left: Size
+    right: Size
+
+    def __str__(self) -> str:
+        return f"{self.left}+{self.right}"
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    left: Size
+    right: Size
+
+    def __str__(self) -> str:
+        return f"{self.left}*{self.right}"
+
+
+Size: TypeAlias = Union[Dim, int, Sum, Product]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a signature. `split` is `"R"` (over the ranks), the name of an offsets table, or None."""
+
+    size: Size
+    split: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.size)
+
+    @property
+    def unit(self) -> bool:
+        """Walked singly: `e`, `R`, `e+1`; sums and products follow their first name."""
+        size = self.size
+        while isinstance(size, (Sum, Product)):
+            size = size.left
+        return isinstance(size, Dim) and size.unit
+
+    def __str__(self) -> str:
+        return f"{self.size}/{self.split}" if self.split else str(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What the values of a table promise: `offsets` (sorted, from 0), `permutation`, or `below` a size."""
+
+    kind: str
+    of: Size | None = None
+
+    def __str__(self) -> str:
+        return f"<{self.of}" if self.kind == "below" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The axes of one tensor. `rest`: position at which `...` stands, or None."""
+
+    axes: tuple[Axis, ...]
+    rest: int | None = None
+    dtype: str | None = None
+    contract: Contract | None = None
+
+    def __str__(self) -> str:
+        words = [str(a) for a in self.axes]
+        if self.rest is not None:
+            words.insert(self.rest, "...")
+        words += [w for w in (self.dtype, str(self.contract) if self.contract else None) if w]
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    text: str
+    loc: Loc | None = None
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return self.inputs + self.outputs
+
+    def global_dims(self) -> frozenset[str]:
+        """Dimensions that carry `/R` somewhere here: positions on them are global in this program."""
+        return frozenset(
+            a.name for s in self.shapes for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS
+        )
+
+    def __str__(self) -> str:
+        left = ", ".join(str(s) for s in self.inputs)
+        return f"{left} -> {', '.join(str(s) for s in self.outputs)}" if self.outputs else left
+
+
+@dataclass(frozen=True, slots=True)
+class MapTerm:
+    """An owner map such as `m -> m // 2048 % R`: variables, and one rank expression in Triton's integer operators.
+
+    `formula` is the same expression, in which `R` is spelled `RANKS` and other names are variables or sizes.
+    """
+
+    variables: tuple[str, ...]
+    text: str
+    formula: Formula | None = None

@@ -1,0 +1,113 @@
+"""An operator's frozen form: logical tensors, and the steps (tile programs) that connect them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.errors import Loc
+from tilelink.ir.formula import Formula
+from tilelink.ir.program import IndexEntry, TileProgram, Whole
+from tilelink.ir.shape import Contract, MapTerm, Signature
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAxis:
+    """`size` is global; `split` is `"R"`, the *tensor name* of an offsets table, or None (whole on every rank).
+
+    `name` is `R` on the axis of ranks; an axis `R/R` is this rank's own slice.
+    """
+
+    name: str
+    size: Formula
+    split: str | None
+    unit: bool
+
+    @property
+    def own_slice(self) -> bool:
+        return self.name == "R" and self.split == "R"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorDecl:
+    """`origin` is argument | program | declared (`tilelink.symmetric`)."""
+
+    name: str
+    axes: tuple[TensorAxis, ...]
+    dtype: str
+    origin: str
+    contract: Contract | None = None
+    owner_map: MapTerm | None = None
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewAxis:
+    """One axis of a program's parameter over its tensor.
+
+    `dim`: the program's own name for it (names standing for `...` are `_0`, `_1`, …). `axis`: position in the tensor,
+    or None when the tensor has no such axis and the instance itself is slice `rank` (an `R/R` axis over a plain one).
+    `local`: positions count from this rank's part (the tensor splits the axis, the program does not say so).
+    """
+
+    dim: str
+    axis: int | None
+    local: bool
+    unit: bool
+    split: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Parameter `param` of a step over tensor `tensor`. Tensor axes that no view axis names are own slices."""
+
+    param: str
+    tensor: str
+    view: tuple[ViewAxis, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One use of a tile program. `path` addresses it in a schedule (`gather`, `gemm_rs.matmul`)."""
+
+    path: str
+    program: TileProgram
+    bindings: tuple[Binding, ...]
+    constants: tuple[tuple[str, bool | int | float | str], ...]
+    loc: Loc
+
+    def binding(self, param: str) -> Binding:
+        return next(b for b in self.bindings if b.param == param)
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """`sizes`: names of the run-time sizes (kernel arguments), in order; `arguments`, `results`: tensor names."""
+
+    name: str
+    signature: Signature
+    sizes: tuple[str, ...]
+    tensors: tuple[TensorDecl, ...]
+    steps: tuple[Step, ...]
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+    loc: Loc
+
+    def tensor(self, name: str) -> TensorDecl:
+        return next(t for t in self.tensors if t.name == name)
+
+    def producers(self, tensor: str) -> tuple[Step, ...]:
+        """The steps that have `tensor` as an output, in order."""
+        return tuple(
+            s for s in self.steps if any(b.tensor == tensor and s.program.param(b.param).role == "out" for b in s.bindings)
+        )
+
+
+def entries(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tuple[IndexEntry, ...]:
+    """One entry per view axis of `param`: what the index leaves out, and what stands for `...`, is whole."""
+    view = step.binding(param).view
+    given = index or ()
+    rest = step.program.param(param).shape.rest
+    if rest is not None:
+        wholes = len(view) - len(step.program.param(param).shape.axes)
+        given = given[:rest] + (Whole(),) * wholes + given[rest:]
+    return given + (Whole(),) * (len(view) - len(given))

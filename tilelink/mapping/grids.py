@@ -1,0 +1,256 @@
+"""Domains and partitions: which tiles a step has on a rank (G3, G4), and how fused steps share a grid (G18)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.plan import GridAxis, StepPlan, part
+from tilelink.ir.program import Load, OfTile, Store, Tiles
+from tilelink.ir.schedule import CopyEngine, Fused, Sms
+from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
+from tilelink.mapping.orders import decode
+from tilelink.mapping.placement import Placed, directed, hosts
+from tilelink.mapping.views import entries, extent, tensor_of, tile_names, walk
+
+Lineage = dict[tuple[str, int], int]
+"""(tensor, axis) -> axis of the host's grid whose tile lies there."""
+
+
+def plan_steps(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[StepPlan, ...]:
+    """Every step with its grid and order; fused steps follow their host's."""
+    host_of = hosts(placed)
+    plans: dict[str, StepPlan] = {}
+    for p in placed:
+        if host_of[p.step.path] == p.step.path:
+            followers = [q for q in placed if q.step.path != p.step.path and host_of[q.step.path] == p.step.path]
+            plans[p.step.path] = _standing(wiring, p, _forced_cuts(wiring, p, followers))
+    for p in placed:
+        host = host_of[p.step.path]
+        if host != p.step.path:
+            plans[p.step.path] = _fused(wiring, placed, p, plans[host])
+    ordered = [plans[p.step.path] for p in placed]
+    return tuple(_with_followers(s, ordered) for s in ordered)
+
+
+def _with_followers(s: StepPlan, steps: list[StepPlan]) -> StepPlan:
+    """The step with the list of those fused into it; a movement learns what need not be moved."""
+    movement = s.step.program.movement
+    skip = movement is not None and any(s.step.binding(movement.destination).tensor in q.forwarded for q in steps)
+    return replace(s, fused=tuple(q.path for q in steps if q.into == s.path), skip_own=skip)
+
+
+def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> frozenset[int]:
+    """Axes of the host's domain that must end at rank borders because a fused program's do."""
+    if not followers:
+        return frozenset()
+    lineage = _lineage(wiring, host.step, wiring.steps)
+    forced: set[int] = set()
+    for q in followers:
+        dims = q.step.program.signature.global_dims()
+        for b in q.step.bindings:
+            for v in b.view:
+                if v.axis is not None and v.dim in dims and (b.tensor, v.axis) in lineage:
+                    forced.add(lineage[(b.tensor, v.axis)])
+                # A fused program that runs for own rows only needs whole parts as well.
+                if v.axis is not None and wiring.tensor(b.tensor).axes[v.axis].split == "R" and (b.tensor, v.axis) in lineage:
+                    forced.add(lineage[(b.tensor, v.axis)])
+    return frozenset(forced)
+
+
+def _lineage(wiring: Wiring, host: Step, steps: tuple[Step, ...]) -> Lineage:
+    """Where the host's tiles end up: in what it stores, and in what movements make of that."""
+    names = _domain_names(host)
+    out: Lineage = {}
+    for op in walk(host.program.body):
+        if isinstance(op, Store):
+            out |= _spread(host, op.param, op.index, {n: a for a, n in enumerate(names) if n})
+    for step in steps:
+        movement = step.program.movement
+        if movement is None:
+            continue
+        source, target = step.binding(movement.source), step.binding(movement.destination)
+        for v, w in zip(source.view, target.view, strict=True):
+            if v.axis is not None and w.axis is not None and (source.tensor, v.axis) in out:
+                out[(target.tensor, w.axis)] = out[(source.tensor, v.axis)]
+    return out
+
+
+def _spread(step: Step, param: str, index: object, axes: dict[str, int]) -> Lineage:
+    binding = step.binding(param)
+    found: Lineage = {}
+    for v, e in zip(binding.view, entries(step, param, index), strict=True):  # type: ignore[arg-type]
+        if isinstance(e, OfTile) and v.axis is not None and e.var in axes:
+            found[(binding.tensor, v.axis)] = axes[e.var]
+    return found
+
+
+def _domain_names(step: Step) -> tuple[str | None, ...]:
+    """One name per view axis of the domain; axes of `...` have none."""
+    names = tile_names(step.program)
+    view = step.binding(step.program.domain).view
+    return names + (None,) * (len(view) - len(names))
+
+
+def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
+    """The plan of a step with workers (or a stream) of its own."""
+    placement = p.placement
+    assert isinstance(placement, (Sms, CopyEngine))
+    domain, push = (p.step.program.domain, None) if p.step.program.movement is None else directed(p)
+    cuts = p.step.program.signature.global_dims()
+    view = p.step.binding(domain).view
+    tensor = tensor_of(wiring, p.step, domain)
+    names = _domain_names(p.step) if p.step.program.movement is None else (None,) * len(view)
+    grid = tuple(
+        grid_axis(wiring, p, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
+    )
+    order, total = decode(grid, placement.order)
+    return StepPlan(
+        step=p.step,
+        engine="workers" if isinstance(placement, Sms) else "stream",
+        domain=domain,
+        grid=grid,
+        loops=_loops(wiring, p),
+        order=order,
+        total=total,
+        order_names=placement.order,
+        push=push,
+        warps=placement.warps if isinstance(placement, Sms) else 4,
+        stages=placement.stages if isinstance(placement, Sms) else 3,
+        workers=placement.count if isinstance(placement, Sms) else None,
+        own_kernel=isinstance(placement, Sms) and placement.own_kernel,
+        streams=placement.streams if isinstance(placement, CopyEngine) else 1,
+    )
+
+
+def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut: bool, var: str | None) -> GridAxis:
+    """The partition of one domain axis on a rank: only what the rank holds (owner computes)."""
+    tile = 1 if v.unit else p.tile.get(v.dim)
+    if v.axis is None or tensor.axes[v.axis].own_slice:
+        return GridAxis(v.dim, "own", F.Sym("RANKS"), 1, var)
+    axis = tensor.axes[v.axis]
+    if axis.split == "R":
+        if v.local:
+            return GridAxis(v.dim, "plain", extent(tensor, v), tile, var)
+        return GridAxis(v.dim, "mine", axis.size, tile, var, ring=part(axis.size))
+    if axis.split is not None:
+        return GridAxis(v.dim, "table", axis.size, tile, var, table=axis.split)
+    if v.unit:
+        return GridAxis(v.dim, "unit", axis.size, 1, var)
+    if cut:
+        return GridAxis(v.dim, "cut", axis.size, tile, var, ring=part(axis.size))
+    return GridAxis(v.dim, "plain", axis.size, tile, var, ring=_ring(wiring, p, v))
+
+
+def _ring(wiring: Wiring, p: Placed, v: ViewAxis) -> F.Formula | None:
+    """The part length along an uncut axis, if some movement of this operator splits a tensor there over the ranks."""
+    for b in p.step.bindings:
+        for w in b.view:
+            if w.dim != v.dim or w.axis is None:
+                continue
+            for step in wiring.steps:
+                dims = step.program.signature.global_dims()
+                for c in step.bindings:
+                    if c.tensor == b.tensor and any(x.axis == w.axis and x.dim in dims for x in c.view):
+                        return part(wiring.tensor(b.tensor).axes[w.axis].size)
+    return None
+
+
+def _loops(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
+    """The partition of every dimension that a `tl.tiles` loop walks."""
+    found: dict[str, GridAxis] = {}
+    for op in walk(p.step.program.body):
+        if not isinstance(op, Tiles):
+            continue
+        view = p.step.binding(op.param).view
+        v = view[op.axis]
+        tensor = tensor_of(wiring, p.step, op.param)
+        kind = "unit" if v.unit else "plain"
+        if v.axis is not None and tensor.axes[v.axis].split == "R" and not v.local:
+            kind = "mine"
+        size = tensor.axes[v.axis].size if kind == "mine" and v.axis is not None else extent(tensor, v)
+        found[v.dim] = GridAxis(v.dim, kind, size, 1 if v.unit else p.tile.get(v.dim), op.var)
+    return tuple(found.values())
+
+
+def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan) -> StepPlan:
+    """A step that runs in another's workers, tile for tile."""
+    assert isinstance(p.placement, Fused)
+    lineage = _lineage(wiring, host.step, wiring.steps)
+    step = p.step
+    domain = directed(p)[0] if step.program.movement is not None else step.program.domain
+    binding = step.binding(domain)
+    tensor = wiring.tensor(binding.tensor)
+    if step.program.movement is None:
+        lineage = lineage | _through_loads(step, lineage)
+    axes: list[int | None] = []
+    grid: list[GridAxis] = []
+    own_rows = False
+    names = _domain_names(step) if step.program.movement is None else (None,) * len(binding.view)
+    for a, v in enumerate(binding.view):
+        if v.axis is None or tensor.axes[v.axis].own_slice:
+            axes.append(None)
+            grid.append(GridAxis(v.dim, "own", F.Sym("RANKS"), 1, names[a]))
+            continue
+        found = lineage.get((tensor.name, v.axis))
+        if found is None:
+            raise _no_relation(p, host, v)
+        axes.append(found)
+        base = host.grid[found]
+        own_rows = own_rows or tensor.axes[v.axis].split == "R"
+        grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table))
+    return StepPlan(
+        step=step,
+        engine="fused",
+        domain=domain,
+        grid=tuple(grid),
+        loops=_loops(wiring, Placed(step, Sms(tile=tuple((g.dim, g.tile) for g in grid if g.tile)))),
+        order=host.order,
+        total=host.total,
+        order_names=host.order_names,
+        push=True if step.program.movement is not None else None,
+        into=host.path,
+        host_axes=tuple(axes),
+        own_rows=own_rows,
+        forwarded=_forwarded(wiring, placed, step, host),
+    )
+
+
+def _through_loads(step: Step, lineage: Lineage) -> Lineage:
+    """Axes of a computing program's tensors, reached through what it loads of the host's tiles."""
+    of_var: dict[str, int] = {}
+    for op in walk(step.program.body):
+        if isinstance(op, Load):
+            binding = step.binding(op.param)
+            for v, e in zip(binding.view, entries(step, op.param, op.index), strict=True):
+                if isinstance(e, OfTile) and v.axis is not None and (binding.tensor, v.axis) in lineage:
+                    of_var[e.var] = lineage[(binding.tensor, v.axis)]
+    binding = step.binding(step.program.domain)
+    return {
+        (binding.tensor, v.axis): of_var[name]
+        for v, name in zip(binding.view, _domain_names(step), strict=True)
+        if v.axis is not None and name in of_var
+    }
+
+
+def _forwarded(wiring: Wiring, placed: tuple[Placed, ...], step: Step, host: StepPlan) -> tuple[str, ...]:
+    """Tensors that the fused step reads and whose tile of this rank is in the host's registers."""
+    made = {host.step.binding(op.param).tensor for op in walk(host.step.program.body) if isinstance(op, Store)}
+    for p in placed:
+        movement = p.step.program.movement
+        if movement is not None and p.step.binding(movement.source).tensor in made:
+            made.add(p.step.binding(movement.destination).tensor)
+    read = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
+    return tuple(t for t in read if t in made)
+
+
+def _no_relation(p: Placed, host: StepPlan, v: ViewAxis) -> TilelinkError:
+    return TilelinkError(
+        "TL316",
+        f"`{p.step.path}` cannot be fused into `{host.path}`: axis `{v.dim}` has no counterpart there",
+        loc=p.step.loc,
+        why="a fused program runs right after the tile it depends on, so their tiles must correspond one to one",
+        hint="place it on SMs of its own",
+        notes=(Note(f"`{host.path}` is declared here", host.step.program.loc),),
+    )

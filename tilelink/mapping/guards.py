@@ -1,0 +1,81 @@
+"""Conditions under which a signal stands: over rank coordinates, holders and tile positions (G21)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula
+from tilelink.ir.plan import RANK, ChannelAxis, StepPlan
+from tilelink.ir.program import Expr, Holder, If, Loop, Notify, OfTile, Op, Tiles, Wait
+from tilelink.mapping.views import entries, walk
+
+Condition = tuple[Expr, bool]
+
+
+def conditions(body: tuple[Op, ...], target: Op) -> tuple[Condition, ...] | None:
+    """The tests on the way to `target`, each with the branch taken; None if it is not in `body`."""
+    for op in body:
+        if op is target or op == target:
+            return ()
+        for inner, extra in _branches(op):
+            found = conditions(inner, target)
+            if found is not None:
+                return (*extra, *found)
+    return None
+
+
+def _branches(op: Op) -> Iterator[tuple[tuple[Op, ...], tuple[Condition, ...]]]:
+    if isinstance(op, (Tiles, Loop)):
+        yield op.body, ()
+    elif isinstance(op, If):
+        yield op.body, ((op.test, True),)
+        yield op.orelse, ((op.test, False),)
+
+
+def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula | None:
+    """The conjunction of the tests above `op` with the program's names replaced by `values`; None where there is none."""
+    found = conditions(s.step.program.body, op)
+    out: Formula | None = None
+    for test, branch in found or ():
+        if test.formula is None or not F.symbols(test.formula) <= values.keys() | {"RANKS", "rank"}:
+            raise TilelinkError(
+                "TL304",
+                f"a signal stands under `{test.text}`, which the plan cannot evaluate",
+                loc=op.loc,
+                why="the number of signals must be known without data: from rank coordinates, rank_of and tile positions",
+                hint="take the signal out of the branch",
+            )
+        value = F.substitute(test.formula, values)
+        value = value if branch else F.binary("==", value, 0)
+        out = value if out is None else F.binary("and", out, value)
+    return out
+
+
+def holder_values(s: StepPlan, segments: dict[str, F.Like]) -> dict[str, F.Like]:
+    """Name of each `rank_of` result -> the rank, given the part in which each tile variable lies."""
+    out: dict[str, F.Like] = {}
+    for op in walk(s.step.program.body):
+        if isinstance(op, Holder):
+            for v, e in zip(s.step.binding(op.param).view, entries(s.step, op.param, op.index), strict=True):
+                if isinstance(e, OfTile) and v.split == "R" and e.var in segments:
+                    out[op.name] = segments[e.var]
+    return out
+
+
+def notify_guard(s: StepPlan, op: Notify, source: Formula | None, axes: list[ChannelAxis]) -> Formula | None:
+    """Which words (`c0`, …) of a rank are raised at all."""
+    if s.skip_own:
+        return F.binary("!=", source if source is not None else RANK, RANK)
+    values: dict[str, F.Like] = {}
+    segments: dict[str, F.Like] = {}
+    for k, c in enumerate(axes):
+        index = F.Sym(f"c{k}")
+        for v, e in zip(s.step.binding(op.param).view, entries(s.step, op.param, op.index), strict=True):
+            if isinstance(e, OfTile) and v.axis == c.axis and c.kind in ("cut", "part"):
+                segments[e.var] = index // c.per if c.kind == "cut" else RANK
+    for g in s.grid:
+        if g.var is not None and g.kind == "own":
+            values[g.var] = source if source is not None else RANK
+    return guard(s, op, values | holder_values(s, segments))

@@ -1,0 +1,152 @@
+"""Which steps share a kernel, on which stream each runs, and the host's sequence of a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.plan import Enter, Fork, HostStep, Join, KernelPlan, Launch, Stage, StepPlan, Transfer
+from tilelink.ir.topology import Topology
+from tilelink.ir.wiring import Wiring
+
+MAIN = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`kernel_of`: path -> kernel; `streams`: path of a copy-engine step -> its first side stream."""
+
+    kernels: tuple[KernelPlan, ...]
+    kernel_of: dict[str, str]
+    streams: dict[str, int]
+
+    def stream(self, path: str) -> int:
+        if path in self.streams:
+            return self.streams[path]
+        return next(k.stream for k in self.kernels if k.name == self.kernel_of[path])
+
+    def rank_of(self, path: str) -> int:
+        """Position of the step's kernel in launch order."""
+        return next(i for i, k in enumerate(self.kernels) if k.name == self.kernel_of[path])
+
+
+def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> Placement:
+    """Kernels in launch order.
+
+    Raises:
+        TilelinkError: TL313, the roles of one kernel ask for more SMs than the device has.
+    """
+    by_path = {s.path: s for s in steps}
+    standing = [s for s in steps if s.engine == "workers"]
+    roles: dict[str, list[str]] = {s.path: [] for s in standing if _leads(s)}
+    for s in standing:
+        if _leads(s):
+            continue
+        lead = _neighbour(wiring, s, by_path)
+        roles[lead if lead is not None else s.path] = [*roles.get(lead or s.path, []), s.path]
+    kernels: list[KernelPlan] = []
+    kernel_of: dict[str, str] = {}
+    side = 1
+    for s in steps:
+        if s.path not in roles:
+            continue
+        stream = MAIN
+        if s.own_kernel:
+            stream, side = side, side + 1
+        members = [*roles[s.path], s.path] if s.path not in roles[s.path] else roles[s.path]
+        name = _kernel_name(wiring, members)
+        kernels.append(_kernel(name, members, by_path, stream))
+        for m in members:
+            for path in (m, *by_path[m].fused):
+                kernel_of[path] = name
+    streams: dict[str, int] = {}
+    for s in steps:
+        if s.engine == "stream":
+            streams[s.path], side = side, side + s.streams
+    kernels = _share_sms(kernels, by_path, topology)
+    # A side kernel must be resident before the kernel whose tiles it waits for fills the device.
+    return Placement(tuple(sorted(kernels, key=lambda k: k.stream == MAIN)), kernel_of, streams)
+
+
+def _leads(s: StepPlan) -> bool:
+    """Computing steps have kernels of their own; movements join a neighbour's unless told otherwise."""
+    return s.step.program.movement is None and s.workers is None or s.own_kernel
+
+
+def _kernel_name(wiring: Wiring, members: list[str]) -> str:
+    return members[0].replace(".", "_") if len(members) == 1 else wiring.name + "_" + members[-1].replace(".", "_")
+
+
+def _neighbour(wiring: Wiring, s: StepPlan, steps: dict[str, StepPlan]) -> str | None:
+    """The computing step whose kernel a step with SMs of its own joins: who makes its input, else who reads its output."""
+    read = [b.tensor for b in s.step.bindings if s.step.program.param(b.param).role == "in"]
+    made = [b.tensor for b in s.step.bindings if s.step.program.param(b.param).role == "out"]
+    for tensor in read:
+        for p in wiring.producers(tensor):
+            if _leads(steps[p.path]) and steps[p.path].engine == "workers" and not steps[p.path].own_kernel:
+                return p.path
+    for other in steps.values():
+        reads = {b.tensor for b in other.step.bindings if other.step.program.param(b.param).role == "in"}
+        if reads & set(made) and other.engine == "workers" and _leads(other) and not other.own_kernel:
+            return other.path
+    return None
+
+
+def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: int) -> KernelPlan:
+    lead = steps[members[-1]]
+    return KernelPlan(name, tuple((m, steps[m].workers) for m in members), stream, lead.warps, lead.stages)
+
+
+def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: Topology) -> list[KernelPlan]:
+    """SMs of a role without a number: what the other roles and the side kernels leave."""
+    sms = topology.device.sms
+    beside = sum(n or 0 for k in kernels if k.stream != MAIN for _, n in k.roles)
+    out: list[KernelPlan] = []
+    for k in kernels:
+        taken = sum(n or 0 for _, n in k.roles) + (beside if k.stream == MAIN else 0)
+        open_roles = [p for p, n in k.roles if n is None]
+        left = sms - taken
+        if left < 0 or (open_roles and left < 1):
+            path = k.roles[0][0]
+            raise TilelinkError(
+                "TL313",
+                f"kernel `{k.name}` asks for {taken + (1 if open_roles else 0)} SMs and the device has {sms}",
+                loc=steps[path].step.loc,
+                why="workers that wait must all be resident at once",
+                hint="give its roles fewer SMs",
+            )
+        out.append(replace(k, roles=tuple((p, left if n is None else n) for p, n in k.roles)))
+    return out
+
+
+def host_steps(
+    placement: Placement, steps: tuple[StepPlan, ...], staged: tuple[str, ...], early: frozenset[str], enters: bool
+) -> tuple[HostStep, ...]:
+    """The sequence of one call. `early`: transfers whose input is ready on entry; the others wait for bells."""
+    out: list[HostStep] = [Enter()] if enters else []
+    if staged:
+        out.append(Stage(staged))
+    side: list[int] = []
+    by_path = {s.path: s for s in steps}
+
+    def start(path: str) -> None:
+        first = placement.streams[path]
+        for stream in range(first, first + by_path[path].streams):
+            side.append(stream)
+            out.append(Fork(stream))
+        out.append(Transfer(path, first))
+
+    # Whatever waits for a bell is enqueued before the kernel that rings it, so that it is there in time.
+    for path in placement.streams:
+        if path in early:
+            start(path)
+    for path in placement.streams:
+        if path not in early:
+            start(path)
+    for k in placement.kernels:
+        if k.stream != MAIN:
+            side.append(k.stream)
+            out.append(Fork(k.stream))
+        out.append(Launch(k.name, k.stream))
+    out += [Join(stream) for stream in side]
+    return tuple(out)

@@ -1,0 +1,145 @@
+"""The sequence in which a step's workers take its tiles, as closed forms (paper section 3.1: tile order).
+
+Position `t` of a step's `total` tiles becomes one index per axis. Orders compose, the first outermost:
+`("ring+1", "group 8")` starts at the next rank's rows and walks groups of 8 rows of tiles inside each rank's part.
+"""
+
+from __future__ import annotations
+
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.plan import RANK, RANKS, GridAxis, part
+
+Lets = list[tuple[str, Formula]]
+
+
+def parse(names: tuple[str, ...]) -> tuple[int | None, int, bool]:
+    """(shift of the ring or None, group or 0, column-major).
+
+    Raises:
+        TilelinkError: TL310, a word that is no order.
+    """
+    ring: int | None = None
+    group, column = 0, False
+    for name in names:
+        words = name.split()
+        if words[0] == "ring" and len(words) == 1:
+            ring = 0
+        elif words[0].startswith("ring+") and words[0][5:].isdigit():
+            ring = int(words[0][5:])
+        elif words[0] == "group" and len(words) == 2 and words[1].isdigit() and int(words[1]) > 0:
+            group = int(words[1])
+        elif words == ["column"]:
+            column = True
+        elif words != ["row"]:
+            raise TilelinkError(
+                "TL310",
+                f"`{name}` is no tile order",
+                why="orders are row, column, `group N`, ring and ring+N; they compose, the first outermost",
+                hint='write for example order=("ring+1", "group 8")',
+            )
+    return ring, group, column
+
+
+def decode(grid: tuple[GridAxis, ...], names: tuple[str, ...]) -> tuple[tuple[tuple[str, Formula], ...], Formula]:
+    """Assignments that turn `t` into `i0`, `i1`, … (one per axis of `grid`), and the number of tiles."""
+    ring, group, column = parse(names)
+    walked = [a for a, axis in enumerate(grid) if axis.kind != "own" and axis.count != F.of(1)]
+    lets: Lets = [(f"i{a}", RANK if axis.kind == "own" else F.of(0)) for a, axis in enumerate(grid) if a not in walked]
+    total: Formula = F.of(1)
+    for a in walked:
+        total = total * grid[a].count
+    if not walked:
+        return tuple(lets), total
+    # Two inner axes may be grouped; everything before them is outermost, in row order.
+    inner = walked[-2:]
+    position: Formula = Sym("t")
+    for k, a in enumerate(walked[:-2]):
+        behind: Formula = F.of(1)
+        for b in walked[k + 1 :]:
+            behind = behind * grid[b].count
+        lets.append((f"i{a}", _rotate(position // behind, grid[a], ring) if ring is not None else position // behind))
+        position = position % behind
+        ring = None if _ringed(grid[a]) else ring
+    if len(inner) == 1:
+        lets.append((f"i{inner[0]}", _rotate(position, grid[inner[0]], ring) if ring is not None else position))
+        return tuple(lets), total
+    lets += _plane(position, grid, inner[0], inner[1], ring, group, column)
+    return tuple(lets), total
+
+
+def _ringed(axis: GridAxis) -> bool:
+    return axis.ring is not None or axis.dim == "R"
+
+
+def _start(axis: GridAxis, shift: int) -> Formula:
+    """The first tile of the part of rank `rank + shift`; 0 where that rank holds nothing."""
+    rank = (RANK + shift) % RANKS if shift else RANK
+    if axis.kind == "unit":
+        return rank
+    if axis.kind == "cut":
+        return F.minimum(rank * axis.per, axis.count) % F.maximum(axis.count, 1)
+    length = axis.ring if axis.ring is not None else part(axis.size)
+    return F.minimum(F.cdiv(rank * length, axis.step), axis.count) % F.maximum(axis.count, 1)
+
+
+def _rotate(index: Formula, axis: GridAxis, shift: int) -> Formula:
+    if not _ringed(axis) or axis.kind == "mine":
+        return index
+    return (index + _start(axis, shift)) % axis.count
+
+
+def _plane(
+    position: Formula, grid: tuple[GridAxis, ...], a: int, b: int, ring: int | None, group: int, column: bool
+) -> Lets:
+    """Two axes: rotated along the ring, then row, column or grouped."""
+    first, second = grid[a], grid[b]
+    if ring is not None and not _ringed(first) and _ringed(second):
+        return _plane(position, grid, b, a, ring, group, not column)
+    rows, columns = first.count, second.count
+    if ring is not None and first.kind == "cut":
+        return _ring_of_parts(position, first, a, b, columns, ring, group, column)
+    if not group:
+        row, col = (position % rows, position // rows) if column else (position // columns, position % columns)
+        lets = [(f"i{a}", row), (f"i{b}", col)]
+    else:
+        lets = _grouped(position, rows, columns, group, a, b)
+    if ring is not None and _ringed(first):
+        name, value = lets[-2]
+        lets[-2] = (name, _rotate(value, first, ring))
+    return lets
+
+
+def _grouped(position: Formula, rows: Formula, columns: Formula, group: int, a: int, b: int) -> Lets:
+    block = columns * group
+    top = Sym("group_top")
+    height = Sym("group_rows")
+    return [
+        ("group_top", position // block * group),
+        ("group_rows", F.minimum(rows - top, group)),
+        (f"i{a}", top + position % block % height),
+        (f"i{b}", position % block // height),
+    ]
+
+
+def _ring_of_parts(
+    position: Formula, first: GridAxis, a: int, b: int, columns: Formula, ring: int, group: int, column: bool
+) -> Lets:
+    """The parts in ring order, each whole before the next: what a proof by ring distance needs."""
+    turned = Sym("turned")
+    block = first.per * columns
+    lets: Lets = [
+        ("turned", (position + _start(first, ring) * columns) % (first.count * columns)),
+        ("part_top", turned // block * first.per),
+    ]
+    within = turned % block
+    rows = F.minimum(first.per, first.count - Sym("part_top"))
+    if group:
+        inner = _grouped(within, rows, columns, group, a, b)
+    elif column:
+        inner = [(f"i{a}", within % rows), (f"i{b}", within // rows)]
+    else:
+        inner = [(f"i{a}", within // columns), (f"i{b}", within % columns)]
+    name, value = inner[-2]
+    return lets + inner[:-2] + [(name, Sym("part_top") + value), inner[-1]]

@@ -1,0 +1,190 @@
+"""Where each step runs: the schedule's entries, and what a step gets that the schedule does not name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir.program import Let, Tiles
+from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.topology import Topology
+from tilelink.ir.wiring import Step, Wiring
+from tilelink.mapping.orders import parse
+from tilelink.mapping.views import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A step and its placement; `into` is the step whose workers run it, itself unless fused."""
+
+    step: Step
+    placement: Placement
+
+    @property
+    def tile(self) -> dict[str, int]:
+        return dict(self.placement.tile) if not isinstance(self.placement, Fused) else {}
+
+
+def place(wiring: Wiring, topology: Topology, schedule: Schedule) -> tuple[Placed, ...]:
+    """Every step with a placement that it can have.
+
+    Raises:
+        TilelinkError: TL311 the schedule names no step of the operator, TL312 a step cannot be placed so,
+            TL313 more SMs than the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension.
+    """
+    paths = [s.path for s in wiring.steps]
+    for path, _ in schedule.entries:
+        if path not in paths:
+            raise TilelinkError(
+                "TL311",
+                f"the schedule places `{path}`, which is not a step of `{wiring.name}`",
+                loc=wiring.loc,
+                why=f"its steps are {', '.join(paths)}",
+                hint="name one of them",
+            )
+    placed = tuple(Placed(s, schedule.get(s.path) or default(s, wiring, topology)) for s in wiring.steps)
+    for p in placed:
+        _check(p, wiring, topology)
+    return placed
+
+
+def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
+    """What the operator gets without a schedule: movements on copy engines where there are any, matmuls in large tiles."""
+    program = step.program
+    if program.movement is not None:
+        if program.movement.pinned or (topology.world == "peer" and not _before_fusable(step, wiring)):
+            return CopyEngine(order=("ring",), push=True if not program.movement.pinned else None)
+        return Sms(count=2, tile=_leading(step, 128), order=("ring",))
+    dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
+    loops = [_loop_dim(step, op) for op in walk(program.body) if isinstance(op, Tiles)]
+    inner = [d for d in loops if d is not None and d not in dims]
+    if not any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(program.body)):
+        tile = {d: 16 for d in dims[:-1]} | {d: 512 for d in dims[-1:]} | {d: 64 for d in inner}
+        return Sms(tile=tuple(tile.items()), order=("row",))
+    small = topology.world == "simulated"
+    tile = {d: 64 if small else 128 for d in dims[:-1]} | {d: 64 if small else 256 for d in dims[-1:]}
+    tile |= {d: 64 for d in inner}
+    return Sms(tile=tuple(tile.items()), order=("ring", "group 8"), warps=8, stages=3)
+
+
+def _before_fusable(step: Step, wiring: Wiring) -> bool:
+    """A movement of what a step of this operator computes: by default it stays on SMs."""
+    assert step.program.movement is not None
+    source = step.binding(step.program.movement.source).tensor
+    return wiring.tensor(source).origin == "program"
+
+
+def _leading(step: Step, size: int) -> tuple[tuple[str, int], ...]:
+    """Tile the first dimension that is neither walked singly nor part of `...`."""
+    for axis in step.program.param(step.program.domain).shape.axes:
+        if not axis.unit:
+            return ((axis.name, size),)
+    return ()
+
+
+def _loop_dim(step: Step, op: Tiles) -> str | None:
+    axis = step.binding(op.param).view[op.axis]
+    return None if axis.unit else axis.dim
+
+
+def _refuse(p: Placed, reason: str, hint: str) -> TilelinkError:
+    return TilelinkError(
+        "TL312",
+        f"`{p.step.path}` cannot be placed as {type(p.placement).__name__.lower()}",
+        loc=p.step.program.loc,
+        why=reason,
+        hint=hint,
+        notes=(Note("the step", p.step.loc),),
+    )
+
+
+def _check(p: Placed, wiring: Wiring, topology: Topology) -> None:
+    movement, placement = p.step.program.movement, p.placement
+    if isinstance(placement, CopyEngine) and movement is None:
+        raise _refuse(
+            p,
+            "a copy engine only moves: a program that also computes is no movement",
+            "place it on SMs, or split the movement into a program of its own",
+        )
+    if isinstance(placement, (Sms, Fused)) and movement is not None and movement.pinned:
+        raise _refuse(p, "the `rank_*` primitives pin a program to a copy engine", "use tilelink.copy_engine(…)")
+    if isinstance(placement, Library):
+        raise _refuse(p, "a library function per tile is not implemented for this step", "place it on SMs")
+    if isinstance(placement, Fused):
+        _check_fused(p, wiring)
+        return
+    if isinstance(placement, Sms):
+        parse(placement.order)
+        if placement.push is not None and movement is None:
+            raise _refuse(p, "only a movement has a direction", "leave `push` out")
+        if placement.count is not None and placement.count > topology.device.sms:
+            raise TilelinkError(
+                "TL313",
+                f"`{p.step.path}` asks for {placement.count} SMs and the device has {topology.device.sms}",
+                loc=p.step.loc,
+                why="workers that wait must all be resident at once",
+                hint=f"ask for at most {topology.device.sms}, fewer if another step shares the kernel",
+            )
+    _check_tiles(p)
+
+
+def _check_tiles(p: Placed) -> None:
+    known = {a.dim for b in p.step.bindings for a in b.view}
+    for dim, size in p.tile.items():
+        if dim not in known:
+            raise TilelinkError(
+                "TL315",
+                f"the schedule tiles `{dim}`, which `{p.step.path}` does not have",
+                loc=p.step.program.loc,
+                why=f"its dimensions are {', '.join(sorted(d for d in known if not d.startswith('_')))}",
+                hint="name one of them",
+            )
+        if p.step.program.movement is None and size & (size - 1):
+            raise TilelinkError(
+                "TL314",
+                f"a tile of {size} along `{dim}` of `{p.step.path}` is not a power of two",
+                loc=p.step.program.loc,
+                why="the shape of a Triton block is made of powers of two",
+                hint=f"use {1 << (size.bit_length() - 1)} or {1 << size.bit_length()}",
+            )
+
+
+def _check_fused(p: Placed, wiring: Wiring) -> None:
+    assert isinstance(p.placement, Fused)
+    if p.placement.into not in [s.path for s in wiring.steps]:
+        raise TilelinkError(
+            "TL311",
+            f"`{p.step.path}` is to be fused into `{p.placement.into}`, which is not a step of `{wiring.name}`",
+            loc=wiring.loc,
+            why=f"its steps are {', '.join(s.path for s in wiring.steps)}",
+            hint="name one of them",
+        )
+
+
+def hosts(placed: tuple[Placed, ...]) -> dict[str, str]:
+    """Path -> path of the step in whose workers it runs, chains of fusions followed."""
+    into = {p.step.path: p.placement.into for p in placed if isinstance(p.placement, Fused)}
+    out: dict[str, str] = {}
+    for p in placed:
+        at = p.step.path
+        for _ in placed:
+            at = into.get(at, at)
+        out[p.step.path] = at
+    return out
+
+
+def directed(p: Placed) -> tuple[str, bool]:
+    """(domain parameter, push) of a movement as scheduled."""
+    movement = p.step.program.movement
+    assert movement is not None
+    push = not movement.pull
+    if isinstance(p.placement, (Sms, CopyEngine)) and p.placement.push is not None:
+        push = p.placement.push
+    elif isinstance(p.placement, Fused):
+        push = True
+    elif movement.pinned:
+        push = True
+    return (movement.source if push else movement.destination), push
+
+
+__all__ = ["Placed", "default", "directed", "hosts", "place", "replace"]

@@ -1,0 +1,5 @@
+from tilelink.ir.plan import Plan, Verdict
+
+
+def verify(plan: Plan) -> Verdict:
+    return Verdict(True, ())

@@ -1,0 +1,12 @@
+"""Operators written in the public DSL, one file each.
+
+Takes: torch tensors. Gives: overlapped operators with their plain-torch `reference`.
+Knows: `tilelink` and `tilelink.language`, as any user does.
+Never knows: the compiler's rooms.
+"""
+
+from tilelink.ops.ag_gemm import ag_gemm
+from tilelink.ops.gemm_rs import gemm_rs
+from tilelink.ops.gemm_rs_ring import gemm_rs_ring
+
+__all__ = ["ag_gemm", "gemm_rs", "gemm_rs_ring"]

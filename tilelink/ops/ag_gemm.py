@@ -1,0 +1,33 @@
+"""All-gather and matmul, overlapped (arXiv:2503.20313, section 5: tensor-parallel MLP, first half)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+from tilelink.ops.programs import gather, matmul
+
+
+@tilelink.operator("M/R K, K N -> M N")
+def ag_gemm(x: Any, weight: Any) -> Any:
+    """`all_gather(x) @ weight`.
+
+    Args:
+        x: this rank's rows, `[M/R, K]`.
+        weight: this rank's columns of the weight, `[K, N]`, any strides.
+
+    Returns:
+        `[M, N]` in the dtype of `x`, accumulated in fp32.
+    """
+    return matmul(gather(x), weight)
+
+
+@ag_gemm.reference
+def reference(x: Any, weight: Any, *, group: Any = None) -> Any:
+    """The same in plain torch, one after the other."""
+    import torch
+    import torch.distributed as dist
+
+    rows = torch.empty((x.shape[0] * dist.get_world_size(group), x.shape[1]), dtype=x.dtype, device=x.device)
+    dist.all_gather_into_tensor(rows, x.contiguous(), group=group)
+    return rows @ weight

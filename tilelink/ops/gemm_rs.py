@@ -1,0 +1,38 @@
+"""Matmul and reduce-scatter, overlapped (arXiv:2503.20313, section 5: tensor-parallel MLP, second half)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+from tilelink.ops.programs import matmul, reduce, scatter
+
+
+@tilelink.operator("M K/R, K/R N -> M/R N")
+def gemm_rs(x: Any, weight: Any) -> Any:
+    """`reduce_scatter(x @ weight)` over the rows.
+
+    Its forms are schedules: `scatter=tilelink.fused("matmul")` pushes from the epilogue,
+    `scatter=tilelink.copy_engine(M=1024)` pushes finished chunks, `reduce=tilelink.fused("matmul")` adds in the epilogue
+    of own rows.
+
+    Args:
+        x: this rank's columns of the activation, `[M, K/R]`.
+        weight: this rank's rows of the weight, `[K/R, N]`, any strides.
+
+    Returns:
+        this rank's rows of the sum, `[M/R, N]` in the dtype of `x`; partial sums travel in that dtype.
+    """
+    return reduce(scatter(matmul(x, weight)))
+
+
+@gemm_rs.reference
+def reference(x: Any, weight: Any, *, group: Any = None) -> Any:
+    """The same in plain torch, one after the other."""
+    import torch
+    import torch.distributed as dist
+
+    partial = x @ weight
+    rows = torch.empty((x.shape[0] // dist.get_world_size(group), weight.shape[1]), dtype=x.dtype, device=x.device)
+    dist.reduce_scatter_tensor(rows, partial, group=group)
+    return rows

@@ -1,0 +1,56 @@
+"""Tile programs that operators share: three movements and two computations. No rank, flag or address in sight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+import tilelink.language as tl
+
+
+def move(src: Any, dst: Any) -> None:
+    """One tile, to every rank that holds it in `dst`."""
+    tile = tl.tile_id(src)
+    tl.consumer_tile_wait(src, tile)
+    tl.tile_push_data(dst, tile, tl.tile_load(src, tile))
+    tl.producer_tile_notify(dst, tile)
+
+
+scatter = tilelink.program("R/R M ... -> R M/R ...", name="scatter")(move)
+"""Everyone's partial sums to the owners of the rows."""
+
+share = tilelink.program("R/R ... -> R ...", name="share")(move)
+"""Everyone's slice to everyone."""
+
+
+@tilelink.program("M/R ... -> M ...")
+def gather(shard: Any, rows: Any) -> None:
+    """One tile of `rows`, from whoever holds it."""
+    tile = tl.tile_id(rows)
+    tl.consumer_tile_wait(shard, tile)
+    tl.tile_pull_data(rows, tile, source=shard)
+    tl.producer_tile_notify(rows, tile)
+
+
+@tilelink.program("M K, K N -> M N")
+def matmul(rows: Any, weight: Any, out: Any) -> None:
+    """One tile of `out`, accumulated in fp32."""
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, m)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(weight, axis=0):
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+    tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.program("s M N -> M N")
+def reduce(inbox: Any, out: Any) -> None:
+    """One tile of the sum over `s`, in fp32."""
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for s in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (s, m, n))
+        acc += tl.tile_load(inbox, (s, m, n))
+    tl.tile_store(out, (m, n), acc)
+    tl.producer_tile_notify(out, (m, n))

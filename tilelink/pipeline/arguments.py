@@ -1,0 +1,114 @@
+"""From a user's tensors to sizes, layouts and the checks that every rank makes (G14, G15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.frontend import bind_sizes
+from tilelink.ir.plan import Layout
+from tilelink.ir.shape import Signature
+from tilelink.runtime.memory import NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a call's arguments say: global sizes, dtypes, memory layouts, compiled-in constants."""
+
+    sizes: tuple[tuple[str, int], ...]
+    dtypes: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    constants: tuple[tuple[str, Any], ...]
+
+
+def bind(
+    name: str, signature: Signature, tensors: Sequence[Any], given: Mapping[str, Any], ranks: int, loc: Loc
+) -> Bound:
+    """Sizes and layouts of one rank's arguments.
+
+    Args:
+        tensors: one per input of the signature.
+        given: keyword arguments: sizes by dimension name, and the operator's constants.
+
+    Raises:
+        TilelinkError: TL221 wrong number of arguments, TL222 not a tensor, TL223 a dtype that has no kernel,
+            TL224 dtypes that contradict the signature; those of `bind_sizes`.
+    """
+    if len(tensors) != len(signature.inputs):
+        raise TilelinkError(
+            "TL221",
+            f"`{name}` takes {len(signature.inputs)} tensors and got {len(tensors)}",
+            loc=loc,
+            why=f"its signature is `{signature}`",
+            hint="pass one tensor per input, in that order",
+        )
+    for k, t in enumerate(tensors):
+        _check_tensor(name, signature, k, t, loc)
+    dims = {str(a.size) for s in signature.inputs for a in s.axes}
+    sizes = {k: v for k, v in given.items() if k in dims}
+    found = bind_sizes(signature, [tuple(t.shape) for t in tensors], ranks, sizes, loc=loc)
+    return Bound(
+        sizes=tuple(found.items()),
+        dtypes=tuple(NAMES[t.dtype] for t in tensors),
+        layouts=tuple(layout(t) for t in tensors),
+        constants=tuple(sorted((k, v) for k, v in given.items() if k not in dims)),
+    )
+
+
+def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> None:
+    shape = signature.inputs[k]
+    if not isinstance(t, torch.Tensor):
+        raise TilelinkError(
+            "TL222",
+            f"argument {k + 1} of `{name}` is a {type(t).__name__}, not a tensor",
+            loc=loc,
+            why=f"its shape is `{shape}`",
+            hint="pass a torch tensor (in the simulated world also a list with one tensor per rank)",
+        )
+    if t.dtype not in NAMES:
+        raise TilelinkError(
+            "TL223",
+            f"argument {k + 1} of `{name}` has dtype {str(t.dtype).removeprefix('torch.')}",
+            loc=loc,
+            why="tiles hold real numbers and integers of up to 64 bits",
+            hint="convert it",
+        )
+    if shape.dtype is not None and NAMES[t.dtype] != shape.dtype:
+        raise TilelinkError(
+            "TL224",
+            f"argument {k + 1} of `{name}` is {NAMES[t.dtype]} and its signature says {shape.dtype}",
+            loc=loc,
+            why=f"its shape is `{shape}`",
+            hint="convert it, or change the signature",
+        )
+
+
+def layout(t: torch.Tensor) -> Layout:
+    """What a plan may know of the tensor's memory."""
+    unit = next((a for a in reversed(range(t.dim())) if t.stride(a) == 1), None)
+    item = t.element_size()
+    others = [t.stride(a) for a in range(t.dim()) if a != unit and t.shape[a] > 1]
+    aligned = t.data_ptr() % 16 == 0 and all(s * item % 16 == 0 for s in others)
+    return Layout(unit, aligned)
+
+
+def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc: Loc) -> None:
+    """Every tensor lies where the world computes.
+
+    Raises:
+        TilelinkError: TL225.
+    """
+    for k, t in enumerate(tensors):
+        if t.is_cuda != on_gpu:
+            where = "the GPU of its rank" if on_gpu else "the CPU"
+            raise TilelinkError(
+                "TL225",
+                f"argument {k + 1} of `{name}` is on {t.device}",
+                loc=loc,
+                why=f"in this world kernels read tensors on {where}",
+                hint=f"move it to {where}",
+            )

@@ -1,0 +1,89 @@
+"""The process environment: the only module that reads or sets `os.environ`.
+
+Every variable of the project is a function here, so that `help(environment)` lists them all.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilelink.errors import TilelinkError
+
+WORLDS = ("simulated", "peer", "nvshmem")
+
+_NO_MULTICAST = {
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "NCCL_NVLS_ENABLE": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRank:
+    """Where `torchrun` or the like put this process: `0 <= rank < ranks`; `local_rank` counts on this machine."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+
+
+def distributed() -> ProcessRank | None:
+    """RANK, WORLD_SIZE and LOCAL_RANK (0 if unset); None when no launcher has set the first two.
+
+    Raises:
+        TilelinkError: TL400, one of them is no number.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return None
+    return ProcessRank(_integer("RANK"), _integer("WORLD_SIZE"), _integer("LOCAL_RANK", "0"))
+
+
+def cache_root() -> Path | None:
+    """TILELINK_CACHE: where emitted files are kept instead of the user's cache directory."""
+    value = os.environ.get("TILELINK_CACHE")
+    return Path(value).expanduser() if value else None
+
+
+def world() -> str | None:
+    """TILELINK_WORLD: the world to run in instead of the one that would be chosen.
+
+    Raises:
+        TilelinkError: TL400, it names no world.
+    """
+    value = os.environ.get("TILELINK_WORLD")
+    if value and value not in WORLDS:
+        raise TilelinkError(
+            "TL400",
+            f"TILELINK_WORLD is {value!r}, which is no world",
+            why="operators run in one of three worlds",
+            hint=f"set it to one of {', '.join(WORLDS)}, or unset it",
+        )
+    return value or None
+
+
+def debug() -> bool:
+    """TILELINK_DEBUG: anything but an empty string or 0."""
+    return os.environ.get("TILELINK_DEBUG", "0") not in ("", "0")
+
+
+def disable_multicast() -> None:
+    """Turn NVLink multicast off in PyTorch, NVSHMEM and NCCL; to be called before each of them initialises.
+
+    A process that dies with a multicast object bound can leave the GPUs of its host unusable, also for others. So
+    a value set by the user is overwritten.
+    """
+    os.environ.update(_NO_MULTICAST)
+
+
+def _integer(name: str, default: str | None = None) -> int:
+    value = os.environ.get(name, default)
+    if value is None or not value.isdecimal():
+        raise TilelinkError(
+            "TL400",
+            f"{name} is {value!r}, which is no rank or count",
+            why="the launcher tells each process its place by RANK, WORLD_SIZE and LOCAL_RANK",
+            hint="start with torchrun, or set them to non-negative integers",
+        )
+    return int(value)

@@ -1,0 +1,190 @@
+"""Emitted text -> module -> workers that can run at once.
+
+The text is saved to a file because Triton reads the source of a kernel from its file, and so that people can read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import linecache
+import os
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import platformdirs
+import torch
+from filelock import FileLock
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import environment
+
+_loading = threading.Lock()
+
+
+class EmittedLoader(importlib.machinery.SourceFileLoader):
+    """Runs `text`, which `path` holds too: neither a changed file nor stale bytecode can get in between."""
+
+    def __init__(self, name: str, path: Path, text: str) -> None:
+        super().__init__(name, str(path))
+        self.text = text
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.text.encode(), self.path)
+
+
+def load(source_text: str, digest: str, name: str) -> ModuleType:
+    """The module of an emitted file, whose attributes are its kernels.
+
+    Args:
+        source_text: the whole file.
+        digest: letters and digits that identify the text; part of the file's and of the module's name.
+        name: an identifier, for people who look at the cache.
+
+    The same text gives the same module object again, so that what Triton has compiled is kept. Processes that load
+    at the same time share one file.
+
+    Raises:
+        TilelinkError: TL401 not usable as a file name, TL402 the cache belongs to another user, TL403 the cache cannot
+            be written, TL404 two texts have one digest.
+    """
+    if not name.isidentifier() or not (digest.isascii() and digest.isalnum()):
+        raise TilelinkError(
+            "TL401",
+            f"an emitted file cannot be named after {name!r} and {digest!r}",
+            why="the two become a file name and a module name",
+            hint="pass an identifier and a digest of letters and digits",
+        )
+    module_name = f"tilelink_emitted_{name}_{digest}"
+    with _loading:
+        return _loaded(module_name, source_text) or _import(module_name, _saved(f"{name}_{digest}.py", source_text))
+
+
+def cache_directory() -> Path:
+    """The directory of emitted files, made if need be: owned by this user, closed to all others.
+
+    Raises:
+        TilelinkError: TL402, TL403.
+    """
+    directory = (environment.cache_root() or platformdirs.user_cache_path("tilelink")) / "kernels"
+    with _writing(directory):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise TilelinkError(
+                "TL402",
+                f"the cache of emitted files, {directory}, is not a directory of this user",
+                why="what lies there is executed",
+                hint="remove it, or set TILELINK_CACHE to a directory of your own",
+            )
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            directory.chmod(0o700)
+    return directory
+
+
+def resident_workers(compiled: Any) -> int:
+    """How many instances of a kernel can run at once on the current device, if nothing else runs there.
+
+    Args:
+        compiled: what `triton.compile` or a JITFunction's `warmup` gave; it is loaded to the device.
+    """
+    _ = compiled.run  # loads the binary, which is when its function and its registers become known
+    multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    if torch.version.hip:
+        return multiprocessors  # one each is certain, since it could be loaded
+    from tilelink.runtime.peer import driver  # here: the simulated world loads kernels too, and has no driver
+
+    metadata = compiled.metadata
+    threads = metadata.num_warps * metadata.target.warp_size
+    return multiprocessors * driver.blocks_per_multiprocessor(compiled.function, threads, metadata.shared)
+
+
+def require_resident(compiled: Any, workers: int) -> None:
+    """Refuse a launch of workers that wait for one another but cannot all run at once.
+
+    Raises:
+        TilelinkError: TL405.
+    """
+    resident = resident_workers(compiled)
+    if workers > resident:
+        raise TilelinkError(
+            "TL405",
+            f"kernel {compiled.name} needs {workers} workers at once, and this device runs {resident}",
+            why="a worker that waits for one that has not started waits for ever",
+            hint="ask for fewer SMs, or for smaller tiles, fewer stages or fewer warps",
+        )
+
+
+def _loaded(module_name: str, text: str) -> ModuleType | None:
+    module = sys.modules.get(module_name)
+    if module is None:
+        return None
+    if not isinstance(module.__loader__, EmittedLoader) or module.__loader__.text != text:
+        raise TilelinkError(
+            "TL404",
+            f"module {module_name} is already loaded from another text",
+            why="one digest stands for one text",
+            hint="report this: the digest must cover everything that the text depends on",
+        )
+    return module
+
+
+def _import(module_name: str, saved: tuple[Path, str]) -> ModuleType:
+    path, text = saved
+    spec = importlib.util.spec_from_loader(module_name, EmittedLoader(module_name, path, text))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    linecache.checkcache(str(path))
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def _saved(file_name: str, text: str) -> tuple[Path, str]:
+    path = cache_directory() / file_name
+    with _writing(path):
+        if not _holds(path, text):
+            with FileLock(path.with_suffix(".lock"), timeout=60):
+                if not _holds(path, text):
+                    _replace(path, text)
+    return path, text
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode()
+
+
+def _replace(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # filelock's Timeout is one
+        raise TilelinkError(
+            "TL403",
+            f"the cache of emitted files cannot be written: {path}: {error.strerror or error}",
+            why="Triton reads the source of a kernel from its file",
+            hint="set TILELINK_CACHE to a directory that you can write",
+        ) from error

@@ -1,0 +1,136 @@
+"""Workspaces: an operator's slots, words and counters, per world and capacity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Buffer, Plan
+from tilelink.runtime.world import Arena, World
+
+DTYPES: dict[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+}
+NAMES: dict[torch.dtype, str] = {v: k for k, v in DTYPES.items()}
+ALIGN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named piece of memory: bytes, and whether peers reach it."""
+
+    name: str
+    nbytes: int
+    symmetric: bool
+
+
+def regions(plan: Plan) -> tuple[Region, ...]:
+    """Everything a call needs beyond its arguments and results, for the plan's sizes; the same on every rank."""
+    ranks = plan.topology.ranks
+    slots = plan.schedule.slots
+    out = [
+        Region("entered", 8 * ranks, True),
+        Region("ready", 8 * ranks, True),
+        Region("epoch", 8, False),
+        Region("last", 8 * slots, False),
+    ]
+    for b in plan.buffers:
+        if b.space in ("device", "symmetric") or b.staged:
+            nbytes = largest(plan, b) * DTYPES[b.dtype].itemsize
+            symmetric = b.space == "symmetric" or b.staged
+            out += [Region(f"{b.tensor}/{s}", nbytes, symmetric) for s in range(b.slots)]
+    for c in plan.channels:
+        words = max(1, int(F.evaluate(c.words, plan.env(0)))) * 8
+        for s in range(slots):
+            out.append(Region(f"{c.name}.words/{s}", words, c.scope == "sys"))
+            out.append(Region(f"{c.name}.due/{s}", words, False))
+            if c.bells:
+                out.append(Region(f"{c.name}.bells/{s}", words, False))
+    return tuple(out)
+
+
+def largest(plan: Plan, buffer: Buffer) -> int:
+    """Elements of a buffer on the rank that needs most: all ranks allocate as many."""
+    return max(1, *(math.prod(extents(plan, buffer, r)) for r in (0, plan.topology.ranks - 1)))
+
+
+def extents(plan: Plan, buffer: Buffer, rank: int) -> tuple[int, ...]:
+    return tuple(int(F.evaluate(e, plan.env(rank))) for e in buffer.extents)
+
+
+def _aligned(n: int) -> int:
+    return -(-max(n, 1) // ALIGN) * ALIGN
+
+
+@dataclass(slots=True)
+class Workspace:
+    """Memory that outlives a call. Growing it is collective and happens only when sizes exceed its capacity.
+
+    Attributes:
+        calls: calls made since it was allocated; chooses the slot.
+        heard: whether in the last call this rank heard from every rank, so that the next may drop its credits.
+    """
+
+    world: World
+    capacity: dict[str, Region]
+    arena: Arena
+    device: torch.Tensor
+    offsets: dict[str, int]
+    calls: int = 0
+    heard: bool = False
+    closed: bool = False
+    cache: dict[object, object] = field(default_factory=dict[object, object])
+
+    @staticmethod
+    def allocate(world: World, wanted: tuple[Region, ...]) -> Workspace:
+        """Collective."""
+        offsets: dict[str, int] = {}
+        total = {True: 0, False: 0}
+        for r in wanted:
+            offsets[r.name] = total[r.symmetric]
+            total[r.symmetric] += _aligned(r.nbytes)
+        arena = world.arena(max(total[True], ALIGN))
+        device = world.zeros(max(total[False], ALIGN), torch.uint8)
+        return Workspace(world, {r.name: r for r in wanted}, arena, device, offsets)
+
+    def fits(self, wanted: tuple[Region, ...]) -> bool:
+        return all(
+            r.name in self.capacity and self.capacity[r.name].nbytes >= r.nbytes
+            and self.capacity[r.name].symmetric == r.symmetric
+            for r in wanted
+        )
+
+    def grown(self, wanted: tuple[Region, ...]) -> tuple[Region, ...]:
+        """The union of what there is and what is wanted."""
+        both = dict(self.capacity)
+        for r in wanted:
+            known = both.get(r.name)
+            both[r.name] = r if known is None or known.nbytes < r.nbytes else known
+        return tuple(both.values())
+
+    def view(self, name: str, dtype: torch.dtype, count: int, pe: int | None = None) -> torch.Tensor:
+        """`count` elements of a region, on this rank or on rank `pe`."""
+        region = self.capacity[name]
+        start = self.offsets[name]
+        base = self.device if not region.symmetric else self.arena.local if pe is None else self.arena.peer(pe)
+        return base[start : start + count * dtype.itemsize].view(dtype)
+
+    def close(self) -> None:
+        """Free the memory. Collective; harmless when repeated."""
+        if not self.closed:
+            self.closed = True
+            self.cache.clear()
+            self.arena.free()

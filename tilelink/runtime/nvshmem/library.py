@@ -1,0 +1,138 @@
+"""NVSHMEM itself: found, started over a process group, linked with kernels.
+
+A process has one NVSHMEM, so the ranks of one process group are its PEs, for good. nvshmem4py is an optional package
+and is imported when first needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import environment
+
+EXTERN_LIBRARY = "libnvshmem_device"
+"""The name under which kernels ask for the device library."""
+
+_DEVICE_STATE = "nvshmemi_device_state_d"
+"""The variable by which a module that uses NVSHMEM finds its heap."""
+
+
+@functools.cache
+def core() -> ModuleType:
+    """nvshmem4py's `nvshmem.core`.
+
+    Raises:
+        TilelinkError: TL440, not installed.
+    """
+    return _module("nvshmem.core")
+
+
+@functools.cache
+def bindings() -> ModuleType:
+    """nvshmem4py's `nvshmem.bindings`: NVSHMEM's C functions without their prefix, on addresses.
+
+    Raises:
+        TilelinkError: TL440, not installed.
+    """
+    return _module("nvshmem.bindings")
+
+
+def device_bitcode() -> Path:
+    """The device library as LLVM bitcode, of the NVSHMEM package that nvshmem4py brings.
+
+    Raises:
+        TilelinkError: TL441, not there.
+    """
+    spec = importlib.util.find_spec("nvidia.nvshmem") if importlib.util.find_spec("nvidia") else None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder) / "lib" / f"{EXTERN_LIBRARY}.bc"
+        if path.is_file():
+            return path
+    raise TilelinkError(
+        "TL441",
+        f"{EXTERN_LIBRARY}.bc is not installed",
+        why="kernels of the world nvshmem are linked with it",
+        hint="install nvidia-nvshmem-cu13 (cu12 for CUDA 12), in the version that this PyTorch asks for",
+    )
+
+
+def start(rank: int, ranks: int, device: torch.device, agree: Callable[[Any], list[Any]]) -> None:
+    """Collective: start NVSHMEM with this rank as its PE, or find it started so.
+
+    Args:
+        agree: gives every rank's value on every rank, by rank.
+
+    Raises:
+        TilelinkError: TL440, TL442 the process is another PE already.
+    """
+    environment.disable_multicast()
+    nvshmem = core()
+    empty = nvshmem.get_unique_id(empty=True)  # loads the host library, which the status needs
+    if _started(nvshmem):
+        _require_same(nvshmem, rank, ranks)
+        return
+    unique_id = agree(nvshmem.get_unique_id() if rank == 0 else empty)[0]
+    device_of_pe = importlib.import_module("cuda.core").Device(device.index)
+    device_of_pe.set_current()
+    nvshmem.init(device=device_of_pe, uid=unique_id, rank=rank, nranks=ranks, initializer_method="uid")
+
+
+def stop() -> None:
+    """Collective: end NVSHMEM; it cannot be started again safely."""
+    if _started(core()):
+        core().finalize()
+
+
+def prepare(compiled: Any) -> None:
+    """Give a loaded kernel the heap's address; nothing to do if it makes no call of the device library.
+
+    Raises:
+        TilelinkError: TL443, NVSHMEM refuses the kernel.
+    """
+    if _DEVICE_STATE not in compiled.asm["ptx"]:
+        return
+    status = bindings().cumodule_init(compiled.module)
+    if status:
+        raise TilelinkError(
+            "TL443",
+            f"NVSHMEM refuses the kernel {compiled.name} (status {status})",
+            why="its device library must be of the same version as the host library",
+            hint="keep one version of nvidia-nvshmem-cu13 installed, the one that this PyTorch asks for",
+        )
+
+
+def _started(nvshmem: ModuleType) -> bool:
+    status = nvshmem.InitStatus
+    return nvshmem.init_status() in (status.STATUS_IS_INITIALIZED, status.STATUS_LIMITED_MPG, status.STATUS_FULL_MPG)
+
+
+def _require_same(nvshmem: ModuleType, rank: int, ranks: int) -> None:
+    pe, pes = nvshmem.my_pe(), nvshmem.n_pes()
+    if (pe, pes) != (rank, ranks):
+        raise TilelinkError(
+            "TL442",
+            f"this process is PE {pe} of {pes} already, and cannot become rank {rank} of {ranks}",
+            why="a process has one NVSHMEM, whose PEs are the ranks of one process group",
+            hint="use one process group for all operators, or the world peer for subgroups",
+        )
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise TilelinkError(
+            "TL440",
+            f"nvshmem4py cannot be imported: {error}",
+            why="the world nvshmem allocates and starts through it",
+            hint="install tilelink-triton[nvshmem], or use TILELINK_WORLD=peer on one host",
+        ) from error

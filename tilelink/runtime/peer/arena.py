@@ -1,0 +1,86 @@
+"""Arenas: symmetric memory as operators use it, and which of them holds a tensor."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime.peer.heap import SymmetricBlock
+
+
+class Arena:
+    """`runtime.world.Arena` on GPUs.
+
+    Args:
+        block: zeroed on every rank.
+        rank: this rank, which is its PE.
+        settle: collective; called once before the memory is given back, and returns when no rank uses it any more.
+    """
+
+    def __init__(self, block: SymmetricBlock, rank: int, settle: Callable[[Arena], None]) -> None:
+        self.local = block.local
+        context = [rank, len(block.bases), *block.bases]
+        self.context = torch.tensor(context, dtype=torch.int64, device=block.local.device)
+        self._peers = block.peers
+        self._release: Callable[[], None] | None = block.release
+        self._settle = settle
+
+    def peer(self, pe: int) -> torch.Tensor:
+        """The instance of rank `pe` as a uint8 tensor that streams can copy to and from, until `free`."""
+        return self._peers[pe]
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the first byte of a tensor lies here."""
+        return 0 <= tensor.data_ptr() - self.local.data_ptr() < self.local.numel()
+
+    def instance(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
+        """Rank `pe`'s instance of a contiguous tensor that lies here: flat, in its dtype."""
+        start = tensor.data_ptr() - self.local.data_ptr()
+        return self._peers[pe][start : start + tensor.numel() * tensor.element_size()].view(tensor.dtype)
+
+    def free(self) -> None:
+        """Collective. Tensors made of the arena are dangling afterwards; to free again does nothing."""
+        release, self._release = self._release, None
+        if release is None:
+            return
+        self._settle(self)
+        self._peers = ()
+        self.context = self.local = torch.empty(0, dtype=torch.uint8, device=self.context.device)
+        release()
+
+
+class Arenas:
+    """The arenas of one rank that are not freed, by address."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._arenas: list[Arena] = []
+
+    def add(self, arena: Arena) -> None:
+        start = arena.local.data_ptr()
+        at = bisect.bisect_left(self._starts, start)
+        self._starts.insert(at, start)
+        self._arenas.insert(at, arena)
+
+    def remove(self, arena: Arena) -> None:
+        at = self._arenas.index(arena)
+        del self._starts[at], self._arenas[at]
+
+    def holding(self, tensor: torch.Tensor) -> Arena:
+        """The arena that the tensor lies in.
+
+        Raises:
+            TilelinkError: TL439, it lies in none.
+        """
+        at = bisect.bisect_right(self._starts, tensor.data_ptr()) - 1
+        if at < 0 or not self._arenas[at].holds(tensor):
+            raise TilelinkError(
+                "TL439",
+                f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} is not in symmetric memory",
+                why="peers reach a tensor in place only where every rank has one of the same size",
+                hint="allocate it with tilelink.empty, or let the operator stage it",
+            )
+        return self._arenas[at]

@@ -1,0 +1,117 @@
+"""Starts Triton kernels: arguments by name, refused when its workers cannot all run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import kernels
+from tilelink.runtime.world import Descriptor
+
+
+class Launcher:
+    """Launches on one device.
+
+    Args:
+        device: where every tensor argument must be.
+        options: further compiler options of every kernel, such as `extern_libs`.
+        prepare: called once with each compiled kernel, loaded and not yet started.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        options: Mapping[str, Any] | None = None,
+        prepare: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.device = device
+        self._options = dict(options or {})
+        self._prepare = prepare
+        self._admitted: dict[Any, int] = {}
+        self._unused: dict[tuple[torch.dtype, tuple[int, ...]], TensorDescriptor] = {}
+
+    def launch(
+        self, kernel: Any, workers: int, args: Mapping[str, Any], stream: int, *, warps: int, stages: int
+    ) -> None:
+        """Start `workers` instances of a `triton.jit` function on the CUDA stream with handle `stream`.
+
+        The first launch of each specialisation compiles it; `warmup` finds the later ones in Triton's own cache, and
+        starting what it gives spares a second look at the arguments.
+
+        Raises:
+            TilelinkError: TL405 more workers than can run at once, TL424 arguments and parameters differ, TL425 a
+                tensor is elsewhere, TL426 a tensor has no TMA descriptor.
+        """
+        values = {name: self._value(name, value) for name, value in args.items()}
+        if values.keys() != set(kernel.arg_names):
+            raise _mismatch(kernel.arg_names, values)
+        compiled = kernel.warmup(grid=(workers,), num_warps=warps, num_stages=stages, **self._options, **values)
+        start = compiled[(workers, 1, 1)]  # loads it, which the checks and preparations need
+        if self._admitted.get(compiled, 0) < workers:
+            self._admit(compiled, workers)
+        start(*(values[name] for name in kernel.arg_names), stream=stream)
+
+    def _admit(self, compiled: Any, workers: int) -> None:
+        kernels.require_resident(compiled, workers)
+        if self._prepare is not None and compiled not in self._admitted:
+            self._prepare(compiled)
+        self._admitted[compiled] = workers
+
+    def _value(self, name: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._here(name, value)
+        if isinstance(value, Descriptor):
+            self._here(name, value.tensor)
+            return tensor_descriptor(name, value) if value.tensor.numel() else self._stand_in(name, value)
+        return value
+
+    def _stand_in(self, name: str, value: Descriptor) -> TensorDescriptor:
+        """An empty tensor has no address, and no tile that a kernel would touch: any memory will do."""
+        key = value.tensor.dtype, value.block
+        if key not in self._unused:
+            memory = torch.zeros(value.block, dtype=value.tensor.dtype, device=self.device)
+            self._unused[key] = tensor_descriptor(name, Descriptor(memory, value.block))
+        return self._unused[key]
+
+    def _here(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device != self.device:
+            raise TilelinkError(
+                "TL425",
+                f"argument {name} is on {tensor.device}, and this rank runs on {self.device}",
+                why="kernels see the memory of their own GPU and the symmetric memory of its peers",
+                hint=f"move it: {name}.to({str(self.device)!r})",
+            )
+        return tensor
+
+
+def tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
+    """The TMA descriptor of argument `name`.
+
+    Raises:
+        TilelinkError: TL426.
+    """
+    tensor, block = descriptor.tensor, list(descriptor.block)
+    try:
+        return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
+    except (AssertionError, ValueError, TypeError) as error:
+        raise TilelinkError(
+            "TL426",
+            f"argument {name} has no TMA descriptor: {error}",
+            why="TMA needs the first byte and all rows at multiples of 16 bytes, and a contiguous last axis",
+            hint="make the last axis a multiple of 16 bytes, or load this tensor by pointers",
+        ) from error
+
+
+def _mismatch(parameters: list[str], values: Mapping[str, Any]) -> TilelinkError:
+    missing = ", ".join(name for name in parameters if name not in values) or "none"
+    unknown = ", ".join(sorted(values.keys() - set(parameters))) or "none"
+    return TilelinkError(
+        "TL424",
+        f"a kernel's arguments are not its parameters; missing: {missing}; unknown: {unknown}",
+        why="arguments are passed by name, all of them",
+        hint="emit the file again; if that does not help, report this",
+    )

@@ -1,0 +1,107 @@
+"""Which GPUs there are and whether they reach one another, by what the ranks tell of themselves."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.topology import Device
+from tilelink.runtime.peer import driver
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank runs: the name of its host and the UUID of its GPU."""
+
+    host: str
+    gpu: str
+
+
+def current_device() -> torch.device:
+    """The GPU of this process.
+
+    Raises:
+        TilelinkError: TL432, there is none.
+    """
+    if not torch.cuda.is_available():
+        raise TilelinkError(
+            "TL432",
+            "this process sees no GPU",
+            why="the worlds peer and nvshmem run kernels on GPUs",
+            hint="set TILELINK_WORLD=simulated to run on the CPU",
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def place_of(device: torch.device) -> Place:
+    """This rank's place."""
+    return Place(platform.node(), _uuid(device.index))
+
+
+def describe(device: torch.device) -> Device:
+    """What a plan may know of the GPU."""
+    properties = torch.cuda.get_device_properties(device)
+    return Device(
+        name=properties.name,
+        sms=properties.multi_processor_count,
+        # HIP builds of PyTorch know no larger limit than the ordinary one.
+        shared_bytes=getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block),
+        copy_engines=Device().copy_engines if torch.version.hip else driver.copy_engines(device.index),
+        capability=10 * properties.major + properties.minor,
+    )
+
+
+def require_own_gpus(places: Sequence[Place]) -> None:
+    """Refuse two ranks on one GPU: their kernels wait for one another and may not run at the same time.
+
+    Raises:
+        TilelinkError: TL433.
+    """
+    for rank, place in enumerate(places):
+        first = places.index(place)
+        if first != rank:
+            raise TilelinkError(
+                "TL433",
+                f"ranks {first} and {rank} run on one GPU",
+                why="kernels of two processes take turns on a GPU, and these wait for one another",
+                hint="call torch.cuda.set_device(LOCAL_RANK) before the first operator",
+            )
+
+
+def first_gap(rank: int, device: torch.device, places: Sequence[Place]) -> str | None:
+    """Why this rank's GPU cannot address the memory of some other rank's; None if it can address them all.
+
+    A GPU that this process does not see (CUDA_VISIBLE_DEVICES) cannot be asked about; mapping its memory will tell.
+    """
+    seen = {_uuid(index): index for index in range(torch.cuda.device_count())}
+    for peer, place in enumerate(places):
+        index = seen.get(place.gpu)
+        if place.host != places[rank].host:
+            return f"rank {rank} runs on {places[rank].host} and rank {peer} on {place.host}"
+        if peer != rank and index is not None and not torch.cuda.can_device_access_peer(device.index, index):
+            return f"GPU {device.index} of rank {rank} has no peer access to GPU {index} of rank {peer}"
+    return None
+
+
+def require_no_gap(gaps: Sequence[str | None]) -> None:
+    """Refuse ranks that do not all reach one another; `gaps` is what `first_gap` said on every rank.
+
+    Raises:
+        TilelinkError: TL434.
+    """
+    for gap in gaps:
+        if gap is not None:
+            raise TilelinkError(
+                "TL434",
+                f"GPUs cannot address one another's memory: {gap}",
+                why="in the world peer every rank loads from and stores to every other",
+                hint="set TILELINK_WORLD=nvshmem, or choose ranks whose GPUs are linked",
+            )
+
+
+def _uuid(index: int) -> str:
+    return str(torch.cuda.get_device_properties(index).uuid)

@@ -1,0 +1,101 @@
+"""CUDA streams as `runtime.world.Stream`: launches, copy engines, bells, events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime.peer import driver
+from tilelink.runtime.peer.launch import Launcher
+from tilelink.runtime.peer.pieces import pieces
+
+_HIGH_PRIORITY = -1
+
+
+class CudaStream:
+    """One CUDA stream of this rank; all methods are asynchronous and legal under CUDA-graph capture.
+
+    Kernels must have been launched once before capture, because that compiles and loads them.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream, launcher: Launcher) -> None:
+        self.stream = stream
+        self._launcher = launcher
+
+    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+        """Start `workers` instances of a `triton.jit` kernel; raises as `Launcher.launch` does."""
+        self._launcher.launch(kernel, workers, args, self.stream.cuda_stream, warps=warps, stages=stages)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy bytes by a copy engine; either side may be a peer's memory.
+
+        Raises:
+            TilelinkError: TL423 not of one shape and dtype with contiguous rows, TL427 not on a GPU.
+        """
+        for tensor in (target, source):
+            if not tensor.is_cuda:
+                raise TilelinkError(
+                    "TL427",
+                    f"a tensor on {tensor.device} cannot be copied in this world",
+                    why="copies go between the memories of GPUs",
+                    hint="move it to this rank's GPU first",
+                )
+        if torch.version.hip:
+            with torch.cuda.stream(self.stream):
+                target.copy_(source, non_blocking=True)
+        else:
+            self._copy_pieces(target, source)
+
+    def wait_bell(self, bell: torch.Tensor) -> None:
+        """Block the stream until the one-element int64 `bell` is 1, then set it back to 0.
+
+        The stream looks at the low half only, which is the whole of the values 0 and 1. A stream that waits can hold up
+        others that share its hardware queue, so enqueue whatever rings the bell first where both are known.
+
+        Raises:
+            TilelinkError: TL420 on HIP, TL428 `bell` is none.
+        """
+        if bell.dtype != torch.int64 or bell.numel() != 1 or not bell.is_cuda:
+            raise TilelinkError(
+                "TL428",
+                f"{bell.dtype} of shape {tuple(bell.shape)} on {bell.device} is no bell",
+                why="a bell is one int64 in the memory of this rank's GPU",
+                hint="pass one word of the arena",
+            )
+        driver.wait_value(bell.data_ptr(), 1, self.stream.cuda_stream)
+        driver.write_value(bell.data_ptr(), 0, self.stream.cuda_stream)
+
+    def record(self) -> torch.cuda.Event:
+        """A point after everything enqueued so far."""
+        event = torch.cuda.Event()
+        event.record(self.stream)
+        return event
+
+    def wait(self, event: Any) -> None:
+        """Let what is enqueued from now on begin after `event`, which some CudaStream recorded."""
+        self.stream.wait_event(event)
+
+    def _copy_pieces(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        stream = self.stream.cuda_stream
+        for piece in pieces(target, source):
+            to, start = target.data_ptr() + piece.target, source.data_ptr() + piece.source
+            if piece.rows == 1:
+                driver.copy_bytes(to, start, piece.width, stream)
+            else:
+                driver.copy_rows(to, piece.target_pitch, start, piece.source_pitch, piece.width, piece.rows, stream)
+
+
+class SideStreams:
+    """Streams beside the caller's, made when first asked for and then kept; they go first where hardware can choose."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._streams: dict[int, torch.cuda.Stream] = {}
+
+    def __getitem__(self, index: int) -> torch.cuda.Stream:
+        if index not in self._streams:
+            self._streams[index] = torch.cuda.Stream(self._device, priority=_HIGH_PRIORITY)
+        return self._streams[index]

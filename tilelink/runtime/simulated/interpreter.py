@@ -1,0 +1,277 @@
+"""Runs Triton functions in Triton's own interpreter: with `accesses`, all that depends on Triton's version.
+
+The emitted file is not changed, not imported a second time and not compiled: while a run lasts, calling a `triton.jit`
+function executes its source with the interpreter's language, and the builder's memory operations go to the machine.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import triton.language as tl
+from triton.runtime import interpreter as stock
+from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilelink.runtime.simulated.accesses import Accesses
+from tilelink.runtime.simulated.arithmetic import Arithmetic
+from tilelink.runtime.simulated.machine import Machine
+from tilelink.runtime.simulated.numerics import is_narrow, narrow, widen
+from tilelink.runtime.world import Descriptor
+
+ACCESSES = (
+    "create_atomic_cas",
+    "create_atomic_rmw",
+    "create_barrier",
+    "create_descriptor_load",
+    "create_descriptor_store",
+    "create_extern_elementwise",
+    "create_get_num_programs",
+    "create_get_program_id",
+    "create_inline_asm",
+    "create_load",
+    "create_masked_load",
+    "create_masked_store",
+    "create_store",
+)
+ARITHMETIC = (
+    "binary_op",
+    "cast_impl",
+    "create_dot",
+    "create_erf",
+    "create_fma",
+    "create_fp_to_fp",
+    "ternary_op",
+    "unary_op",
+)
+"""Builder methods that are replaced. A Triton without one of them is not supported: a test says which."""
+
+NEWER_ACCESSES = ("create_atomic_load", "create_atomic_poll", "create_atomic_store")
+"""Since 3.9; Triton's own poll would spin for ever."""
+
+OLDER_ARITHMETIC = ("get_bf16",)
+"""Missing in 3.6."""
+
+WAITS = ("signal_wait_until", "local_wait_until")
+"""Functions `(word, cmp, value)` that poll: knowing the condition gives better reports and clocks."""
+
+_CMP_EQ = 0
+
+
+class _Rewriter(stock.FunctionRewriter):
+    """Stock, but executed in a copy of the module's names: the emitted module stays as it is."""
+
+    names: dict[str, Any]
+
+    def _compile_and_exec(self, transformed_ast: Any) -> Callable[..., Any]:
+        code = compile(transformed_ast, filename=self.filename, mode="exec")
+        cells = zip(self.fn.__code__.co_freevars, self.fn.__closure__ or (), strict=True)
+        # The closure of a function that is not at the top of its module becomes global names of the copy.
+        scope = {**self.names, **{name: cell.cell_contents for name, cell in cells}} if self.fn.__closure__ else self.names
+        made: dict[str, Any] = {}
+        exec(code, scope, made)
+        return made[self.fn.__name__]
+
+
+class Interpreter:
+    """Executes Triton functions for the agents of one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._functions: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._names: dict[int, dict[str, Any]] = {}
+        self._scope = stock._LangPatchScope()
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """Triton's language means the interpreter's, for the whole process, while this lasts."""
+        builder = stock.interpreter_builder
+        if "create_load" in vars(builder):
+            raise RuntimeError("a simulation is running in this process: one at a time, and not inside one another")
+        options = builder.options
+        installed: list[str] = []
+        try:
+            for owner, names in self._replacements():
+                for name in names:
+                    setattr(builder, name, getattr(owner, name))
+                    installed.append(name)
+            # Overflow checks cost seven times the addition they check.
+            builder.options = stock.InterpreterOptions(sanitize_overflow=False)
+            self._patch_language()
+            yield
+        finally:
+            self._scope.restore()
+            for name in installed:
+                delattr(builder, name)
+            builder.options = options
+
+    def function(self, jit: JITFunction) -> Callable[..., Any]:
+        """The Python function that executes `jit`."""
+        fn = jit.fn
+        made = self._functions.get(fn)
+        if made is None:
+            made = self._functions[fn] = self._rewrite(fn)
+        return made
+
+    def arguments(self, kernel: JITFunction, args: Mapping[str, Any]) -> dict[str, Any]:
+        """What a launch passes: tensors become pointers, descriptors TMA descriptors, constants stay."""
+        constant = {p.name for p in kernel.params if p.is_constexpr}
+        return {name: value if name in constant else _argument(value) for name, value in args.items()}
+
+    # ------------------------------------------------------------------------------------------------------- rewriting
+    def _rewrite(self, fn: FunctionType) -> Callable[..., Any]:
+        rewriter = _Rewriter(fn)
+        rewriter.names = self._module_names(fn)
+        made = rewriter.rewrite_ast()
+        self.machine.codes.add(made.__code__)
+        return self._waiting(made) if fn.__name__ in WAITS else made
+
+    def _module_names(self, fn: FunctionType) -> dict[str, Any]:
+        """A copy of the names of the function's module, with its own builtins bound to the interpreter."""
+        names = self._names.get(id(fn.__globals__))
+        if names is None:
+            names = {**vars(stock), **fn.__globals__}
+            for name, value in fn.__globals__.items():
+                if tl.core.is_builtin(value) and isinstance(value, FunctionType):
+                    names[name] = _bound(value)
+                elif isinstance(value, ModuleType):
+                    self._patch_extension(value)
+            self._names[id(fn.__globals__)] = names
+        return names
+
+    def _patch_extension(self, module: ModuleType) -> None:
+        """Modules of builtins besides the language itself, such as libdevice."""
+        if module in (tl, tl.core, tl.math) or not module.__name__.startswith("triton.language.extra"):
+            return
+        stock._patch_builtin(module, stock.interpreter_builder, self._scope)
+
+    def _waiting(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """A wait function that tells the machine what it waits for."""
+        signature = inspect.signature(fn)
+
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            address, target = int(given["word"].handle.data.item()), _integer(given["value"])
+            if _integer(given["cmp"]) == _CMP_EQ:
+                self.machine.begin_wait(address, lambda value: value == target, f"= {target}")
+            else:
+                self.machine.begin_wait(address, lambda value: value >= target, f">= {target}")
+            result = fn(*args, **kwargs)
+            self.machine.end_wait()
+            return result
+
+        return wait
+
+    # -------------------------------------------------------------------------------------------------------- patching
+    def _replacements(self) -> list[tuple[object, tuple[str, ...]]]:
+        accesses, arithmetic = Accesses(self.machine), Arithmetic(self.machine)
+        newer = tuple(n for n in NEWER_ACCESSES if hasattr(stock.InterpreterBuilder, n))
+        return [(accesses, ACCESSES + newer), (arithmetic, ARITHMETIC + OLDER_ARITHMETIC)]
+
+    def _patch_language(self) -> None:
+        scope = self._scope
+        for module in (tl, tl.core):
+            stock._patch_builtin(module, stock.interpreter_builder, scope)
+            stock._patch_lang_core(module, scope)
+            scope.set_attr(module, "multiple_of", self._multiple_of)
+        stock._patch_builtin(tl.math, stock.interpreter_builder, scope)
+        stock._patch_builtin(tl.tensor, stock.interpreter_builder, scope)
+        stock._patch_lang_tensor(tl.tensor, scope)
+        stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_builder, scope)
+        # Stock's `int(array)` needs a 0-dimensional array since numpy 2.4.
+        scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
+        for name in ("reduce", "associative_scan"):
+            combine = _wide(getattr(tl, name))
+            scope.set_attr(tl, name, combine)
+            scope.set_attr(tl.core, name, combine)
+        # Stock builds a table of types at every call, a tenth of a run.
+        scope.set_attr(stock, "_get_np_dtype", _by_name(stock._get_np_dtype))
+        functions = self
+
+        def call(jit: JITFunction, *args: Any, **kwargs: Any) -> Any:
+            return functions.function(jit)(*args, **kwargs)
+
+        def bind(jit: JITFunction, instance: Any, owner: Any = None) -> Any:
+            return jit if instance is None else MethodType(jit, instance)
+
+        scope.set_attr(JITFunction, "__call__", call)
+        scope.set_attr(stock.InterpretedFunction, "__call__", call)
+        # `v.sum(0)` is a jit function found on the tensor's class; 3.6 does not bind it.
+        scope.set_attr(JITFunction, "__get__", bind)
+
+    def _multiple_of(self, value: Any, values: Any) -> Any:
+        """Checks the promise: compiled code would access memory wrongly where it is broken."""
+        promised = values.value if isinstance(values, tl.constexpr) else values
+        if isinstance(value, tl.tensor) and value.handle.data.size == 1 and isinstance(promised, int):
+            actual = int(value.handle.data.item())
+            if actual % promised:
+                raise self.machine.diagnostic(
+                    "TL505",
+                    f"tl.multiple_of promises a multiple of {promised}, but the value is {actual}",
+                    hint="align the buffer, or leave the hint out",
+                )
+        return value
+
+
+def _bound(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    """A builtin that some other module defines, called with the interpreter's semantic."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return builtin(*args, **{**kwargs, "_semantic": stock.interpreter_semantic})
+
+    return call
+
+
+def _by_name(slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`slow`, remembered by the type's name: not every Triton type can be hashed."""
+    known: dict[str, Any] = {}
+
+    def find(ty: Any) -> Any:
+        made = known.get(ty.name)
+        if made is None:
+            made = known[ty.name] = slow(ty)
+        return made
+
+    return find
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, Descriptor):
+        return stock._implicit_cvt(TensorDescriptor.from_tensor(value.tensor, list(value.block)))
+    return stock._implicit_cvt(value)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, tl.tensor):
+        return int(value.handle.data.item())
+    return int(value.value if isinstance(value, tl.constexpr) else value)
+
+
+def _wide(combine: Callable[..., Any]) -> Callable[..., Any]:
+    """Reductions and scans of narrow types are computed in float32 and rounded once."""
+
+    def run(input: Any, *args: Any, **kwargs: Any) -> Any:
+        many = isinstance(input, tuple)
+        given = input if many else (input,)
+        if not any(is_narrow(t.dtype.name) for t in given):
+            return combine(input, *args, **kwargs)
+        wide = tuple(_retyped(t, tl.float32, widen) if is_narrow(t.dtype.name) else t for t in given)
+        made = combine(wide if many else wide[0], *args, **kwargs)
+        results = made if many else (made,)
+        back = tuple(
+            _retyped(r, t.dtype, lambda data, _, ty=t.dtype: narrow(data, ty.name)) if is_narrow(t.dtype.name) else r
+            for r, t in zip(results, given, strict=True)
+        )
+        return back if many else back[0]
+
+    return run
+
+
+def _retyped(tensor: Any, ty: Any, convert: Callable[..., Any]) -> Any:
+    data = convert(tensor.handle.data, tensor.dtype.name)
+    block = tl.block_type(ty, list(tensor.shape)) if tensor.type.is_block() else ty
+    return tl.tensor(stock.TensorHandle(data, ty), block)

@@ -1,0 +1,59 @@
+"""Starts a simulated world: every rank's program in one process, one seeded schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilelink.ir.topology import Device
+from tilelink.runtime.simulated.agents import Agent
+from tilelink.runtime.simulated.costs import Costs
+from tilelink.runtime.simulated.interpreter import Interpreter
+from tilelink.runtime.simulated.machine import Machine
+from tilelink.runtime.simulated.observing import Observer
+from tilelink.runtime.simulated.records import Recorder
+from tilelink.runtime.simulated.scheduler import Scheduler, Standstill
+from tilelink.runtime.simulated.standstill import report
+from tilelink.runtime.simulated.world import Meetings, SimulatedWorld
+
+
+def simulate(
+    main: Callable[[SimulatedWorld], Any],
+    ranks: int,
+    *,
+    seed: int = 0,
+    straggler: int | None = None,
+    device: Device = Device(),  # noqa: B008  # frozen
+    costs: Costs = Costs(),  # noqa: B008  # frozen
+    recorder: Recorder | None = None,
+    observer: Observer | None = None,
+) -> list[Any]:
+    """Run `main(world)` as every rank, and return the results by rank.
+
+    The same seed gives the same schedule. The rank `straggler` hardly ever runs while others can. `recorder` keeps a
+    trace; `observer` sees every access. An exception of one rank ends the run and says which rank it was. Triton
+    kernels are interpreted while this lasts: compile nothing inside.
+    """
+    machine = Machine(ranks, device, Scheduler(seed, straggler), costs, recorder, observer)
+    interpreter, meetings = Interpreter(machine), Meetings(machine)
+    results: list[Any] = [None] * ranks
+    with interpreter.patched():
+        for rank in range(ranks):
+            host = Agent(rank)
+            world = SimulatedWorld(machine, interpreter, meetings, host)
+            machine.scheduler.spawn(host, _program(main, world, results))
+        try:
+            machine.scheduler.run()
+        except Standstill as still:
+            raise report(still.waiting, machine.codes) from None
+        finally:
+            machine.scheduler.close()
+    return results
+
+
+def _program(main: Callable[[SimulatedWorld], Any], world: SimulatedWorld, results: list[Any]) -> Callable[[], None]:
+    def run() -> None:
+        results[world.rank] = main(world)
+        world.finish()
+
+    return run

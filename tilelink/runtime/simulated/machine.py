@@ -1,0 +1,195 @@
+"""One simulated machine: what all its agents share, and the bookkeeping of everything they do to one another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.topology import Device, Topology
+from tilelink.runtime.simulated.agents import Agent, Target, Wait, chain
+from tilelink.runtime.simulated.costs import Costs
+from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess
+from tilelink.runtime.simulated.observing import Block, Observer
+from tilelink.runtime.simulated.records import Record, Recorder, What
+from tilelink.runtime.simulated.scheduler import Scheduler
+from tilelink.runtime.simulated.words import WordClocks
+
+WORD = 8
+SMALL_COPY = 64 * WORD
+
+
+class Machine:
+    """`ranks` devices, their memory, and the schedule of this run."""
+
+    def __init__(
+        self,
+        ranks: int,
+        device: Device,
+        scheduler: Scheduler,
+        costs: Costs,
+        recorder: Recorder | None,
+        observer: Observer | None,
+    ) -> None:
+        self.ranks = ranks
+        self.topology = Topology(ranks=ranks, world="simulated", device=device)
+        self.scheduler = scheduler
+        self.costs = costs
+        self.recorder = recorder
+        self.observer = observer
+        self.memory = MemoryMap()
+        self.words = WordClocks()
+        self.codes: set[CodeType] = set()
+        """Code of every Triton function that has run, by which their frames are known."""
+
+    # ---------------------------------------------------------------------------------------------------------- words
+    def poll(self, address: int, region: Region, size: int) -> None:
+        """The running agent is about to read a word that others write; sleep if it would see the same again."""
+        scheduler = self.scheduler
+        agent = scheduler.running()
+        if agent.polled == (address, region.word(address, size)):
+            scheduler.park(Wait(address, lambda: self._awaited(agent, address, region, size)))
+        else:
+            scheduler.moves += 1
+            scheduler.switch()
+        agent.polled = (address, region.word(address, size))
+
+    def begin_wait(self, address: int, condition: Callable[[int], bool], text: str) -> None:
+        """A wait function has begun: `condition` will be polled on the word at `address`."""
+        agent = self.scheduler.running()
+        agent.polled = None
+        agent.target = Target(address, condition, text)
+        self.record("wait", agent.clock, detail=f"{self.word_name(agent, address)} {text}")
+
+    def end_wait(self) -> None:
+        agent = self.scheduler.running()
+        target = agent.target
+        assert target is not None
+        self.moved(agent)
+        agent.clock = max(agent.clock, self.words.satisfied(target.address, target.condition))
+        agent.target = None
+        self.record("resume", agent.clock, detail=f"{self.word_name(agent, target.address)} {target.text}")
+
+    def written(
+        self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool
+    ) -> None:
+        """The running agent has written a word. `joins`: it has also acquired what earlier writers released."""
+        agent = self.scheduler.running()
+        self.moved(agent)
+        if joins:
+            agent.clock = max(agent.clock, self.words.latest(address))
+        seen = agent.clock + self.costs.flight(region.home != agent.rank)
+        after = region.word(address, size)
+        self.words.write(address, before, after, seen)
+        if signal and self.recorder is not None:
+            self.record("signal", agent.clock, detail=f"{self.word_name(agent, address)} = {after}")
+        self.scheduler.wake(address)
+
+    def moved(self, agent: Agent) -> None:
+        """The agent has done something that is not a repeated poll."""
+        if agent.polled is not None:
+            if agent.target is None:
+                # The end of a spin loop outside the wait functions: which value ended it is not known.
+                agent.clock = max(agent.clock, self.words.latest(agent.polled[0]))
+            agent.polled = None
+        self.scheduler.moves += 1
+
+    def word_name(self, agent: Agent, address: int) -> str:
+        """`words[3]`, or `words[3] of rank 2`, or what else the address can be called."""
+        region = self.memory.find(address, address + 1)
+        if region is None:
+            return hex(address)
+        whose = "" if region.home in (None, agent.rank) else f" of rank {region.home}"
+        # A peer's word goes by the name of one's own at the same place.
+        own = region.peers[agent.rank] if region.peers else region
+        name = agent.launch.name_of(address - region.start + own.start) if agent.launch is not None else None
+        return (name or f"{region.name}+{address - region.start}") + whose
+
+    def _awaited(self, agent: Agent, address: int, region: Region, size: int) -> str:
+        name, value = self.word_name(agent, address), region.word(address, size)
+        return f"{name} is {value}" + (f", waits until it is {agent.target.text}" if agent.target is not None else "")
+
+    # ---------------------------------------------------------------------------------------------------------- copies
+    def small_words(self, start: int, end: int) -> dict[int, int]:
+        """Address and value of the words that a small copy may write: totals that somebody waits for."""
+        region = self.memory.find(start, end)
+        if region is None or end - start > SMALL_COPY:
+            return {}
+        return {at: region.word(at) for at in range(start, end - WORD + 1, WORD)}
+
+    def copied(self, start: int, end: int, before: dict[int, int]) -> None:
+        """A stream has written these bytes, over the words `before`."""
+        agent = self.scheduler.running()
+        region = self.memory.find(start, end)
+        for address, value in before.items() if region is not None else ():
+            seen = agent.clock + self.costs.flight(region.home != agent.rank)
+            self.words.write(address, value, region.word(address), seen)
+        self.scheduler.wake_range(start, end)
+
+    def observe_copy(self, agent: Agent, target: Block, source: Block) -> None:
+        if self.observer is not None:
+            self.observer.load(agent, source, "threads")
+            self.observer.store(agent, target, "threads")
+
+    # ------------------------------------------------------------------------------------------------------ diagnostics
+    def diagnostic(self, code: str, message: str, *, why: str | None = None, hint: str | None = None) -> TilelinkError:
+        """An error at the line of the emitted file that is running."""
+        agent = self.scheduler.running()
+        steps = chain(sys._getframe(1), self.codes)
+        file = agent.launch.file if agent.launch is not None else ""
+        place = next((s for s in steps if s.file == file), None)
+        loc = Loc(place.file, place.line) if place is not None else None
+        return TilelinkError(code, f"{agent}: {message}", loc=loc, why=why, hint=hint)
+
+    def wild_access(self, agent: Agent, wild: WildAccess, itemsize: int, what: str) -> TilelinkError:
+        address, region = wild.address, wild.region
+        if region is not None:
+            where = f"{region.name}, which only rank {region.home} may touch"
+        else:
+            near = self.memory.nearest(address)
+            where = "which is no memory at all" if near is None else _beside(near, address)
+        return self.diagnostic(
+            "TL502",
+            f"{what} {itemsize} bytes at {address:#x}, {where}",
+            why="a kernel may touch the arenas, and the tensors passed to it",
+            hint="look at the offsets and masks of the access, and at the arguments of the launch",
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- records
+    def record(
+        self, what: What, time: float, *, until: float | None = None, kernel: str = "", detail: str = ""
+    ) -> None:
+        if self.recorder is None:
+            return
+        agent = self.scheduler.running()
+        function, line = self._emitted_place(agent)
+        self.recorder.records.append(
+            Record(
+                step=len(self.recorder.records),
+                time=time,
+                until=time if until is None else until,
+                rank=agent.rank,
+                stream=-1 if agent.stream is None else agent.stream,
+                worker=agent.worker,
+                kernel=agent.launch.kernel if agent.launch is not None else kernel,
+                function=function,
+                what=what,
+                line=line,
+                detail=detail,
+            )
+        )
+
+    def _emitted_place(self, agent: Agent) -> tuple[str, int]:
+        """The innermost function of the kernel's own file, and its line."""
+        if agent.launch is None:
+            return "", 0
+        steps = chain(sys._getframe(2), self.codes)
+        return next(((s.function, s.line) for s in steps if s.file == agent.launch.file), (agent.launch.kernel, 0))
+
+
+def _beside(region: Region, address: int) -> str:
+    whose = "" if region.home is None else f" of rank {region.home}"
+    if address < region.start:
+        return f"{region.start - address} bytes before {region.name}{whose}"
+    return f"{address - region.end} bytes after the end of {region.name}{whose}"

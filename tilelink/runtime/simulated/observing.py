@@ -1,0 +1,65 @@
+"""The interface through which a race detector sees a run: every access, every order.
+
+Nothing here decides anything. A run without an observer builds no `Span`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tilelink.runtime.simulated.agents import Agent
+
+Proxy = Literal["threads", "one thread", "bulk"]
+"""Who accesses: all threads (loads and stores), the one thread of scalar atomics, or a bulk copy (descriptor, TMA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A strided rectangle of memory: strides in bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Element addresses, those masked out already left out."""
+
+    addresses: np.ndarray
+    itemsize: int
+
+
+Span = Block | Scatter
+
+
+class Observer:
+    """Override what is of interest. `agent.place()` tells rank, worker and emitted line."""
+
+    def started(self, agent: Agent, by: Agent) -> None:
+        """`agent` begins, after everything `by` has done so far."""
+
+    def joined(self, agent: Agent, others: Iterable[Agent]) -> None:
+        """`agent` goes on after everything `others` have done so far."""
+
+    def load(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
+
+    def store(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
+
+    def atomic(self, agent: Agent, address: int, *, acquire: bool, release: bool, scope: str, writes: bool) -> None:
+        """One scalar atomic; a poll (`atomic_add` of 0) does not write."""
+
+    def barrier(self, agent: Agent) -> None:
+        """A barrier of all threads of one program."""
+
+    def fence(self, agent: Agent, meaning: str) -> None:
+        """`meaning` is a value of `tilelink.device.fences.MEANING`."""
+
+    def freed(self, start: int, end: int) -> None:
+        """Memory was given back; its addresses may come again."""

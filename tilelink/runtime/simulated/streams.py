@@ -1,0 +1,237 @@
+"""Streams of a simulated device: queues of work in order, each a coroutine while it has work.
+
+A kernel's workers are coroutines too. At most `device.sms` of them are resident per rank, over all kernels: a program
+that waits for one that is not resident waits for ever, as on a GPU.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from triton.runtime.jit import JITFunction
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
+from tilelink.runtime.simulated.interpreter import Interpreter
+from tilelink.runtime.simulated.machine import Machine
+from tilelink.runtime.simulated.memory import Region
+from tilelink.runtime.simulated.observing import Block
+from tilelink.runtime.world import Descriptor
+
+PIECES = 4
+"""A copy is made in so many pieces, others run in between: copies are not atomic."""
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedEvent:
+    """`by`: the stream's agent at that point, once it has come there."""
+
+    done: bool = False
+    clock: float = 0.0
+    by: Agent | None = None
+
+
+class Multiprocessors:
+    """The SMs of one rank; `free` holds the simulated times at which they became free."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.free = [0.0] * count
+
+    def give_back(self, clock: float) -> None:
+        heapq.heappush(self.free, clock)
+
+
+class SimulatedStream:
+    """Implements `runtime.world.Stream`."""
+
+    def __init__(
+        self, machine: Machine, interpreter: Interpreter, host: Agent, index: int, processors: Multiprocessors
+    ) -> None:
+        self._machine = machine
+        self._interpreter = interpreter
+        self._host = host
+        self._processors = processors
+        self._queue: deque[tuple[float, Callable[[], None]]] = deque()
+        self.agent = Agent(rank=host.rank, stream=index)
+        self.idle = True
+
+    # ------------------------------------------------------------------------------------------------------ work, queued
+    def launch(self, kernel: JITFunction, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+        del warps, stages  # nothing that an interpreter could tell apart
+        _check_names(kernel, args)
+        file = inspect.getsourcefile(kernel.fn) or ""
+        launch = Launch(kernel.fn.__name__, file, self._index, workers, _named(args))
+        kept = dict(args)
+        self._push(lambda: self._run_kernel(kernel, launch, kept))
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        if target.shape != source.shape or target.dtype != source.dtype:
+            raise ValueError(f"copy of {source.dtype}{list(source.shape)} to {target.dtype}{list(target.shape)}")
+        self._push(lambda: self._run_copy(target, source))
+
+    def wait_bell(self, bell: torch.Tensor) -> None:
+        self._push(lambda: self._run_wait_bell(bell))
+
+    def record(self) -> SimulatedEvent:
+        event = SimulatedEvent()
+        self._push(lambda: self._run_record(event))
+        return event
+
+    def wait(self, event: SimulatedEvent) -> None:
+        self._push(lambda: self._run_wait(event))
+
+    # -------------------------------------------------------------------------------------------------------- the stream
+    @property
+    def _index(self) -> int:
+        assert self.agent.stream is not None
+        return self.agent.stream
+
+    def _push(self, work: Callable[[], None]) -> None:
+        self._queue.append((self._host.clock, work))
+        if self.idle:
+            self.idle = False
+            if self._machine.observer is not None:
+                self._machine.observer.started(self.agent, self._host)
+            self._machine.scheduler.spawn(self.agent, self._work_off)
+
+    def _work_off(self) -> None:
+        while self._queue:
+            issued, work = self._queue.popleft()
+            self.agent.clock = max(self.agent.clock, issued)
+            work()
+            self._machine.scheduler.moves += 1
+        self.idle = True
+        self._machine.scheduler.wake(self)
+
+    # ------------------------------------------------------------------------------------------------------------ kernels
+    def _run_kernel(self, kernel: JITFunction, launch: Launch, args: dict[str, Any]) -> None:
+        machine, agent = self._machine, self.agent
+        agent.clock += machine.costs.launch
+        machine.record("launch", agent.clock, kernel=launch.kernel)
+        regions = [machine.memory.add(t, agent.rank, name) for name, t in _tensors(args)]
+        function = self._interpreter.function(kernel)
+        given = self._interpreter.arguments(kernel, args)
+        workers = [self._start(launch, number, lambda: function(**given)) for number in range(launch.workers)]
+        machine.scheduler.block(Wait(launch, lambda: _unfinished(launch)), lambda: launch.running == 0)
+        agent.clock = max([agent.clock, *(w.clock for w in workers)])
+        if machine.observer is not None:
+            machine.observer.joined(agent, workers)
+        for region in regions:
+            self._close(region)
+        machine.record("end", agent.clock, kernel=launch.kernel)
+
+    def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
+        machine, free = self._machine, self._processors.free
+        total = self._processors.count
+        machine.scheduler.block(
+            Wait(self._processors, lambda: f"launch of {launch.kernel}: worker {number} has no SM, all {total} are taken"),
+            lambda: bool(free),
+        )
+        clock = max(self.agent.clock, heapq.heappop(free))
+        worker = Agent(self.agent.rank, self._index, number, launch, clock)
+        launch.running += 1
+        if machine.observer is not None:
+            machine.observer.started(worker, self.agent)
+        machine.scheduler.spawn(worker, lambda: self._work(worker, launch, body))
+        return worker
+
+    def _work(self, worker: Agent, launch: Launch, body: Callable[[], None]) -> None:
+        machine = self._machine
+        machine.record("launch", worker.clock)
+        # A GPU computes nan and inf without a word.
+        with np.errstate(all="ignore"):
+            body()
+        machine.record("end", worker.clock)
+        launch.running -= 1
+        self._processors.give_back(worker.clock)
+        machine.scheduler.wake(self._processors)
+        machine.scheduler.wake(launch)
+
+    def _close(self, region: Region | None) -> None:
+        if region is not None:
+            self._machine.memory.drop(region, self.agent.rank)
+
+    # -------------------------------------------------------------------------------------------------------- copy engine
+    def _run_copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        machine, agent = self._machine, self.agent
+        begin = agent.clock
+        nbytes = target.numel() * target.element_size()
+        low, high = _extent(target) if nbytes else (0, 0)
+        before = machine.small_words(low, high)
+        rows = max(1, -(-target.shape[0] // PIECES)) if target.dim() else 1
+        for first in range(0, target.shape[0] if target.dim() else 1, rows):
+            machine.scheduler.switch()
+            to = target[first : first + rows] if target.dim() else target
+            start = source[first : first + rows] if source.dim() else source
+            machine.observe_copy(agent, _block(to), _block(start))
+            to.copy_(start)
+        agent.clock += machine.costs.copy + nbytes / machine.costs.copy_bytes
+        machine.copied(low, high, before)
+        machine.record("copy", begin, until=agent.clock, detail=f"{nbytes} bytes")
+
+    def _run_wait_bell(self, bell: torch.Tensor) -> None:
+        machine, agent = self._machine, self.agent
+        address = bell.data_ptr()
+        name = f"bell at {address:#x}"
+        machine.record("wait", agent.clock, detail=name)
+        machine.scheduler.block(
+            Wait(address, lambda: f"bell is {int(bell)}, waits until it is 1"), lambda: int(bell) == 1
+        )
+        bell.zero_()
+        agent.clock = max(agent.clock, machine.words.latest(address))
+        if machine.observer is not None:
+            machine.observer.atomic(agent, address, acquire=True, release=True, scope="system", writes=True)
+        machine.record("resume", agent.clock, detail=name)
+
+    # ------------------------------------------------------------------------------------------------------------- events
+    def _run_record(self, event: SimulatedEvent) -> None:
+        event.done, event.clock, event.by = True, self.agent.clock, self.agent
+        self._machine.scheduler.wake(event)
+
+    def _run_wait(self, event: SimulatedEvent) -> None:
+        self._machine.scheduler.block(Wait(event, lambda: "waits for an event of another stream"), lambda: event.done)
+        self.agent.clock = max(self.agent.clock, event.clock)
+        if self._machine.observer is not None and event.by is not None:
+            self._machine.observer.joined(self.agent, [event.by])
+
+
+def _check_names(kernel: JITFunction, args: Mapping[str, Any]) -> None:
+    names = {p.name for p in kernel.params}
+    required = {p.name for p in kernel.params if not p.has_default}
+    wrong = sorted(set(args) - names) + sorted(required - set(args))
+    if wrong:
+        raise TilelinkError(
+            "TL506", f"launch of {kernel.fn.__name__}: its parameters and the arguments differ in {', '.join(wrong)}"
+        )
+
+
+def _tensors(args: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    plain = {name: value.tensor if isinstance(value, Descriptor) else value for name, value in args.items()}
+    return [(name, value) for name, value in plain.items() if isinstance(value, torch.Tensor)]
+
+
+def _named(args: Mapping[str, Any]) -> tuple[Argument, ...]:
+    return tuple(Argument(name, *_extent(t), t.element_size()) for name, t in _tensors(args) if t.numel())
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte, and the byte after the last."""
+    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
+
+
+def _block(tensor: torch.Tensor) -> Block:
+    size = tensor.element_size()
+    return Block(tensor.data_ptr(), tuple(tensor.shape), tuple(s * size for s in tensor.stride()), size)
+
+
+def _unfinished(launch: Launch) -> str:
+    return f"{launch.running} of {launch.workers} workers of {launch.kernel} have not ended"

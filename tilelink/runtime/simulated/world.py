@@ -1,0 +1,167 @@
+"""`runtime.world.World` for ranks that are coroutines of one process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.topology import Topology
+from tilelink.runtime.simulated.agents import Agent, Wait
+from tilelink.runtime.simulated.interpreter import Interpreter
+from tilelink.runtime.simulated.machine import Machine
+from tilelink.runtime.simulated.memory import Region
+from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream
+
+
+@dataclass(slots=True, eq=False)
+class Meeting:
+    """One collective call: what it is, and what each rank that has come brings."""
+
+    what: str
+    values: dict[int, Any] = field(default_factory=dict)
+    clock: float = 0.0
+
+
+class Meetings:
+    """The collective calls of a run, in order; shared by its ranks."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._meetings: list[Meeting] = []
+        self._seen = [0] * machine.ranks
+        self._hosts: dict[int, Agent] = {}
+
+    def meet(self, host: Agent, what: str, value: Any) -> list[Any]:
+        """Every rank's value, by rank; returns when all have come."""
+        number = self._seen[host.rank]
+        self._seen[host.rank] += 1
+        if number == len(self._meetings):
+            self._meetings.append(Meeting(what))
+        meeting = self._meetings[number]
+        if meeting.what != what:
+            other = next(iter(meeting.values))
+            raise TilelinkError(
+                "TL504",
+                f"rank {host.rank} calls {what} where rank {other} calls {meeting.what}",
+                why="every rank makes the same collective calls in the same order",
+            )
+        self._hosts[host.rank] = host
+        meeting.values[host.rank] = value
+        meeting.clock = max(meeting.clock, host.clock)
+        ranks = self._machine.ranks
+        self._machine.scheduler.wake(meeting)
+        self._machine.scheduler.block(
+            Wait(meeting, lambda: f"{what}: {sorted(set(range(ranks)) - set(meeting.values))} have not come"),
+            lambda: len(meeting.values) == ranks,
+        )
+        host.clock = max(host.clock, meeting.clock)
+        if self._machine.observer is not None:
+            self._machine.observer.joined(host, [h for r, h in self._hosts.items() if r != host.rank])
+        return [meeting.values[r] for r in range(ranks)]
+
+
+class SimulatedArena:
+    """Implements `runtime.world.Arena`. Each rank's instance is a torch tensor of its own."""
+
+    def __init__(self, world: SimulatedWorld, instances: list[torch.Tensor], regions: list[Region]) -> None:
+        self._world = world
+        self._instances = instances
+        self._regions = regions
+        self.local = instances[world.rank]
+        bases = [t.data_ptr() for t in instances]
+        self.context = torch.tensor([world.rank, world.ranks, *bases], dtype=torch.int64)
+
+    def peer(self, pe: int) -> torch.Tensor:
+        return self._instances[pe]
+
+    def free(self) -> None:
+        self._world.barrier()
+        self._world.close(self._regions)
+        self._instances = []
+
+
+class SimulatedWorld:
+    """One rank. Implements `runtime.world.World`."""
+
+    def __init__(self, machine: Machine, interpreter: Interpreter, meetings: Meetings, host: Agent) -> None:
+        self.rank = host.rank
+        self.ranks = machine.ranks
+        self.topology: Topology = machine.topology
+        self._machine = machine
+        self._interpreter = interpreter
+        self._meetings = meetings
+        self._host = host
+        self._processors = Multiprocessors(machine.topology.device.sms)
+        self._streams: dict[int, SimulatedStream] = {}
+        self._arenas = 0
+
+    # ------------------------------------------------------------------------------------------------------------- memory
+    def arena(self, nbytes: int) -> SimulatedArena:
+        asked = self._meetings.meet(self._host, "arena", nbytes)
+        if len(set(asked)) > 1:
+            raise TilelinkError(
+                "TL504", f"ranks ask for arenas of different sizes: {asked}", why="an arena is the same on every rank"
+            )
+        own = torch.zeros(max(nbytes, 16), dtype=torch.uint8)
+        region = self._machine.memory.add(own, self.rank, f"arena {self._arenas}", symmetric=True)
+        self._arenas += 1
+        assert region is not None
+        made = self._meetings.meet(self._host, "arena", (own, region))
+        region.peers = tuple(r for _, r in made)
+        return SimulatedArena(self, [t[:nbytes] for t, _ in made], list(region.peers))
+
+    def close(self, regions: list[Region]) -> None:
+        """Forget this rank's region of an arena."""
+        region = regions[self.rank]
+        self._machine.words.forget(region.start, region.end)
+        if self._machine.observer is not None:
+            self._machine.observer.freed(region.start, region.end)
+        self._machine.memory.drop(region, self.rank)
+
+    def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(size, dtype=dtype)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Poisoned: NaN, or -1 for integers. Nobody may read what nobody has written."""
+        made = torch.empty(tuple(shape), dtype=dtype)
+        made.view(torch.uint8).fill_(0xFF) if made.dim() and made.numel() else made.fill_(-1)
+        return made
+
+    # ------------------------------------------------------------------------------------------------------------ streams
+    def main_stream(self) -> SimulatedStream:
+        return self._stream(0)
+
+    def side_stream(self, index: int) -> SimulatedStream:
+        return self._stream(index + 1)
+
+    def capturing(self) -> bool:
+        return False
+
+    def _stream(self, index: int) -> SimulatedStream:
+        if index not in self._streams:
+            made = SimulatedStream(self._machine, self._interpreter, self._host, index, self._processors)
+            self._streams[index] = made
+        return self._streams[index]
+
+    # ---------------------------------------------------------------------------------------------------- the ranks' host
+    def finish(self) -> None:
+        for stream in list(self._streams.values()):
+            self._machine.scheduler.block(
+                Wait(stream, lambda s=stream: f"waits for its {s.agent.name}"), lambda s=stream: s.idle
+            )
+            self._host.clock = max(self._host.clock, stream.agent.clock)
+        if self._machine.observer is not None:
+            self._machine.observer.joined(self._host, [s.agent for s in self._streams.values()])
+
+    def agree(self, value: Any) -> list[Any]:
+        # What crosses between ranks on GPUs is pickled: nobody shares an object.
+        return self._meetings.meet(self._host, "agree", copy.deepcopy(value))
+
+    def barrier(self) -> None:
+        self.finish()
+        self._meetings.meet(self._host, "barrier", None)
