@@ -141,11 +141,11 @@ def _entry_on(scope: Scope, param: str, index: tuple[IndexEntry, ...] | None, ax
 
 def _inside_one(grid: GridAxis, axis: ChannelAxis) -> bool:
     """Whether a tile of `grid` can only lie in one word of `axis`."""
-    if grid.kind in ("unit", "own") or grid.tile is None and grid.kind in ("cut", "mine") and axis.kind != "plain":
+    if grid.kind in ("unit", "own"):
         return True
-    if grid.tile is None or axis.span % grid.tile:
-        return False
-    return grid.kind in ("cut", "mine") or grid.kind == "plain" and axis.kind == "plain" or _local(grid, axis)
+    if grid.kind in ("cut", "mine"):
+        return axis.kind in ("cut", "part") and (grid.tile is None or axis.span % grid.tile == 0)
+    return grid.tile is not None and axis.span % grid.tile == 0 and (axis.kind == "plain" or _local(grid, axis))
 
 
 def _local(grid: GridAxis, axis: ChannelAxis) -> bool:

@@ -238,7 +238,7 @@ def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
             scope.uses_rank = True
             index.append(At(Expr("rank"), ring=("rank", 0)))
             continue
-        names = tile_names(scope, g.dim.strip("_") or f"axis{k}", g)
+        names = tile_names(scope, g.dim if not g.dim.startswith("_") else f"axis{g.dim}", g)
         scope.tiles[str(k)] = names
         tiles.append(names)
         index.append(OfTile(str(k)))

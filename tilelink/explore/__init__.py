@@ -6,7 +6,7 @@ Never knows: how to rewrite a program or a plan.
 """
 
 from tilelink.explore.cases import Case, parse_sizes
-from tilelink.explore.mapping import mapping_picture
+from tilelink.explore.tiles import mapping_picture
 from tilelink.explore.placements import parse_placement
 from tilelink.explore.running import Outcome, run_case
 from tilelink.explore.sheets import Sheet, as_markdown, plan_sheets, verdict_sheet

@@ -298,6 +298,16 @@ class Dimensions:
         return LogicalAxis(axis.name, seen.size, seen.extent, split, axis.unit or seen.unit)
 
 
+def evaluate_size(size: Size, known: Callable[[str], tuple[Formula, int]]) -> tuple[Formula, int]:
+    """A size as a formula and as a number."""
+    if isinstance(size, Dim):
+        return known(size.name)
+    if isinstance(size, (Sum, Product)):
+        (f, a), (g, b) = evaluate_size(size.left, known), evaluate_size(size.right, known)
+        return (f + g, a + b) if isinstance(size, Sum) else (f * g, a * b)
+    return Const(size), size
+
+
 def dims_of(size: Size) -> tuple[str, ...]:
     """The names in a size, in order."""
     if isinstance(size, (Sum, Product)):

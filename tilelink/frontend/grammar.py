@@ -32,7 +32,9 @@ CONTRACTS = ("offsets", "permutation")
 LONGEST = 1000
 """Characters in a signature; a bound, so that what is nested in it stays shallow."""
 
-_AXIS_RULE = "blanks separate axes; an axis is a name (`M`, `e`), a number, `e+1`, `T*K`, `R`, or `...`, and `/R` after it splits it"
+_AXIS_RULE = (
+    "blanks separate axes; an axis is a name (`M`, `e`), a number, `e+1`, `T*K`, `R` or `...`; `/R` behind it splits it"
+)
 _FOREIGN_DTYPES = {
     "float16": "f16", "half": "f16", "fp16": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32", "fp32": "f32",
     "float64": "f64", "fp64": "f64", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -121,7 +123,7 @@ def _parse(source: _Text, start: str, code: str, rule: str) -> tuple[Tree[Token]
             code, "nothing is written here", 0, 1, rule, "write the shapes of the tensors, such as `M K, K N -> M N`"
         )
     try:
-        return _parser(start).parse(body), shift
+        return _parser(start).parse(body), shift  # pyright: ignore[reportUnknownMemberType]
     except UnexpectedInput as problem:
         at = problem.pos_in_stream
         position = len(body) if at is None or at < 0 or _at_end(problem) else at

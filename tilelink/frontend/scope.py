@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
+from tilelink.frontend.source import Function
+
 VOCABULARY_MODULE = "tilelink.language"
 TRITON_MODULE = "triton.language"
 BUILTINS = frozenset({"min", "max", "int", "float", "bool", "range"})
@@ -47,7 +49,7 @@ class Number:
 class Jitted:
     """A `@triton.jit` function: anything with a Python function in `.fn` that Triton made."""
 
-    function: FunctionType
+    function: Function
     name: str
 
 
@@ -74,7 +76,7 @@ class Scope:
     vocabulary: frozenset[str]
 
     @staticmethod
-    def around(fn: FunctionType, vocabulary: frozenset[str]) -> Scope:
+    def around(fn: Function, vocabulary: frozenset[str]) -> Scope:
         closure: dict[str, Any] = {}
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from typing import cast
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.program import Expr, If, Loop, Notify, Op, Tiles, Wait
@@ -97,7 +98,7 @@ def _shape_of(node: object) -> str:
     if isinstance(node, Loc):
         return ""
     if isinstance(node, tuple):
-        return f"({', '.join(_shape_of(n) for n in node)})"
+        return f"({', '.join(map(_shape_of, cast('tuple[object, ...]', node)))})"
     if is_dataclass(node) and not isinstance(node, type):
         return f"{type(node).__name__}({', '.join(_shape_of(getattr(node, f.name)) for f in fields(node))})"
     return repr(node)

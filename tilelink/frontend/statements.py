@@ -44,7 +44,7 @@ def _nothing(state: Lowering, node: ast.stmt) -> None:
     del state, node
 
 
-# ------------------------------------------------------------------------------------------------------------- lines by themselves
+# -------------------------------------------------------------------------------------------------- lines by themselves
 def _line(state: Lowering, node: ast.Expr) -> None:
     if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return
@@ -78,7 +78,7 @@ def _check(state: Lowering, node: ast.stmt, test: ast.expr, message: list[ast.ex
     state.ops.append(Check(condition=condition, text=text, loc=state.loc(node)))
 
 
-# --------------------------------------------------------------------------------------------------------------------- assignment
+# ----------------------------------------------------------------------------------------------------------- assignment
 def _assign(state: Lowering, node: ast.Assign) -> None:
     first, *others = node.targets
     _to_target(state, first, node.value, node)
@@ -237,7 +237,7 @@ def check_name(state: Lowering, target: ast.Name) -> None:
         state.fail("TL126", target, f"the tensor `{target.id}` is assigned", why, "use another name")
 
 
-# ----------------------------------------------------------------------------------------------------------------------- the domain
+# ----------------------------------------------------------------------------------------------------------- the domain
 def _domain_to_name(state: Lowering, target: ast.Name, param: Param, node: ast.Call) -> None:
     axes = param.shape.axes
     if len(axes) == 1:
@@ -290,7 +290,7 @@ def bind_index(state: Lowering, name: str, param: Param, number: int, target: as
         state.bind(name, TileIndex(name, axis.name, param.name, number, loc), target)
 
 
-# --------------------------------------------------------------------------------------------------------------- branches and loops
+# --------------------------------------------------------------------------------------------------- branches and loops
 def _if(state: Lowering, node: ast.If) -> None:
     test = state.lower(node.test)
     if test.rank > 0:

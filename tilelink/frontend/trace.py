@@ -23,68 +23,7 @@ from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, S
 from tilelink.ir.wiring import Wiring
 
 Plain = bool | int | float | str
-_NOWHERE = Loc("<operator>", 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One operator in progress: its path prefix, and what its signature's names are."""
-
-    name: str
-    prefix: str
-    sizes: Mapping[str, Extent]
-    dtype: str
-
-
-class Trace:
-    """One run of an operator's body."""
-
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
-        self.frames: list[Frame] = []
-        self.records: list[Record] = []
-        self.steps: list[PendingStep] = []
-        self.paths: dict[str, Loc | None] = {}
-
-    @property
-    def frame(self) -> Frame:
-        return self.frames[-1]
-
-    @contextmanager
-    def inside(self, frame: Frame) -> Generator[None]:
-        self.frames.append(frame)
-        try:
-            yield
-        finally:
-            self.frames.pop()
-
-    def take_path(self, name: str, loc: Loc | None) -> str:
-        """The path of a use; a second use of one name needs another."""
-        path = self.frame.prefix + name
-        if path in self.paths:
-            first = self.paths[path]
-            raise TilelinkError(
-                "TL208",
-                f"`{path}` is used twice",
-                loc=loc,
-                why="schedules and plans tell steps apart by their names",
-                hint=f'give this use a name: `{name}(..., name="{name}_2")`',
-                notes=() if first is None else (Note("the first use is here", first),),
-            )
-        self.paths[path] = loc
-        return path
-
-    def record(self, record: Record) -> SymbolicTensor:
-        self.records.append(record)
-        return SymbolicTensor(record)
-
-
-_TRACE: ContextVar[Trace | None] = ContextVar("tilelink_trace", default=None)
-
-
-def tracing() -> Trace | None:
-    """The trace in progress, if an operator's body is running."""
-    return _TRACE.get()
+NOWHERE = Loc("<operator>", 1)
 
 
 # ------------------------------------------------------------------------------------------------------------ whole operators
@@ -138,7 +77,7 @@ def trace(
         steps=run.steps,
         arguments=[t.record for t in tensors],
         results=[t.record for t in results],
-        loc=loc or _NOWHERE,
+        loc=loc or NOWHERE,
     )
 
 
@@ -159,16 +98,12 @@ def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc
     if len(names) != len(signature.inputs):
         raise TilelinkError(
             "TL202",
-            f"`{name}` has {_count(len(names), 'tensor parameter')}, its signature {_count(len(signature.inputs), 'input')}",
+            f"`{name}` has {count(len(names), 'tensor parameter')}, its signature {count(len(signature.inputs), 'input')}",
             loc=loc,
             why=f"the signature is `{signature}`; what follows `->` is returned",
             hint="write one parameter for each input, and constants after a bare `*`",
         )
     return names
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def _argument(
@@ -203,16 +138,6 @@ def _declared(run: Trace, user: str, axis: Axis, sizes: Mapping[str, int], loc: 
     return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)
 
 
-def evaluate_size(size: Size, known: Callable[[str], tuple[Formula, int]]) -> tuple[Formula, int]:
-    """A size as a formula and as a number."""
-    if isinstance(size, Dim):
-        return known(size.name)
-    if isinstance(size, (Sum, Product)):
-        (f, a), (g, b) = evaluate_size(size.left, known), evaluate_size(size.right, known)
-        return (f + g, a + b) if isinstance(size, Sum) else (f * g, a * b)
-    return Const(size), size
-
-
 # -------------------------------------------------------------------------------------------------------------------- results
 def _results(user: str, returned: object, loc: Loc | None) -> list[SymbolicTensor]:
     everything = cast("Sequence[object]", returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -237,7 +162,7 @@ def _check_results(
     if not signature.outputs:
         return
     if len(results) != len(signature.outputs):
-        message = f"`{user}` returns {_count(len(results), 'tensor')}, its signature {len(signature.outputs)}"
+        message = f"`{user}` returns {count(len(results), 'tensor')}, its signature {len(signature.outputs)}"
         hint = "make the signature and the `return` agree"
         raise TilelinkError("TL210", message, loc=loc, why=f"the signature is `{signature}`", hint=hint)
     dimensions = Dimensions(user, signature, run.ranks, loc, operator=True)
@@ -281,10 +206,10 @@ def inline(
     """
     run, site = tracing(), call_site() or loc
     if run is None:
-        raise _outside(name, site)
+        raise outside(name, site)
     names = _argument_names(name, fn, signature, loc)
     if len(args) != len(names):
-        _wrong_count(name, len(args), len(names), f"`{signature}`", site)
+        wrong_count(name, len(args), len(names), f"`{signature}`", site)
     prefix = run.take_path(name, site) + "."
     dimensions = Dimensions(name, signature, run.ranks, site, operator=True)
     tensors = _relabelled(dimensions, name, names, signature, args, site)
@@ -314,8 +239,8 @@ def _relabelled(
     tensors: list[SymbolicTensor] = []
     pairs: list[tuple[Given, tuple[Slot, ...]]] = []
     for param, shape, tensor in zip(names, signature.inputs, args, strict=True):
-        given = Given(param, shape, _record_of(user, param, tensor, loc))
-        _check_dtype(given, user, loc)
+        given = Given(param, shape, record_of(user, param, tensor, loc))
+        check_dtype(given, user, loc)
         slots = align(given, user, loc)
         pairs.append((given, slots))
         axes = [a.name for a in tensor.axes]
@@ -330,256 +255,3 @@ def _relabelled(
     return tensors
 
 
-def _record_of(user: str, param: str, tensor: object, loc: Loc | None) -> Record:
-    if isinstance(tensor, SymbolicTensor):
-        return tensor.record
-    raise TilelinkError(
-        "TL202",
-        f"`{param}` of `{user}` is an object of type `{type(tensor).__name__}`",
-        loc=loc,
-        why="in an operator's body tile programs connect its arguments, results of programs, and `tilelink.symmetric`",
-        hint="pass one of those",
-    )
-
-
-def _check_dtype(given: Given, user: str, loc: Loc | None) -> None:
-    wanted, have = given.shape.dtype, given.record.dtype
-    if wanted is not None and wanted != have:
-        raise TilelinkError(
-            "TL206",
-            f"{given.record.label} is {have}; `{given.param}` of `{user}` is {wanted}",
-            loc=loc,
-            why=f"the signature says `{given.shape}`",
-            hint="pass a tensor of that type, or change the signature",
-        )
-
-
-def _outside(name: str, loc: Loc | None) -> TilelinkError:
-    return TilelinkError(
-        "TL201",
-        f"`{name}` was called outside an operator",
-        loc=loc,
-        why="a tile program is one part of an operator: it runs when the operator does",
-        hint="call it in a function decorated with `@tilelink.operator(...)`, and call that",
-    )
-
-
-def _wrong_count(user: str, given: int, wanted: int, what: str, loc: Loc | None) -> NoReturn:
-    why = f"it is {what}"
-    message = f"`{user}` takes {_count(wanted, 'tensor')}, not {given}"
-    raise TilelinkError("TL202", message, loc=loc, why=why, hint="pass one tensor for each input")
-
-
-# ---------------------------------------------------------------------------------------------------------- calls of programs
-def call_program(program: TileProgram, args: Sequence[object], kwargs: Mapping[str, Any], use: str | None) -> Any:
-    """A use of a tile program in an operator's body: one step, and the tensors that it writes.
-
-    Raises:
-        TilelinkError: TL201 to TL209.
-    """
-    run, loc = tracing(), call_site()
-    if run is None:
-        raise _outside(program.name, loc)
-    path = run.take_path(use or program.name, loc)
-    signature = program.signature
-    if not len(signature.inputs) <= len(args) <= len(signature.shapes):
-        _wrong_count(program.name, len(args), len(signature.inputs), f"`{signature}`", loc)
-    sizes, constants, named = _keywords(program, kwargs, loc)
-    given = _given(program, args, named, loc)
-    dimensions = Dimensions(program.name, signature, run.ranks, loc)
-    slots = {g.param: align(g, program.name, loc) for g in given.values()}
-    for g in given.values():
-        _check_dtype(g, program.name, loc)
-        dimensions.add(g, slots[g.param])
-    for name, value in sizes.items():
-        dimensions.give(name, value)
-    for g in given.values():
-        dimensions.check_compound(g, slots[g.param])
-    results = _allocate(run, program, path, given, dimensions, loc)
-    for name in results:
-        slots[name] = align(given[name], program.name, loc)
-    _write_step(run, program, path, given, slots, dimensions, constants, loc)
-    outputs = [SymbolicTensor(given[p.name].record) for p in program.params if p.role == "out"]
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def _keywords(
-    program: TileProgram, kwargs: Mapping[str, Any], loc: Loc | None
-) -> tuple[dict[str, int], dict[str, Plain], dict[str, object]]:
-    """Keyword arguments: sizes, constants, and results that are given."""
-    sizes: dict[str, int] = {}
-    constants: dict[str, Plain] = {}
-    named: dict[str, object] = {}
-    kinds = {c.name: c for c in program.constants}
-    outputs = [p.name for p in program.params if p.role == "out"]
-    for key, value in kwargs.items():
-        if key in kinds:
-            constants[key] = _constant(program, kinds[key], value, loc)
-        elif key in names_of(program.signature):
-            sizes[key] = _size(program, key, value, loc)
-        elif key in outputs:
-            named[key] = value
-        else:
-            _unknown_keyword(program, key, [*kinds, *names_of(program.signature), *outputs, "name"], loc)
-    for constant in program.constants:
-        if constant.name not in constants:
-            if constant.default is None:
-                why = "it has no default"
-                message = f"`{program.name}` needs `{constant.name}=`"
-                raise TilelinkError("TL209", message, loc=loc, why=why, hint=f"pass a {constant.kind}")
-            constants[constant.name] = constant.default
-    return sizes, {c.name: constants[c.name] for c in program.constants}, named
-
-
-def _constant(program: TileProgram, constant: Constant, value: object, loc: Loc | None) -> Plain:
-    if constant.kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if constant.kind == "int" and isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    if constant.kind == "bool" and isinstance(value, bool):
-        return value
-    if constant.kind == "str" and isinstance(value, str):
-        return value
-    why = f"`{constant.name}` of `{program.name}` is a constant of kind {constant.kind}"
-    raise TilelinkError("TL209", f"`{constant.name}={value!r}`", loc=loc, why=why, hint=f"pass a {constant.kind}")
-
-
-def _size(program: TileProgram, key: str, value: object, loc: Loc | None) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    why = f"`{key}` is a size of `{program.signature}`"
-    raise TilelinkError("TL209", f"`{key}={value!r}`", loc=loc, why=why, hint="pass a number of elements")
-
-
-def _unknown_keyword(program: TileProgram, key: str, known: list[str], loc: Loc | None) -> NoReturn:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    hint = f"did you mean `{close[0]}=`?" if close else f"it takes {', '.join(f'`{k}=`' for k in known)}"
-    why = "keywords are the constants of a program, and sizes and results of its signature"
-    raise TilelinkError("TL209", f"`{program.name}` has no `{key}=`", loc=loc, why=why, hint=hint)
-
-
-def _given(
-    program: TileProgram, args: Sequence[object], named: Mapping[str, object], loc: Loc | None
-) -> dict[str, Given]:
-    given: dict[str, Given] = {}
-    for param, value in (*((p.name, v) for p, v in zip(program.params, args, strict=False)), *named.items()):
-        if param in given:
-            message = f"`{param}` of `{program.name}` is given twice"
-            raise TilelinkError("TL202", message, loc=loc, why="by position and by name", hint="give it once")
-        given[param] = Given(param, program.param(param).shape, _record_of(program.name, param, value, loc))
-    return given
-
-
-def _allocate(
-    run: Trace, program: TileProgram, path: str, given: dict[str, Given], dimensions: Dimensions, loc: Loc | None
-) -> list[str]:
-    """Makes the results that were not given; their parameters."""
-    first = next(iter(given.values())).record.dtype if given else run.frame.dtype
-    made: list[str] = []
-    for param in program.params:
-        if param.role != "out" or param.name in given:
-            continue
-        label = f"`{path}.{param.name}`"
-        tables = {name: g.record for name, g in given.items()}
-        axes = dimensions.allocate(param.shape, tables, label)
-        long = f"{path.replace('.', '_')}_{param.name}"
-        record = Record(
-            axes, param.shape.dtype or first, "program", param.name, long, label, param.shape.contract, None, loc
-        )
-        run.record(record)
-        given[param.name] = Given(param.name, param.shape, record)
-        made.append(param.name)
-    return made
-
-
-def _write_step(
-    run: Trace,
-    program: TileProgram,
-    path: str,
-    given: dict[str, Given],
-    slots: dict[str, tuple[Slot, ...]],
-    dimensions: Dimensions,
-    constants: dict[str, Plain],
-    loc: Loc | None,
-) -> None:
-    views: list[PendingView] = []
-    for param in program.params:
-        g = given[param.name]
-        g.record.uses += 1
-        if g.record.origin == "declared" and g.record.uses == 1:
-            # What `symmetric` declares is called as its first user calls it.
-            g.record.wish, g.record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
-        tables = {name: other.record for name, other in given.items()}
-        views.append(PendingView(param.name, g.record, slots[param.name], tables, dimensions.is_local))
-    run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or _NOWHERE))
-
-
-# ------------------------------------------------------------------------------------------------------------------ declaring
-def symmetric(
-    shape: str,
-    *,
-    like: SymbolicTensor | None = None,
-    owner: str | None = None,
-    dtype: str | None = None,
-    **sizes: int,
-) -> SymbolicTensor:
-    """Declares a tensor that no program returns: an inbox, a ring's buffer. Only inside an operator's body.
-
-    Args:
-        shape: its axes, such as `"R M/R N"`; names are sizes of `like`, then of the operator.
-        like: a tensor to take sizes and dtype from.
-        owner: which rank holds what, such as `"m -> m // 2048 % R"`, instead of what the shape says.
-        dtype: a dtype word; `like`'s, or else that of the operator's first argument, by default.
-        sizes: sizes by name.
-
-    Raises:
-        TilelinkError: TL101 to TL104, TL205, TL211.
-    """
-    run, loc = tracing(), call_site()
-    if run is None:
-        raise TilelinkError(
-            "TL211",
-            "`tilelink.symmetric` outside an operator",
-            loc=loc,
-            why="it declares a tensor of the operator that is being traced",
-            hint="call it in a function decorated with `@tilelink.operator(...)`",
-        )
-    parsed = parse_shape(shape, loc)
-    known: dict[str, Extent] = dict(run.frame.sizes)
-    if like is not None:
-        known.update({a.name: a.size for a in like.axes})
-    known.update({n: v if isinstance(v, Extent) else Extent(v) for n, v in sizes.items()})
-    known[RANK_AXIS] = Extent(run.ranks, RANKS)
-    axes = tuple(_symmetric_axis(a, known, loc) for a in parsed.axes)
-    if parsed.rest is not None:
-        why = "a declared tensor has no other tensor to take them from"
-        raise TilelinkError("TL205", f"`...` in `{shape}`", loc=loc, why=why, hint="write all axes")
-    word = dtype or parsed.dtype or (like.dtype if like is not None else run.frame.dtype)
-    term = None if owner is None else parse_owner(owner, loc)
-    if term is not None and len(term.variables) > len(axes):
-        why = f"`{shape}` has {_count(len(axes), 'axis') if len(axes) == 1 else f'{len(axes)} axes'}"
-        message = f"the owner map has {len(term.variables)} variables"
-        raise TilelinkError(
-            "TL104", message, loc=loc, why=why, hint="write one variable for each axis, from the first on"
-        )
-    wish = f"symmetric_{sum(r.origin == 'declared' for r in run.records)}"
-    label = f'`symmetric("{shape}")`'
-    return run.record(Record(axes, word, "declared", wish, wish, label, parsed.contract, term, loc))
-
-
-def _symmetric_axis(axis: Axis, known: Mapping[str, Extent], loc: Loc | None) -> LogicalAxis:
-    for name in dims_of(axis.size):
-        if name not in known:
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = (
-                f"did you mean `{close[0]}`?"
-                if close
-                else f"pass it by name, `{name}=...`, or a tensor that has it, `like=`"
-            )
-            why = f"known are {', '.join(f'`{n}`' for n in known)}"
-            raise TilelinkError("TL205", f"the size `{name}` is not known", loc=loc, why=why, hint=hint)
-    if axis.split not in (None, RANK_AXIS):
-        why = "a declared tensor is split over the ranks or not at all"
-        raise TilelinkError("TL103", f"`{axis}` is split by a table", loc=loc, why=why, hint=f"write `{axis.size}`")
-    size, extent = evaluate_size(axis.size, lambda n: (known[n].formula, int(known[n])))
-    return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)

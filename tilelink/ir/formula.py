@@ -140,6 +140,10 @@ def cdiv(a: Like, b: Like) -> Formula:
     return binary("cdiv", a, b)
 
 
+def _floor(a: Any, b: Any) -> Any:
+    return a // b
+
+
 def _cdiv(a: Any, b: Any) -> Any:
     return -(-a // b)
 
@@ -152,7 +156,7 @@ _COMPUTE: dict[str, Any] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "//": operator.floordiv,
+    "//": _floor,
     "%": operator.mod,
     "cdiv": _cdiv,
     "min": np.minimum,
@@ -180,8 +184,8 @@ def evaluate(formula: Like, env: Mapping[str, Number]) -> Any:
         return f.value
     if isinstance(f, Sym):
         return env[f.name]
-    value = _COMPUTE[f.op](evaluate(f.left, env), evaluate(f.right, env))
-    return int(value) if isinstance(value, np.generic) else value
+    value: Any = _COMPUTE[f.op](evaluate(f.left, env), evaluate(f.right, env))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def substitute(formula: Like, values: Mapping[str, Like]) -> Formula:

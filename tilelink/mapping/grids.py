@@ -25,7 +25,8 @@ def plan_steps(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[StepPlan, ..
     for p in placed:
         if host_of[p.step.path] == p.step.path:
             followers = [q for q in placed if q.step.path != p.step.path and host_of[q.step.path] == p.step.path]
-            plans[p.step.path] = _standing(wiring, p, _forced_cuts(wiring, p, followers))
+            forced = _forced_cuts(wiring, p, followers) | _pulled_cuts(wiring, placed, p)
+            plans[p.step.path] = _standing(wiring, p, forced)
     for p in placed:
         host = host_of[p.step.path]
         if host != p.step.path:
@@ -59,13 +60,35 @@ def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> froze
     return frozenset(forced)
 
 
+def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> frozenset[int]:
+    """Axes along which others pull what the step makes: a tile that one rank waits for may not reach into two parts."""
+    made = _spread_all(host.step)
+    forced: set[int] = set()
+    for q in placed:
+        movement = q.step.program.movement
+        if movement is None or directed(q)[1]:
+            continue
+        source, target = q.step.binding(movement.source), q.step.binding(movement.destination)
+        for v, w in zip(source.view, target.view, strict=True):
+            split = w.axis is not None and wiring.tensor(target.tensor).axes[w.axis].split == "R"
+            if v.axis is not None and split and (source.tensor, v.axis) in made:
+                forced.add(made[(source.tensor, v.axis)])
+    return frozenset(forced)
+
+
+def _spread_all(step: Step) -> Lineage:
+    """Where the tiles of a step lie in what it stores."""
+    names = {n: a for a, n in enumerate(_domain_names(step)) if n}
+    out: Lineage = {}
+    for op in walk(step.program.body):
+        if isinstance(op, Store):
+            out |= _spread(step, op.param, op.index, names)
+    return out
+
+
 def _lineage(wiring: Wiring, host: Step, steps: tuple[Step, ...]) -> Lineage:
     """Where the host's tiles end up: in what it stores, and in what movements make of that."""
-    names = _domain_names(host)
-    out: Lineage = {}
-    for op in walk(host.program.body):
-        if isinstance(op, Store):
-            out |= _spread(host, op.param, op.index, {n: a for a, n in enumerate(names) if n})
+    out = _spread_all(host)
     for step in steps:
         movement = step.program.movement
         if movement is None:

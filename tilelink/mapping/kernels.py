@@ -101,6 +101,8 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     """SMs of a role without a number: what the other roles and the side kernels leave."""
     sms = topology.device.sms
     beside = sum(n or 0 for k in kernels if k.stream != MAIN for _, n in k.roles)
+    # A stream that pulls waits for its peers by one-block kernels, which need somewhere to run meanwhile.
+    beside += any(s.engine == "stream" and not s.push for s in steps.values())
     out: list[KernelPlan] = []
     for k in kernels:
         taken = sum(n or 0 for _, n in k.roles) + (beside if k.stream == MAIN else 0)

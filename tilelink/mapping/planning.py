@@ -88,7 +88,7 @@ def _buffer(
     remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(wiring, s, p) for s, p in touching)
     if tensor.origin == "argument":
         staged = remote and not layouts[tensor.name].symmetric
-        return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "argument", slots, staged)
+        return Buffer(tensor.name, _extents(tensor, exact=not staged), tensor.dtype, "argument", slots, staged)
     if tensor.name in wiring.results:
         if remote:
             raise TilelinkError(

@@ -6,6 +6,7 @@ allocates nothing but its results and does not synchronise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,7 +18,7 @@ from tilelink.ir import formula as F
 from tilelink.ir import plan as P
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import Plan
-from tilelink.runtime.memory import DTYPES, Workspace, extents
+from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
 from tilelink.runtime.world import Descriptor, Event, Stream, World
 
 Tensors = Mapping[str, torch.Tensor]
@@ -116,10 +117,13 @@ class _Preparation:
         return join
 
     def _stage(self, tensor: str) -> Action:
+        # The staged instance has a whole part on every rank; the last ranks fill less of it.
         target = self.buffer(tensor)
 
         def stage(running: Running) -> None:
-            running.main.copy(target, running.tensors[tensor])
+            given = running.tensors[tensor]
+            if given.numel():
+                running.main.copy(target[tuple(slice(0, n) for n in given.shape)], given)
 
         return stage
 
@@ -171,19 +175,19 @@ class _Preparation:
                 arena = self.world.symmetric_arena
                 return lambda running: arena(running.tensors[tensor], pe)
             return lambda running: running.tensors[tensor].view(-1)
-        flat = self.buffer(tensor, pe if remote else None).view(-1)
+        flat = self.flat(tensor, pe if remote else None)
         return lambda running: flat
 
     # ---------------------------------------------------------------------------------------------------------- memory
     def buffer(self, tensor: str, pe: int | None = None) -> torch.Tensor:
         """This call's slot of a workspace buffer, in its shape."""
+        shape = extents(self.plan, self.plan.buffer(tensor), self.world.rank)
+        return self.flat(tensor, pe)[: math.prod(shape)].view(shape)
+
+    def flat(self, tensor: str, pe: int | None = None) -> torch.Tensor:
+        """The same, as one run of at least one element: an address even where a rank holds nothing."""
         b = self.plan.buffer(tensor)
-        shape = extents(self.plan, b, self.world.rank)
-        count = 1
-        for n in shape:
-            count *= n
-        name = f"{tensor}/{self.slot % b.slots}"
-        return self.workspace.view(name, DTYPES[b.dtype], count, pe).view(shape)
+        return self.workspace.view(f"{tensor}/{self.slot % b.slots}", DTYPES[b.dtype], largest(self.plan, b), pe)
 
     def words(self, channel: str, what: str) -> torch.Tensor:
         name = f"{channel}.{what}/{self.slot}"
@@ -254,7 +258,7 @@ class _Preparation:
             return self._state(arg.of)
         if arg.kind == "descriptor":
             return Descriptor(self.buffer(arg.of).permute(arg.axes), arg.block)
-        return self.buffer(arg.of)
+        return self.flat(arg.of)
 
     def _state(self, what: str) -> torch.Tensor:
         if what in ("entered", "ready"):

@@ -40,7 +40,7 @@ class Arithmetic:
         if rounding == ir.ROUNDING_MODE.RTZ:
             if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
                 kinds = f"{src.dtype.scalar} to {dst_type.scalar}"
-                raise self.machine.diagnostic("TL503", f"rounding {kinds} towards zero cannot be simulated")
+                raise self.machine.refusal(f"rounding {kinds} towards zero", "round to nearest even")
             return Handle(truncate(src.data), tl.bfloat16)
         return self.cast_impl(src, dst_type)
 

@@ -1,4 +1,4 @@
-"""Runs Triton functions in Triton's own interpreter: with `accesses`, all that depends on Triton's version.
+"""Runs Triton functions in Triton's own interpreter: with the three modules of builder methods, all that depends on its version.
 
 The emitted file is not changed, not imported a second time and not compiled: while a run lasts, calling a `triton.jit`
 function executes its source with the interpreter's language, and the builder's memory operations go to the machine.
@@ -19,24 +19,27 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.runtime.simulated.accesses import Accesses
 from tilelink.runtime.simulated.arithmetic import Arithmetic
+from tilelink.runtime.simulated.atomics import Atomics
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.numerics import is_narrow, narrow, widen
 from tilelink.runtime.world import Descriptor
 
 ACCESSES = (
-    "create_atomic_cas",
-    "create_atomic_rmw",
-    "create_barrier",
     "create_descriptor_load",
     "create_descriptor_store",
-    "create_extern_elementwise",
     "create_get_num_programs",
     "create_get_program_id",
-    "create_inline_asm",
     "create_load",
     "create_masked_load",
     "create_masked_store",
     "create_store",
+)
+ATOMICS = (
+    "create_atomic_cas",
+    "create_atomic_rmw",
+    "create_barrier",
+    "create_extern_elementwise",
+    "create_inline_asm",
 )
 ARITHMETIC = (
     "binary_op",
@@ -50,7 +53,7 @@ ARITHMETIC = (
 )
 """Builder methods that are replaced. A Triton without one of them is not supported: a test says which."""
 
-NEWER_ACCESSES = ("create_atomic_load", "create_atomic_poll", "create_atomic_store")
+NEWER_ATOMICS = ("create_atomic_load", "create_atomic_poll", "create_atomic_store")
 """Since 3.9; Triton's own poll would spin for ever."""
 
 OLDER_ARITHMETIC = ("get_bf16",)
@@ -69,9 +72,11 @@ class _Rewriter(stock.FunctionRewriter):
 
     def _compile_and_exec(self, transformed_ast: Any) -> Callable[..., Any]:
         code = compile(transformed_ast, filename=self.filename, mode="exec")
-        cells = zip(self.fn.__code__.co_freevars, self.fn.__closure__ or (), strict=True)
-        # The closure of a function that is not at the top of its module becomes global names of the copy.
-        scope = {**self.names, **{name: cell.cell_contents for name, cell in cells}} if self.fn.__closure__ else self.names
+        scope = self.names
+        if self.fn.__closure__:
+            # The closure of a function that is not at the top of its module becomes names of a further copy.
+            cells = zip(self.fn.__code__.co_freevars, self.fn.__closure__, strict=True)
+            scope = {**scope, **{name: cell.cell_contents for name, cell in cells}}
         made: dict[str, Any] = {}
         exec(code, scope, made)
         return made[self.fn.__name__]
@@ -168,9 +173,13 @@ class Interpreter:
 
     # -------------------------------------------------------------------------------------------------------- patching
     def _replacements(self) -> list[tuple[object, tuple[str, ...]]]:
-        accesses, arithmetic = Accesses(self.machine), Arithmetic(self.machine)
-        newer = tuple(n for n in NEWER_ACCESSES if hasattr(stock.InterpreterBuilder, n))
-        return [(accesses, ACCESSES + newer), (arithmetic, ARITHMETIC + OLDER_ARITHMETIC)]
+        machine = self.machine
+        newer = tuple(name for name in NEWER_ATOMICS if hasattr(stock.InterpreterBuilder, name))
+        return [
+            (Accesses(machine), ACCESSES),
+            (Atomics(machine), ATOMICS + newer),
+            (Arithmetic(machine), ARITHMETIC + OLDER_ARITHMETIC),
+        ]
 
     def _patch_language(self) -> None:
         scope = self._scope

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from types import CodeType
 
+import numpy as np
+
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime.simulated.agents import Agent, Target, Wait, chain
@@ -43,7 +45,21 @@ class Machine:
         self.codes: set[CodeType] = set()
         """Code of every Triton function that has run, by which their frames are known."""
 
-    # ---------------------------------------------------------------------------------------------------------- words
+    # --------------------------------------------------------------------------------------------------------- accesses
+    def touch(
+        self, agent: Agent, addresses: np.ndarray, itemsize: int, what: str, *, nbytes: int | None = None
+    ) -> Region | None:
+        """Check every address, and let the access take its time. None if there are no addresses."""
+        try:
+            region = self.memory.check(addresses, itemsize, agent.rank)
+        except WildAccess as wild:
+            raise self._wild_access(wild, itemsize, what) from None
+        if region is not None:
+            remote = region.home is not None and region.home != agent.rank
+            agent.clock += self.costs.access(addresses.size * itemsize if nbytes is None else nbytes, remote)
+        return region
+
+    # ------------------------------------------------------------------------------------------------------------ words
     def poll(self, address: int, region: Region, size: int) -> None:
         """The running agent is about to read a word that others write; sleep if it would see the same again."""
         scheduler = self.scheduler
@@ -71,9 +87,7 @@ class Machine:
         agent.target = None
         self.record("resume", agent.clock, detail=f"{self.word_name(agent, target.address)} {target.text}")
 
-    def written(
-        self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool
-    ) -> None:
+    def written(self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool) -> None:
         """The running agent has written a word. `joins`: it has also acquired what earlier writers released."""
         agent = self.scheduler.running()
         self.moved(agent)
@@ -142,7 +156,10 @@ class Machine:
         loc = Loc(place.file, place.line) if place is not None else None
         return TilelinkError(code, f"{agent}: {message}", loc=loc, why=why, hint=hint)
 
-    def wild_access(self, agent: Agent, wild: WildAccess, itemsize: int, what: str) -> TilelinkError:
+    def refusal(self, what: str, hint: str) -> TilelinkError:
+        return self.diagnostic("TL503", f"{what} cannot be simulated", hint=hint)
+
+    def _wild_access(self, wild: WildAccess, itemsize: int, what: str) -> TilelinkError:
         address, region = wild.address, wild.region
         if region is not None:
             where = f"{region.name}, which only rank {region.home} may touch"

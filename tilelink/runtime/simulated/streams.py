@@ -130,11 +130,8 @@ class SimulatedStream:
 
     def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
         machine, free = self._machine, self._processors.free
-        total = self._processors.count
-        machine.scheduler.block(
-            Wait(self._processors, lambda: f"launch of {launch.kernel}: worker {number} has no SM, all {total} are taken"),
-            lambda: bool(free),
-        )
+        text = f"launch of {launch.kernel}: worker {number} has no SM, all {self._processors.count} are taken"
+        machine.scheduler.block(Wait(self._processors, lambda: text), lambda: bool(free))
         clock = max(self.agent.clock, heapq.heappop(free))
         worker = Agent(self.agent.rank, self._index, number, launch, clock)
         launch.running += 1

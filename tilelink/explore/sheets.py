@@ -1,0 +1,277 @@
+"""A plan and its proof as sheets: titles, columns and rows of text, for terminals, notebooks and pages alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilelink.ir import formula as F
+from tilelink.ir.plan import (
+    Buffer,
+    Channel,
+    ChannelAxis,
+    Enter,
+    Fork,
+    GridAxis,
+    HostStep,
+    Join,
+    Launch,
+    Plan,
+    Signal,
+    Stage,
+    StepPlan,
+    Transfer,
+    Verdict,
+)
+from tilelink.ir.wiring import TensorAxis, TensorDecl
+from tilelink.runtime.memory import DTYPES, extents
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:
+    """The derived mapping; sheets that would be empty are left out."""
+    sheets = (
+        Sheet(
+            "Steps",
+            ("step", "does", "runs on", "tiles", "tiles a rank", "order"),
+            tuple(_step(plan, s) for s in plan.steps),
+        ),
+        Sheet(
+            "Tensors",
+            ("tensor", "shape", "dtype", "who has what", "lives in", "slots", "a rank's instance"),
+            tuple(_tensor(plan, t) for t in plan.wiring.tensors),
+        ),
+        Sheet(
+            "Channels",
+            ("words of", "words", "one stands for", "raised by", "times a call", "waited for by"),
+            tuple(_channel(plan, c) for c in plan.channels),
+        ),
+        Sheet(
+            "Dependences",
+            ("tensor", "from", "to", "across ranks", "kept by"),
+            tuple(
+                (k.tensor, k.producer or "caller", k.consumer, "yes" if k.remote else "no", _kept(k.kept_by))
+                for k in plan.links
+            ),
+        ),
+        Sheet(
+            "Credits",
+            ("slots of", "may be written again"),
+            tuple((c.tensor, _credit(c.implied_by)) for c in plan.credits),
+        ),
+        Sheet("A call", ("", "on the host"), tuple((str(i), _host(plan, h)) for i, h in enumerate(plan.host, 1))),
+        Sheet("Notes", ("",), tuple((n,) for n in plan.notes)),
+    )
+    return tuple(s for s in sheets if s.rows)
+
+
+def verdict_sheet(verdict: Verdict) -> Sheet:
+    """What was proved, and how long it took."""
+    rows = tuple((p.rule, p.text, f"{p.ms:.1f}") for p in verdict.proofs)
+    return Sheet("Proof" if verdict.ok else "Refused", ("rule", "shown", "ms"), rows)
+
+
+def as_markdown(shown: Plan | Verdict | Sheet) -> str:
+    """Markdown tables, for `IPython.display.Markdown`."""
+    if isinstance(shown, Plan):
+        return "\n\n".join(as_markdown(s) for s in plan_sheets(shown))
+    sheet = verdict_sheet(shown) if isinstance(shown, Verdict) else shown
+    lines = [f"**{sheet.title}**", "", _line(sheet.columns), "|" + "---|" * len(sheet.columns)]
+    return "\n".join(lines + [_line(row) for row in sheet.rows])
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+
+# --------------------------------------------------------------------------------------------------------------- steps
+def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
+    order = "" if s.engine == "fused" else ", ".join(s.order_names)
+    return (s.path, _does(s), _runs_on(plan, s), _tiles(s), _range([_count(plan, s, r) for r in _ranks(plan)]), order)
+
+
+def _does(s: StepPlan) -> str:
+    if s.step.program.movement is None:
+        return "compute"
+    return "push" if s.push else "pull"
+
+
+def _runs_on(plan: Plan, s: StepPlan) -> str:
+    if s.engine == "fused":
+        return f"the workers of {s.into}"
+    if s.engine == "stream":
+        return "a copy engine" if s.streams == 1 else f"copy engines, {s.streams} streams"
+    kernel = next(k for k in plan.kernels if any(path == s.path for path, _ in k.roles))
+    beside = [path for path, _ in kernel.roles if path != s.path]
+    where = f", with {' and '.join(beside)}" if beside else ""
+    return f"{s.workers} SMs{where}" + (", on a side stream" if kernel.stream else "")
+
+
+def _tiles(s: StepPlan) -> str:
+    blocks = " × ".join(_tile(g) for g in s.grid if g.kind != "own")
+    loops = ", ".join(_tile(g) for g in s.loops)
+    return f"{blocks}, over {loops}" if loops else blocks
+
+
+def _tile(g: GridAxis) -> str:
+    name = "…" if g.dim.startswith("_") else g.dim
+    if g.kind == "unit":
+        return f"{name} by 1"
+    return f"{name} by {g.tile}" if g.tile else f"all of {name}"
+
+
+def _count(plan: Plan, s: StepPlan, rank: int) -> int | None:
+    return None if any(g.kind == "table" for g in s.grid) else int(F.evaluate(s.total, plan.env(rank)))
+
+
+def _ranks(plan: Plan) -> range:
+    """Those among which every formula over ranks takes its extremes often enough for a table: all, up to 64."""
+    return range(min(plan.topology.ranks, 64))
+
+
+def _range(values: list[int | None]) -> str:
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return "at run time"
+    low, high = min(known), max(known)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+# ------------------------------------------------------------------------------------------------------------- tensors
+def _tensor(plan: Plan, t: TensorDecl) -> tuple[str, ...]:
+    buffer = plan.buffer_or_none(t.name)
+    shape = " × ".join(_axis(plan, a) for a in t.axes)
+    held = "registers only" if buffer is None else _lives(buffer)
+    slots = str(buffer.slots) if buffer is not None and (buffer.space == "symmetric" or buffer.staged) else ""
+    return (t.name, shape, t.dtype, _whose(t), held, slots, "" if buffer is None else _bytes(plan, buffer))
+
+
+def _axis(plan: Plan, a: TensorAxis) -> str:
+    size = int(F.evaluate(a.size, plan.env(0)))
+    return f"{a.name}{'/R' if a.split == 'R' else ''}={size}"
+
+
+def _whose(t: TensorDecl) -> str:
+    if t.owner_map is not None:
+        return t.owner_map.text
+    split = [a for a in t.axes if a.split == "R"]
+    if any(a.own_slice for a in split):
+        return "each rank its slice"
+    if split:
+        return f"{' and '.join(a.name for a in split)} split over the ranks"
+    tables = [a.split for a in t.axes if a.split is not None]
+    return f"split by {tables[0]}" if tables else "each rank all of its own"
+
+
+def _lives(buffer: Buffer) -> str:
+    if buffer.staged:
+        return "argument, copied to symmetric memory"
+    return {"device": "device memory", "symmetric": "symmetric memory"}.get(buffer.space, buffer.space)
+
+
+def _bytes(plan: Plan, buffer: Buffer) -> str:
+    sizes = [int(np.prod(extents(plan, buffer, r))) * DTYPES[buffer.dtype].itemsize for r in _ranks(plan)]
+    low, high = min(sizes), max(sizes)
+    return _size(low) if low == high else f"{_size(low)} to {_size(high)}"
+
+
+def _size(count: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.4g} {name}"
+    return f"{count} B"
+
+
+# ------------------------------------------------------------------------------------------------------------ channels
+def _channel(plan: Plan, c: Channel) -> tuple[str, ...]:
+    words = _range([int(F.evaluate(c.words, plan.env(r))) for r in _ranks(plan)])
+    piece = " × ".join(_piece(plan, c, a) for a in c.axes) or "all of it"
+    return (c.tensor, words, piece, _raised_by(plan, c), _times(plan, c), _waiting(plan, c))
+
+
+def _piece(plan: Plan, c: Channel, axis: ChannelAxis) -> str:
+    if axis.axis is None:
+        return "a source rank"
+    name = plan.wiring.tensor(c.tensor).axes[axis.axis].name
+    if axis.kind == "unit":
+        return "a rank" if name == "R" else f"one {name}"
+    inside = {"cut": " within a rank's part", "part": " of the own part"}.get(axis.kind, "")
+    return f"{axis.span} of {name}{inside}"
+
+
+def _raised_by(plan: Plan, c: Channel) -> str:
+    notifying = _paths(plan, c, "notify")
+    how = "sets it to the epoch" if c.writers == "stream" else "adds 1"
+    who = "its own rank" if c.scope == "gpu" else "its owner's peers"
+    return f"{', '.join(notifying) or 'a copy engine'} of {who}, {how}"
+
+
+def _waiting(plan: Plan, c: Channel) -> str:
+    return ", ".join(_paths(plan, c, "await")) + (", by a bell" if c.bells else "")
+
+
+def _paths(plan: Plan, c: Channel, action: str) -> list[str]:
+    def concerns(s: Signal) -> bool:
+        return s.action == action and s.channel == c.name
+
+    return list(dict.fromkeys(s.path for s in plan.signals if concerns(s)))
+
+
+def _times(plan: Plan, c: Channel) -> str:
+    if c.writers == "stream":
+        return "1"
+    return _range([t for r in _ranks(plan) for t in _targets(plan, c, r)] or [0])
+
+
+def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
+    """How often each word of a channel is raised in a call on one rank; None where a table decides."""
+    env = plan.env(rank)
+    counts = [int(F.evaluate(a.count, env)) for a in c.axes]
+    indices = np.indices(counts).reshape(len(counts), -1) if counts else np.zeros((0, 1), dtype=np.int64)
+    env |= {f"c{k}": index for k, index in enumerate(indices)}
+    if not F.symbols(c.target) | F.symbols(c.guard or 1) <= env.keys():
+        return [None]
+    size = int(np.prod(counts)) if counts else 1
+    target = np.broadcast_to(F.evaluate(c.target, env), (size,))
+    guard = np.broadcast_to(F.evaluate(c.guard if c.guard is not None else 1, env), (size,))
+    return [int(v) for v in np.unique(target[guard != 0])]
+
+
+# ------------------------------------------------------------------------------------------------- credits and the host
+def _kept(by: str) -> str:
+    return {"channel": "a signal", "stream": "stream order", "worker": "the same worker", "argument": "being ready"}.get(
+        by, by
+    )
+
+
+def _credit(implied_by: str | None) -> str:
+    if implied_by is None:
+        return "when every peer has left the call that used them last: waited for on entry"
+    return f"at once: the signals of {implied_by} imply that every peer has left that call"
+
+
+def _host(plan: Plan, step: HostStep) -> str:
+    match step:
+        case Enter():
+            return "enter: count the call, tell the peers, raise the due values"
+        case Stage(tensors):
+            return f"copy {', '.join(tensors)} to symmetric memory, say so to the peers"
+        case Fork(stream):
+            return f"side stream {stream} goes on from here"
+        case Join(stream):
+            return f"wait for side stream {stream}"
+        case Launch(kernel, stream):
+            roles = next(k.roles for k in plan.kernels if k.name == kernel)
+            inside = " and ".join(f"{path} on {workers} SMs" for path, workers in roles)
+            return f"launch {kernel}: {inside}" + (f", on side stream {stream}" if stream else "")
+        case Transfer(path, stream):
+            return f"{path}: copies on side stream {stream}" + (
+                f" to {stream + plan.step(path).streams - 1}" if plan.step(path).streams > 1 else ""
+            )

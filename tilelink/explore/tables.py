@@ -1,0 +1,49 @@
+"""Sheets as tables of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tilelink.explore.sheets import Sheet, plan_sheets, verdict_sheet
+from tilelink.ir.plan import Plan, Verdict
+
+
+def plan_table(plan: Plan) -> Group:
+    """The derived mapping of a plan."""
+    return tables(plan_sheets(plan))
+
+
+def verdict_table(verdict: Verdict) -> Group:
+    """The proof of a plan."""
+    return tables([verdict_sheet(verdict)])
+
+
+def tables(sheets: Iterable[Sheet]) -> Group:
+    """One table per sheet; what a sheet says is never taken for markup."""
+    return Group(*(_table(s) for s in sheets))
+
+
+def _table(sheet: Sheet) -> Table:
+    table = Table(
+        title=sheet.title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_header=any(sheet.columns),
+        header_style="dim",
+        pad_edge=False,
+    )
+    for k, column in enumerate(sheet.columns):
+        numbers = all(row[k].replace(".", "").isdigit() for row in sheet.rows)
+        named = k == 0 and len(sheet.columns) > 1
+        table.add_column(
+            Text(column), justify="right" if numbers else "left", style="cyan" if named else "", no_wrap=named
+        )
+    for row in sheet.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table

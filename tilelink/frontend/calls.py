@@ -1,0 +1,164 @@
+"""A call of a tile program in an operator's body: one step."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.frontend.arguments import check_dtype, outside, record_of, wrong_count
+from tilelink.frontend.binding import Dimensions, Given, Slot, align, names_of
+from tilelink.frontend.callsite import call_site
+from tilelink.frontend.running import Trace, tracing
+from tilelink.frontend.symbolic import Record, SymbolicTensor
+from tilelink.frontend.wiring import PendingStep, PendingView
+from tilelink.ir.program import Constant, TileProgram
+
+Plain = bool | int | float | str
+NOWHERE = Loc("<operator>", 1)
+
+
+def call_program(program: TileProgram, args: Sequence[object], kwargs: Mapping[str, Any], use: str | None) -> Any:
+    """A use of a tile program in an operator's body: one step, and the tensors that it writes.
+
+    Raises:
+        TilelinkError: TL201 to TL209.
+    """
+    run, loc = tracing(), call_site()
+    if run is None:
+        raise outside(program.name, loc)
+    path = run.take_path(use or program.name, loc)
+    signature = program.signature
+    if not len(signature.inputs) <= len(args) <= len(signature.shapes):
+        wrong_count(program.name, len(args), len(signature.inputs), f"`{signature}`", loc)
+    sizes, constants, named = _keywords(program, kwargs, loc)
+    given = _given(program, args, named, loc)
+    dimensions = Dimensions(program.name, signature, run.ranks, loc)
+    slots = {g.param: align(g, program.name, loc) for g in given.values()}
+    for g in given.values():
+        check_dtype(g, program.name, loc)
+        dimensions.add(g, slots[g.param])
+    for name, value in sizes.items():
+        dimensions.give(name, value)
+    for g in given.values():
+        dimensions.check_compound(g, slots[g.param])
+    results = _allocate(run, program, path, given, dimensions, loc)
+    for name in results:
+        slots[name] = align(given[name], program.name, loc)
+    _write_step(run, program, path, given, slots, dimensions, constants, loc)
+    outputs = [SymbolicTensor(given[p.name].record) for p in program.params if p.role == "out"]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _keywords(
+    program: TileProgram, kwargs: Mapping[str, Any], loc: Loc | None
+) -> tuple[dict[str, int], dict[str, Plain], dict[str, object]]:
+    """Keyword arguments: sizes, constants, and results that are given."""
+    sizes: dict[str, int] = {}
+    constants: dict[str, Plain] = {}
+    named: dict[str, object] = {}
+    kinds = {c.name: c for c in program.constants}
+    outputs = [p.name for p in program.params if p.role == "out"]
+    for key, value in kwargs.items():
+        if key in kinds:
+            constants[key] = _constant(program, kinds[key], value, loc)
+        elif key in names_of(program.signature):
+            sizes[key] = _size(program, key, value, loc)
+        elif key in outputs:
+            named[key] = value
+        else:
+            _unknown_keyword(program, key, [*kinds, *names_of(program.signature), *outputs, "name"], loc)
+    for constant in program.constants:
+        if constant.name not in constants:
+            if constant.default is None:
+                why = "it has no default"
+                message = f"`{program.name}` needs `{constant.name}=`"
+                raise TilelinkError("TL209", message, loc=loc, why=why, hint=f"pass a {constant.kind}")
+            constants[constant.name] = constant.default
+    return sizes, {c.name: constants[c.name] for c in program.constants}, named
+
+
+def _constant(program: TileProgram, constant: Constant, value: object, loc: Loc | None) -> Plain:
+    if constant.kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if constant.kind == "int" and isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if constant.kind == "bool" and isinstance(value, bool):
+        return value
+    if constant.kind == "str" and isinstance(value, str):
+        return value
+    why = f"`{constant.name}` of `{program.name}` is a constant of kind {constant.kind}"
+    raise TilelinkError("TL209", f"`{constant.name}={value!r}`", loc=loc, why=why, hint=f"pass a {constant.kind}")
+
+
+def _size(program: TileProgram, key: str, value: object, loc: Loc | None) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    why = f"`{key}` is a size of `{program.signature}`"
+    raise TilelinkError("TL209", f"`{key}={value!r}`", loc=loc, why=why, hint="pass a number of elements")
+
+
+def _unknown_keyword(program: TileProgram, key: str, known: list[str], loc: Loc | None) -> NoReturn:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    hint = f"did you mean `{close[0]}=`?" if close else f"it takes {', '.join(f'`{k}=`' for k in known)}"
+    why = "keywords are the constants of a program, and sizes and results of its signature"
+    raise TilelinkError("TL209", f"`{program.name}` has no `{key}=`", loc=loc, why=why, hint=hint)
+
+
+def _given(
+    program: TileProgram, args: Sequence[object], named: Mapping[str, object], loc: Loc | None
+) -> dict[str, Given]:
+    given: dict[str, Given] = {}
+    for param, value in (*((p.name, v) for p, v in zip(program.params, args, strict=False)), *named.items()):
+        if param in given:
+            message = f"`{param}` of `{program.name}` is given twice"
+            raise TilelinkError("TL202", message, loc=loc, why="by position and by name", hint="give it once")
+        given[param] = Given(param, program.param(param).shape, record_of(program.name, param, value, loc))
+    return given
+
+
+def _allocate(
+    run: Trace, program: TileProgram, path: str, given: dict[str, Given], dimensions: Dimensions, loc: Loc | None
+) -> list[str]:
+    """Makes the results that were not given; their parameters."""
+    first = next(iter(given.values())).record.dtype if given else run.frame.dtype
+    made: list[str] = []
+    for param in program.params:
+        if param.role != "out" or param.name in given:
+            continue
+        label = f"`{path}.{param.name}`"
+        tables = {name: g.record for name, g in given.items()}
+        axes = dimensions.allocate(param.shape, tables, label)
+        long = f"{path.replace('.', '_')}_{param.name}"
+        record = Record(
+            axes, param.shape.dtype or first, "program", param.name, long, label, param.shape.contract, None, loc
+        )
+        run.record(record)
+        given[param.name] = Given(param.name, param.shape, record)
+        made.append(param.name)
+    return made
+
+
+def _write_step(
+    run: Trace,
+    program: TileProgram,
+    path: str,
+    given: dict[str, Given],
+    slots: dict[str, tuple[Slot, ...]],
+    dimensions: Dimensions,
+    constants: dict[str, Plain],
+    loc: Loc | None,
+) -> None:
+    views: list[PendingView] = []
+    for param in program.params:
+        g = given[param.name]
+        g.record.uses += 1
+        if g.record.origin == "declared" and g.record.uses == 1:
+            # What `symmetric` declares is called as its first user calls it.
+            g.record.wish, g.record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
+        tables = {name: other.record for name, other in given.items()}
+        views.append(PendingView(param.name, g.record, slots[param.name], tables, dimensions.is_local))
+    run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE))
+
+

@@ -1,0 +1,85 @@
+"""`tilelink.symmetric`: tensors of an operator that no program returns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from tilelink.errors import TilelinkError
+from tilelink.frontend.binding import RANKS, dims_of, evaluate_size
+from tilelink.frontend.callsite import call_site
+from tilelink.frontend.grammar import parse_owner, parse_shape
+from tilelink.frontend.running import tracing
+from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
+from tilelink.errors import Loc
+from tilelink.ir.shape import RANK_AXIS, Axis
+
+
+def symmetric(
+    shape: str,
+    *,
+    like: SymbolicTensor | None = None,
+    owner: str | None = None,
+    dtype: str | None = None,
+    **sizes: int,
+) -> SymbolicTensor:
+    """Declares a tensor that no program returns: an inbox, a ring's buffer. Only inside an operator's body.
+
+    Args:
+        shape: its axes, such as `"R M/R N"`; names are sizes of `like`, then of the operator.
+        like: a tensor to take sizes and dtype from.
+        owner: which rank holds what, such as `"m -> m // 2048 % R"`, instead of what the shape says.
+        dtype: a dtype word; `like`'s, or else that of the operator's first argument, by default.
+        sizes: sizes by name.
+
+    Raises:
+        TilelinkError: TL101 to TL104, TL205, TL211.
+    """
+    run, loc = tracing(), call_site()
+    if run is None:
+        raise TilelinkError(
+            "TL211",
+            "`tilelink.symmetric` outside an operator",
+            loc=loc,
+            why="it declares a tensor of the operator that is being traced",
+            hint="call it in a function decorated with `@tilelink.operator(...)`",
+        )
+    parsed = parse_shape(shape, loc)
+    known: dict[str, Extent] = dict(run.frame.sizes)
+    if like is not None:
+        known.update({a.name: a.size for a in like.axes})
+    known.update({n: v if isinstance(v, Extent) else Extent(v) for n, v in sizes.items()})
+    known[RANK_AXIS] = Extent(run.ranks, RANKS)
+    axes = tuple(_symmetric_axis(a, known, loc) for a in parsed.axes)
+    if parsed.rest is not None:
+        why = "a declared tensor has no other tensor to take them from"
+        raise TilelinkError("TL205", f"`...` in `{shape}`", loc=loc, why=why, hint="write all axes")
+    word = dtype or parsed.dtype or (like.dtype if like is not None else run.frame.dtype)
+    term = None if owner is None else parse_owner(owner, loc)
+    if term is not None and len(term.variables) > len(axes):
+        why = f"`{shape}` has {count(len(axes), 'axis') if len(axes) == 1 else f'{len(axes)} axes'}"
+        message = f"the owner map has {len(term.variables)} variables"
+        raise TilelinkError(
+            "TL104", message, loc=loc, why=why, hint="write one variable for each axis, from the first on"
+        )
+    wish = f"symmetric_{sum(r.origin == 'declared' for r in run.records)}"
+    label = f'`symmetric("{shape}")`'
+    return run.record(Record(axes, word, "declared", wish, wish, label, parsed.contract, term, loc))
+
+
+def _symmetric_axis(axis: Axis, known: Mapping[str, Extent], loc: Loc | None) -> LogicalAxis:
+    for name in dims_of(axis.size):
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = (
+                f"did you mean `{close[0]}`?"
+                if close
+                else f"pass it by name, `{name}=...`, or a tensor that has it, `like=`"
+            )
+            why = f"known are {', '.join(f'`{n}`' for n in known)}"
+            raise TilelinkError("TL205", f"the size `{name}` is not known", loc=loc, why=why, hint=hint)
+    if axis.split not in (None, RANK_AXIS):
+        why = "a declared tensor is split over the ranks or not at all"
+        raise TilelinkError("TL103", f"`{axis}` is split by a table", loc=loc, why=why, hint=f"write `{axis.size}`")
+    size, extent = evaluate_size(axis.size, lambda n: (known[n].formula, int(known[n])))
+    return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)

@@ -1,0 +1,84 @@
+"""The trace in progress: records, steps, and the operators that are being run."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.frontend.symbolic import Extent, Record, SymbolicTensor
+from tilelink.frontend.wiring import PendingStep
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One operator in progress: its path prefix, and what its signature's names are."""
+
+    name: str
+    prefix: str
+    sizes: Mapping[str, Extent]
+    dtype: str
+
+
+class Trace:
+    """One run of an operator's body."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.frames: list[Frame] = []
+        self.records: list[Record] = []
+        self.steps: list[PendingStep] = []
+        self.paths: dict[str, Loc | None] = {}
+
+    @property
+    def frame(self) -> Frame:
+        return self.frames[-1]
+
+    @contextmanager
+    def inside(self, frame: Frame) -> Generator[None]:
+        self.frames.append(frame)
+        try:
+            yield
+        finally:
+            self.frames.pop()
+
+    def take_path(self, name: str, loc: Loc | None) -> str:
+        """The path of a use; a second use of one name needs another."""
+        path = self.frame.prefix + name
+        if path in self.paths:
+            first = self.paths[path]
+            raise TilelinkError(
+                "TL208",
+                f"`{path}` is used twice",
+                loc=loc,
+                why="schedules and plans tell steps apart by their names",
+                hint=f'give this use a name: `{name}(..., name="{name}_2")`',
+                notes=() if first is None else (Note("the first use is here", first),),
+            )
+        self.paths[path] = loc
+        return path
+
+    def record(self, record: Record) -> SymbolicTensor:
+        self.records.append(record)
+        return SymbolicTensor(record)
+
+
+_TRACE: ContextVar[Trace | None] = ContextVar("tilelink_trace", default=None)
+
+
+def tracing() -> Trace | None:
+    """The trace in progress, if an operator's body is running."""
+    return _TRACE.get()
+
+
+
+@contextmanager
+def running(run: Trace) -> Generator[None]:
+    """Makes a trace the one in progress."""
+    token = _TRACE.set(run)
+    try:
+        yield
+    finally:
+        _TRACE.reset(token)

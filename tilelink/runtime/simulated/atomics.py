@@ -1,0 +1,162 @@
+"""The interpreter's atomics, barriers and fences: where agents meet, and give way to one another.
+
+A loop over `atomic_add(word, 0)` is a poll: an agent that would see the same value a second time sleeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import triton.language as tl
+from triton._C.libtriton import interpreter as native
+from triton._C.libtriton import ir
+from triton.runtime import interpreter as stock
+
+from tilelink.device.fences import MEANING
+from tilelink.runtime.simulated.agents import Agent
+from tilelink.runtime.simulated.machine import Machine
+from tilelink.runtime.simulated.memory import Region
+from tilelink.runtime.simulated.observing import Scatter
+
+Handle = stock.TensorHandle
+Run = Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The memory order of an atomic, in an observer's words."""
+
+    acquire: bool
+    release: bool
+    scope: str
+
+    @staticmethod
+    def of(sem: Any, scope: Any) -> _Order:
+        both = sem == ir.MEM_SEMANTIC.ACQUIRE_RELEASE
+        name = "system" if scope == ir.MEM_SYNC_SCOPE.SYSTEM else "device"
+        return _Order(both or sem == ir.MEM_SEMANTIC.ACQUIRE, both or sem == ir.MEM_SEMANTIC.RELEASE, name)
+
+
+class _AsmResult:
+    """What the language takes for the operation that `create_inline_asm` makes."""
+
+    def get_result(self, index: int) -> Handle:
+        return Handle(np.zeros(1, dtype=np.int32), tl.int32)
+
+
+class Atomics:
+    """Builder methods. What runs between two switches is atomic: one coroutine runs at a time."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.scheduler = machine.scheduler
+
+    def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
+        def run() -> np.ndarray:
+            kind = stock.InterpreterBuilder.ir_rmw_op_to_interpreter_rmw_op[op]
+            return native.atomic_rmw(kind, ptr.data, val.data, mask.data, _native(sem))
+
+        poll = op == ir.ATOMIC_OP.ADD and val.data.size == 1 and not val.data.item()
+        made = (self._poll if poll else self._change)(ptr, mask.data, _Order.of(sem, scope), run)
+        return Handle(made, val.dtype.scalar)
+
+    def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
+        def run() -> np.ndarray:
+            return native.atomic_cas(ptr.data, cmp.data, val.data, _native(sem))
+
+        return Handle(self._change(ptr, None, _Order.of(sem, scope), run), cmp.dtype.scalar)
+
+    def create_atomic_load(self, ptr: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
+        ty = ptr.get_element_ty()
+        dtype = stock._get_np_dtype(ty)
+
+        def run() -> np.ndarray:
+            return native.load(ptr.data, mask.data, np.zeros(ptr.data.shape, dtype), dtype)
+
+        return Handle(self._poll(ptr, mask.data, _Order.of(sem, scope), run), ty)
+
+    def create_atomic_store(self, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> None:
+        def run() -> np.ndarray:
+            native.store(ptr.data, val.data, mask.data)
+            return val.data
+
+        self._change(ptr, mask.data, _Order.of(sem, scope), run)
+
+    def create_atomic_poll(self, ptr: Handle, expected: Handle, timeout_ns: Any, sem: Any, scope: Any) -> Handle:
+        if ptr.data.size != 1 or timeout_ns is not None:
+            raise self.machine.refusal("tl.atomic_poll of several words, or with a time limit", "poll one word")
+        mask = Handle(np.ones(ptr.data.shape, dtype=bool), tl.int1)
+        while self.create_atomic_load(ptr, mask, sem, scope).data.item() != expected.data.item():
+            pass
+        return mask
+
+    # --------------------------------------------------------------------------------------------------- what they do
+    def _poll(self, ptr: Handle, mask: np.ndarray | None, order: _Order, run: Run) -> np.ndarray:
+        """An atomic that changes nothing."""
+        machine = self.machine
+        agent, live, size, region = self._touch(ptr, mask)
+        if region is None or live.size != 1:
+            return self._several(agent, live, size, run)
+        machine.poll(int(live.item()), region, size)
+        self._observe(agent, int(live.item()), order, writes=False)
+        return run()
+
+    def _change(self, ptr: Handle, mask: np.ndarray | None, order: _Order, run: Run) -> np.ndarray:
+        machine = self.machine
+        agent, live, size, region = self._touch(ptr, mask)
+        machine.moved(agent)
+        self.scheduler.switch()
+        if region is None or live.size != 1:
+            return self._several(agent, live, size, run)
+        address = int(live.item())
+        before = region.word(address, size)
+        result = run()
+        agent.clock += machine.costs.signal
+        self._observe(agent, address, order, writes=True)
+        machine.written(address, region, before, size, joins=order.acquire, signal=True)
+        return result
+
+    def _several(self, agent: Agent, live: np.ndarray, size: int, run: Run) -> np.ndarray:
+        """A block of atomics: to the machine no signals, only accesses."""
+        observer = self.machine.observer
+        if observer is not None and live.size:
+            observer.load(agent, Scatter(live, size), "threads")
+            observer.store(agent, Scatter(live, size), "threads")
+        return run()
+
+    def _touch(self, ptr: Handle, mask: np.ndarray | None) -> tuple[Agent, np.ndarray, int, Region | None]:
+        ty = ptr.get_element_ty()
+        if ty == tl.bfloat16:
+            raise self.machine.refusal("an atomic on bfloat16", "accumulate in float32")
+        size = stock._get_np_dtype(ty).itemsize
+        live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
+        agent = self.scheduler.running()
+        return agent, live, size, self.machine.touch(agent, live, size, "changes", nbytes=0)
+
+    def _observe(self, agent: Agent, address: int, order: _Order, *, writes: bool) -> None:
+        if self.machine.observer is not None:
+            self.machine.observer.atomic(
+                agent, address, acquire=order.acquire, release=order.release, scope=order.scope, writes=writes
+            )
+
+    # -------------------------------------------------------------------------------------------------------- ordering
+    def create_barrier(self) -> None:
+        if self.machine.observer is not None:
+            self.machine.observer.barrier(self.scheduler.running())
+
+    def create_inline_asm(self, asm: str, constraints: str, values: list[Handle], *rest: Any) -> _AsmResult:
+        if asm not in MEANING or values:
+            raise self.machine.refusal(f"the assembly `{asm}`", "use the fences of tilelink.device")
+        if self.machine.observer is not None:
+            self.machine.observer.fence(self.scheduler.running(), MEANING[asm])
+        return _AsmResult()
+
+    def create_extern_elementwise(self, library: str, path: str, symbol: str, *rest: Any) -> NoReturn:
+        raise self.machine.refusal(f"the library function `{symbol}`", "use what triton.language offers")
+
+
+def _native(sem: Any) -> Any:
+    return stock.InterpreterBuilder.ir_sem_to_interpreter_sem[sem]
