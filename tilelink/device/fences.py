@@ -4,6 +4,8 @@ A fence is inline assembly, chosen at compile time by the target: PTX on NVIDIA,
 interprets the same texts: `MEANING` says what each of them does, and it refuses any other.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from triton.language import core
@@ -21,20 +23,20 @@ MEANING = {
 }
 """Assembly text -> what an observer of the simulated world is told."""
 
-CUDA_SYSTEM = tl.constexpr(_CUDA_SYSTEM)
-CUDA_PROXY = tl.constexpr(_CUDA_PROXY)
-CUDA_BULK = tl.constexpr(_CUDA_BULK)
-GCN_SYSTEM = tl.constexpr(_GCN_SYSTEM)
+CUDA_SYSTEM: Any = tl.constexpr(_CUDA_SYSTEM)
+CUDA_PROXY: Any = tl.constexpr(_CUDA_PROXY)
+CUDA_BULK: Any = tl.constexpr(_CUDA_BULK)
+GCN_SYSTEM: Any = tl.constexpr(_GCN_SYSTEM)
 
 
 @core.builtin
-def on_amd(_semantic=None):  # type: ignore[no-untyped-def]  # Triton inspects the signature
+def on_amd(_semantic: Any = None) -> core.constexpr:
     """Whether this compilation is for an AMD GPU. Read off the compile options: no GPU is needed to know."""
     return core.constexpr(_semantic.builder.options.backend_name == "hip")
 
 
 @core.builtin
-def has_bulk_copies(_semantic=None):  # type: ignore[no-untyped-def]
+def has_bulk_copies(_semantic: Any = None) -> core.constexpr:
     """Whether descriptor accesses are asynchronous bulk copies (TMA): sm_90 and later, and the interpreter."""
     options = _semantic.builder.options
     if options.backend_name == "interpreter":

@@ -4,6 +4,8 @@ Compile with `extern_libs={"libnvshmem_device": <path of libnvshmem_device.bc>}`
 `ctx` is accepted and ignored: NVSHMEM knows the ranks. Pointers cross as int64, as NVSHMEM's C types are opaque here.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from triton.language import core
@@ -47,7 +49,7 @@ __all__ = [
 _LIBRARY = "libnvshmem_device"
 
 
-def _call(symbol, args, types, result, semantic):  # type: ignore[no-untyped-def]  # compile-time only
+def _call(symbol: str, args: list[Any], types: list[Any], result: Any, semantic: Any) -> Any:
     """A call in every thread. C's `void` is declared as int32 and never read: Triton has no call without a result."""
     table = {tuple(types): (symbol, result)}
     typed = [core.cast(a, t, _semantic=semantic) for a, t in zip(args, types, strict=True)]
@@ -55,63 +57,63 @@ def _call(symbol, args, types, result, semantic):  # type: ignore[no-untyped-def
 
 
 @core.extern
-def _my_pe(_semantic=None):  # type: ignore[no-untyped-def]
+def _my_pe(_semantic: Any = None) -> Any:
     return _call("nvshmem_my_pe", [], [], core.int32, _semantic)
 
 
 @core.extern
-def _n_pes(_semantic=None):  # type: ignore[no-untyped-def]
+def _n_pes(_semantic: Any = None) -> Any:
     return _call("nvshmem_n_pes", [], [], core.int32, _semantic)
 
 
 @core.extern
-def _ptr(p, pe, _semantic=None):  # type: ignore[no-untyped-def]
+def _ptr(p: Any, pe: Any, _semantic: Any = None) -> Any:
     return _call("nvshmem_ptr", [p, pe], [core.int64, core.int32], core.int64, _semantic)
 
 
 @core.extern
-def _put(dst, src, nbytes, pe, _semantic=None):  # type: ignore[no-untyped-def]
+def _put(dst: Any, src: Any, nbytes: Any, pe: Any, _semantic: Any = None) -> Any:
     types = [core.int64, core.int64, core.int64, core.int32]
     return _call("nvshmemx_putmem_nbi_block", [dst, src, nbytes, pe], types, core.int32, _semantic)
 
 
 @core.extern
-def _get(dst, src, nbytes, pe, _semantic=None):  # type: ignore[no-untyped-def]
+def _get(dst: Any, src: Any, nbytes: Any, pe: Any, _semantic: Any = None) -> Any:
     types = [core.int64, core.int64, core.int64, core.int32]
     return _call("nvshmemx_getmem_nbi_block", [dst, src, nbytes, pe], types, core.int32, _semantic)
 
 
 @core.extern
-def _put_signal(dst, src, nbytes, word, value, op, pe, _semantic=None):  # type: ignore[no-untyped-def]
+def _put_signal(dst: Any, src: Any, nbytes: Any, word: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
     types = [core.int64, core.int64, core.int64, core.int64, core.int64, core.int32, core.int32]
     args = [dst, src, nbytes, word, value, op, pe]
     return _call("nvshmemx_putmem_signal_nbi_block", args, types, core.int32, _semantic)
 
 
 @core.extern
-def _signal(word, value, op, pe, _semantic=None):  # type: ignore[no-untyped-def]
+def _signal(word: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
     types = [core.int64, core.int64, core.int32, core.int32]
     return _call("nvshmemx_signal_op", [word, value, op, pe], types, core.int32, _semantic)
 
 
 @core.extern
-def _wait(word, cmp, value, _semantic=None):  # type: ignore[no-untyped-def]
+def _wait(word: Any, cmp: Any, value: Any, _semantic: Any = None) -> Any:
     types = [core.int64, core.int32, core.int64]
     return _call("nvshmem_signal_wait_until", [word, cmp, value], types, core.int64, _semantic)
 
 
 @core.extern
-def _fence(_semantic=None):  # type: ignore[no-untyped-def]
+def _fence(_semantic: Any = None) -> Any:
     return _call("nvshmem_fence", [], [], core.int32, _semantic)
 
 
 @core.extern
-def _quiet(_semantic=None):  # type: ignore[no-untyped-def]
+def _quiet(_semantic: Any = None) -> Any:
     return _call("nvshmem_quiet", [], [], core.int32, _semantic)
 
 
 @core.extern
-def _barrier_all(_semantic=None):  # type: ignore[no-untyped-def]
+def _barrier_all(_semantic: Any = None) -> Any:
     return _call("nvshmemx_barrier_all_block", [], [], core.int32, _semantic)
 
 

@@ -6,11 +6,13 @@ Never knows: rank numbers, channels, Triton text beyond the expressions that use
 """
 
 from tilelink.frontend.capture import capture
+from tilelink.frontend.declaring import symmetric
 from tilelink.frontend.grammar import parse_owner, parse_shape, parse_signature
 from tilelink.frontend.program import Program, program
+from tilelink.frontend.running import tracing
 from tilelink.frontend.sizes import bind_sizes
 from tilelink.frontend.symbolic import Extent, SymbolicTensor
-from tilelink.frontend.trace import inline, symmetric, trace, tracing
+from tilelink.frontend.trace import inline, trace
 
 __all__ = [
     "Extent",

@@ -51,5 +51,3 @@ def wrong_count(user: str, given: int, wanted: int, what: str, loc: Loc | None) 
     why = f"it is {what}"
     message = f"`{user}` takes {count(wanted, 'tensor')}, not {given}"
     raise TilelinkError("TL202", message, loc=loc, why=why, hint="pass one tensor for each input")
-
-

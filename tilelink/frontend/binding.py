@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 
 from tilelink.errors import Loc, Note, TilelinkError
@@ -250,6 +251,16 @@ class Dimensions:
         if seen.split == RANK_AXIS and size.name not in self._globals and not self._operator:
             return cdiv(seen.size, RANKS), -(-seen.extent // self._ranks)
         return seen.size, seen.extent
+
+    def part(self, axis: LogicalAxis) -> Extent:
+        """The most that a rank can have of a split axis."""
+        return Extent(-(-axis.extent // self._ranks), cdiv(axis.size, RANKS))
+
+    def extended(self, more: Mapping[str, Seen]) -> Dimensions:
+        """These dimensions with others in front of them."""
+        made = copy(self)
+        made.seen = {**self.seen, **more}
+        return made
 
     def get(self, name: str) -> Seen:
         if name in self.seen:

@@ -160,5 +160,3 @@ def _write_step(
         tables = {name: other.record for name, other in given.items()}
         views.append(PendingView(param.name, g.record, slots[param.name], tables, dimensions.is_local))
     run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE))
-
-

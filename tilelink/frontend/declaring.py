@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 
-from tilelink.errors import TilelinkError
-from tilelink.frontend.binding import RANKS, dims_of, evaluate_size
+from tilelink.errors import Loc, TilelinkError
+from tilelink.frontend.arguments import count
+from tilelink.frontend.binding import Dimensions, Seen, dims_of
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.grammar import parse_owner, parse_shape
 from tilelink.frontend.running import tracing
-from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
-from tilelink.errors import Loc
+from tilelink.frontend.symbolic import Record, SymbolicTensor, formula_of
 from tilelink.ir.shape import RANK_AXIS, Axis
 
 
@@ -45,15 +44,16 @@ def symmetric(
             hint="call it in a function decorated with `@tilelink.operator(...)`",
         )
     parsed = parse_shape(shape, loc)
-    known: dict[str, Extent] = dict(run.frame.sizes)
-    if like is not None:
-        known.update({a.name: a.size for a in like.axes})
-    known.update({n: v if isinstance(v, Extent) else Extent(v) for n, v in sizes.items()})
-    known[RANK_AXIS] = Extent(run.ranks, RANKS)
-    axes = tuple(_symmetric_axis(a, known, loc) for a in parsed.axes)
     if parsed.rest is not None:
         why = "a declared tensor has no other tensor to take them from"
         raise TilelinkError("TL205", f"`...` in `{shape}`", loc=loc, why=why, hint="write all axes")
+    more = {} if like is None else {a.name: Seen(a.size.formula, int(a.size), None, False, "`like`") for a in like.axes}
+    more |= {n: Seen(formula_of(v), int(v), None, False, f"`{n}={int(v)}`") for n, v in sizes.items()}
+    dimensions = run.frame.dimensions.extended({n: s for n, s in more.items() if n != RANK_AXIS})
+    for axis in parsed.axes:
+        _check_axis(axis, dimensions, loc)
+    label = f'`symmetric("{shape}")`'
+    axes = dimensions.allocate(parsed, {}, label)
     word = dtype or parsed.dtype or (like.dtype if like is not None else run.frame.dtype)
     term = None if owner is None else parse_owner(owner, loc)
     if term is not None and len(term.variables) > len(axes):
@@ -63,23 +63,20 @@ def symmetric(
             "TL104", message, loc=loc, why=why, hint="write one variable for each axis, from the first on"
         )
     wish = f"symmetric_{sum(r.origin == 'declared' for r in run.records)}"
-    label = f'`symmetric("{shape}")`'
     return run.record(Record(axes, word, "declared", wish, wish, label, parsed.contract, term, loc))
 
 
-def _symmetric_axis(axis: Axis, known: Mapping[str, Extent], loc: Loc | None) -> LogicalAxis:
+def _check_axis(axis: Axis, dimensions: Dimensions, loc: Loc | None) -> None:
+    known = [n for n in dimensions.seen if n != RANK_AXIS]
     for name in dims_of(axis.size):
-        if name not in known:
-            close = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = (
-                f"did you mean `{close[0]}`?"
-                if close
-                else f"pass it by name, `{name}=...`, or a tensor that has it, `like=`"
-            )
+        if name not in dimensions.seen:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"pass it by name, `{name}=...`, or a tensor that has it, `like=`"
             why = f"known are {', '.join(f'`{n}`' for n in known)}"
-            raise TilelinkError("TL205", f"the size `{name}` is not known", loc=loc, why=why, hint=hint)
+            message = f"the size `{name}` is not known"
+            raise TilelinkError(
+                "TL205", message, loc=loc, why=why, hint=f"did you mean `{close[0]}`?" if close else hint
+            )
     if axis.split not in (None, RANK_AXIS):
         why = "a declared tensor is split over the ranks or not at all"
         raise TilelinkError("TL103", f"`{axis}` is split by a table", loc=loc, why=why, hint=f"write `{axis.size}`")
-    size, extent = evaluate_size(axis.size, lambda n: (known[n].formula, int(known[n])))
-    return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tilelink.errors import TilelinkError
+from tilelink.frontend.calls import call_program
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.source import plain_function, read_source
-from tilelink.frontend.trace import call_program
 from tilelink.ir.program import TileProgram
 from tilelink.ir.shape import Signature
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.frontend.symbolic import Extent, Record, SymbolicTensor
+from tilelink.frontend.binding import Dimensions
+from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep
 
 
@@ -18,7 +19,7 @@ class Frame:
 
     name: str
     prefix: str
-    sizes: Mapping[str, Extent]
+    dimensions: Dimensions
     dtype: str
 
 
@@ -71,7 +72,6 @@ _TRACE: ContextVar[Trace | None] = ContextVar("tilelink_trace", default=None)
 def tracing() -> Trace | None:
     """The trace in progress, if an operator's body is running."""
     return _TRACE.get()
-
 
 
 @contextmanager

@@ -123,17 +123,20 @@ def _not_data(what: str) -> NoReturn:
 class SymbolicTensor:
     """A tensor while an operator is traced. Tile programs and operators take and give it."""
 
-    __slots__ = ("_names", "record")
+    __slots__ = ("_names", "_sizes", "record")
 
-    def __init__(self, record: Record, names: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, record: Record, names: tuple[str, ...] | None = None, sizes: tuple[Extent, ...] | None = None
+    ) -> None:
         self.record = record
         self._names = tuple(a.name for a in record.axes) if names is None else names
+        self._sizes = tuple(Extent(a.extent, a.size) for a in record.axes) if sizes is None else sizes
 
     @property
     def axes(self) -> tuple[SymbolicAxis, ...]:
         return tuple(
-            SymbolicAxis(n, Extent(a.extent, a.size), a.split.wish if isinstance(a.split, Record) else a.split)
-            for n, a in zip(self._names, self.record.axes, strict=True)
+            SymbolicAxis(n, s, a.split.wish if isinstance(a.split, Record) else a.split)
+            for n, s, a in zip(self._names, self._sizes, self.record.axes, strict=True)
         )
 
     @property

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from inspect import Parameter
 from inspect import signature as parameters_of
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
-from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.frontend.binding import RANKS, Dimensions, Given, Slot, align, dims_of, names_of
+from tilelink.errors import Loc, TilelinkError
+from tilelink.frontend.arguments import check_dtype, count, outside, record_of, wrong_count
+from tilelink.frontend.binding import RANKS, Dimensions, Given, Slot, align, evaluate_size, names_of
 from tilelink.frontend.callsite import call_site
-from tilelink.frontend.grammar import parse_owner, parse_shape
+from tilelink.frontend.running import Frame, Trace, running, tracing
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
-from tilelink.frontend.wiring import PendingStep, PendingView, assemble
-from tilelink.ir.formula import Const, Formula, Sym
-from tilelink.ir.program import Constant, TileProgram
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum
+from tilelink.frontend.wiring import assemble
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature
 from tilelink.ir.wiring import Wiring
 
-Plain = bool | int | float | str
 NOWHERE = Loc("<operator>", 1)
+Pairs = list[tuple[Given, tuple[Slot, ...]]]
 
 
 # ------------------------------------------------------------------------------------------------------------ whole operators
@@ -33,7 +30,7 @@ def trace(
     signature: Signature,
     sizes: Mapping[str, int],
     dtypes: Sequence[str],
-    constants: Mapping[str, Plain],
+    constants: Mapping[str, bool | int | float | str],
     loc: Loc | None = None,
     *,
     ranks: int,
@@ -60,22 +57,20 @@ def trace(
         run.record(_argument(run, name, n, s, sizes, d, rest, loc))
         for n, s, d in zip(names, signature.inputs, dtypes, strict=True)
     ]
-    extents = {n: Extent(sizes[n], Sym(n)) for n in _symbols(signature, rest) if n in sizes}
-    frame = Frame(name, "", extents, dtypes[0] if dtypes else "f32")
-    token = _TRACE.set(run)
-    try:
-        with run.inside(frame):
-            results = _results(name, fn(*tensors, **constants), loc)
-            _check_results(run, name, signature, extents, results, loc)
-    finally:
-        _TRACE.reset(token)
+    records = [t.record for t in tensors]
+    _link_tables(name, records, loc)
+    dimensions = Dimensions(name, signature, ranks, loc, operator=True)
+    _add(dimensions, _pairs(name, names, signature.inputs, records, loc))
+    with running(run), run.inside(Frame(name, "", dimensions, dtypes[0] if dtypes else "f32")):
+        results = _results(name, fn(*tensors, **constants), loc)
+        _check_results(dimensions, name, signature, results, loc)
     return assemble(
         name=name,
         signature=signature,
         sizes=_symbols(signature, rest),
         records=run.records,
         steps=run.steps,
-        arguments=[t.record for t in tensors],
+        arguments=records,
         results=[t.record for t in results],
         loc=loc or NOWHERE,
     )
@@ -138,6 +133,36 @@ def _declared(run: Trace, user: str, axis: Axis, sizes: Mapping[str, int], loc: 
     return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)
 
 
+def _link_tables(user: str, records: list[Record], loc: Loc | None) -> None:
+    """Puts the table itself in place of its name, in axes such as `P/start`."""
+    tables = {r.wish: r for r in records}
+    for record in records:
+        for axis in record.axes:
+            if isinstance(axis.split, str) and axis.split != RANK_AXIS and axis.split not in tables:
+                why = "an axis is split over the ranks, `/R`, or by an offsets table, a parameter"
+                hint = f"name the parameter that holds the offsets: {', '.join(tables)}"
+                message = f"`{axis}` of `{user}` is split by `{axis.split}`, which is no parameter"
+                raise TilelinkError("TL103", message, loc=loc, why=why, hint=hint)
+        record.axes = tuple(
+            replace(a, split=tables.get(a.split, a.split)) if isinstance(a.split, str) else a for a in record.axes
+        )
+
+
+def _pairs(
+    user: str, names: Sequence[str], shapes: Sequence[Shape], records: Sequence[Record], loc: Loc | None
+) -> Pairs:
+    """Every tensor with what its axes mean."""
+    given = [Given(n, s, r) for n, s, r in zip(names, shapes, records, strict=True)]
+    return [(g, align(g, user, loc)) for g in given]
+
+
+def _add(dimensions: Dimensions, pairs: Pairs) -> None:
+    for given, slots in pairs:
+        dimensions.add(given, slots)
+    for given, slots in pairs:
+        dimensions.check_compound(given, slots)
+
+
 # -------------------------------------------------------------------------------------------------------------------- results
 def _results(user: str, returned: object, loc: Loc | None) -> list[SymbolicTensor]:
     everything = cast("Sequence[object]", returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -151,12 +176,7 @@ def _results(user: str, returned: object, loc: Loc | None) -> list[SymbolicTenso
 
 
 def _check_results(
-    run: Trace,
-    user: str,
-    signature: Signature,
-    sizes: Mapping[str, Extent],
-    results: list[SymbolicTensor],
-    loc: Loc | None,
+    dimensions: Dimensions, user: str, signature: Signature, results: list[SymbolicTensor], loc: Loc | None
 ) -> None:
     """Compares what was returned with what the signature promises, if it promises anything."""
     if not signature.outputs:
@@ -165,21 +185,13 @@ def _check_results(
         message = f"`{user}` returns {count(len(results), 'tensor')}, its signature {len(signature.outputs)}"
         hint = "make the signature and the `return` agree"
         raise TilelinkError("TL210", message, loc=loc, why=f"the signature is `{signature}`", hint=hint)
-    dimensions = Dimensions(user, signature, run.ranks, loc, operator=True)
-    for name, extent in sizes.items():
-        dimensions.give(name, extent)
-    pairs: list[tuple[Given, tuple[Slot, ...]]] = []
     for number, (shape, result) in enumerate(zip(signature.outputs, results, strict=True)):
-        given = Given(f"result {number + 1}", shape, result.record)
-        pairs.append((given, align(given, user, loc)))
         if shape.dtype is not None and shape.dtype != result.dtype:
             why = f"the signature is `{signature}`"
             message = f"result {number + 1} of `{user}` is {result.dtype}, not {shape.dtype}"
             raise TilelinkError("TL206", message, loc=loc, why=why, hint="make them agree")
-    for given, slots in pairs:
-        dimensions.add(given, slots)
-    for given, slots in pairs:
-        dimensions.check_compound(given, slots)
+    names = [f"result {i + 1}" for i in range(len(results))]
+    _add(dimensions, _pairs(user, names, signature.outputs, [r.record for r in results], loc))
 
 
 # ------------------------------------------------------------------------------------------------- operators inside operators
@@ -194,11 +206,11 @@ def inline(
     """Runs an operator's body inside the trace in progress; its steps get paths that begin with `name.`.
 
     Args:
-        name: of this use.
+        name: of the operator.
         fn: the body of the operator that is called.
         signature: its signature.
         args: its tensors.
-        kwargs: its keyword-only arguments, and sizes by name.
+        kwargs: its keyword-only arguments, sizes by name, and `name` of this use if it is not the operator's.
         loc: where the operator is defined; errors about the call point at the call.
 
     Raises:
@@ -207,51 +219,39 @@ def inline(
     run, site = tracing(), call_site() or loc
     if run is None:
         raise outside(name, site)
+    use = str(kwargs.get("name") or name)
     names = _argument_names(name, fn, signature, loc)
     if len(args) != len(names):
         wrong_count(name, len(args), len(names), f"`{signature}`", site)
-    prefix = run.take_path(name, site) + "."
-    dimensions = Dimensions(name, signature, run.ranks, site, operator=True)
-    tensors = _relabelled(dimensions, name, names, signature, args, site)
-    constants: dict[str, Any] = {}
-    for key, value in kwargs.items():
-        if key in names_of(signature) and isinstance(value, int):
-            dimensions.give(key, value)
-        else:
-            constants[key] = value
-    sizes = {n: Extent(s.extent, s.size) for n, s in dimensions.seen.items() if n != RANK_AXIS}
-    with run.inside(Frame(name, prefix, sizes, args[0].dtype if args else "f32")):
+    prefix = run.take_path(use, site) + "."
+    pairs = _pairs(
+        name, names, signature.inputs, [record_of(name, n, a, site) for n, a in zip(names, args, strict=True)], site
+    )
+    for given, _ in pairs:
+        check_dtype(given, name, site)
+    dimensions = Dimensions(name, signature, run.ranks, site)
+    _add(dimensions, pairs)
+    constants = {k: v for k, v in kwargs.items() if k != "name"}
+    for size in [k for k in constants if k in names_of(signature)]:
+        dimensions.give(size, constants.pop(size))
+    tensors = [_relabelled(dimensions, given, slots) for given, slots in pairs]
+    with run.inside(Frame(name, prefix, dimensions, args[0].dtype if args else "f32")):
         returned = fn(*tensors, **constants)
         results = _results(name, returned, loc)
-        _check_results(run, name, signature, sizes, results, loc)
-    return returned
+        _check_results(dimensions, name, signature, results, loc)
+    outer = [SymbolicTensor(r.record) for r in results]
+    return tuple(outer) if isinstance(returned, (tuple, list)) else outer[0]
 
 
-def _relabelled(
-    dimensions: Dimensions,
-    user: str,
-    names: list[str],
-    signature: Signature,
-    args: Sequence[SymbolicTensor],
-    loc: Loc | None,
-) -> list[SymbolicTensor]:
-    """The same tensors, with axes called as the inlined operator calls them."""
-    tensors: list[SymbolicTensor] = []
-    pairs: list[tuple[Given, tuple[Slot, ...]]] = []
-    for param, shape, tensor in zip(names, signature.inputs, args, strict=True):
-        given = Given(param, shape, record_of(user, param, tensor, loc))
-        check_dtype(given, user, loc)
-        slots = align(given, user, loc)
-        pairs.append((given, slots))
-        axes = [a.name for a in tensor.axes]
-        for slot in slots:
-            if slot.at is not None:
-                axes[slot.at] = slot.dim
-        tensors.append(SymbolicTensor(tensor.record, tuple(axes)))
-    for given, slots in pairs:
-        dimensions.add(given, slots)
-    for given, slots in pairs:
-        dimensions.check_compound(given, slots)
-    return tensors
-
-
+def _relabelled(dimensions: Dimensions, given: Given, slots: tuple[Slot, ...]) -> SymbolicTensor:
+    """The same tensor with the names and sizes that the inlined operator sees: of a split axis that it takes as whole,
+    this rank's part."""
+    axes = given.record.axes
+    names = [a.name for a in axes]
+    sizes = [Extent(a.extent, a.size) for a in axes]
+    for slot in slots:
+        if slot.at is not None:
+            names[slot.at] = slot.dim
+            if dimensions.is_local(slot.declared, axes[slot.at]):
+                sizes[slot.at] = dimensions.part(axes[slot.at])
+    return SymbolicTensor(given.record, tuple(names), tuple(sizes))

@@ -185,7 +185,7 @@ def evaluate(formula: Like, env: Mapping[str, Number]) -> Any:
     if isinstance(f, Sym):
         return env[f.name]
     value: Any = _COMPUTE[f.op](evaluate(f.left, env), evaluate(f.right, env))
-    return value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, np.ndarray) else int(value)  # pyright: ignore[reportUnknownVariableType]
 
 
 def substitute(formula: Like, values: Mapping[str, Like]) -> Formula:

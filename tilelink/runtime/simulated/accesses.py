@@ -15,7 +15,6 @@ from triton.runtime import interpreter as stock
 
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.memory import Region
 from tilelink.runtime.simulated.observing import Block, Scatter
 
 Handle = stock.TensorHandle

@@ -28,7 +28,8 @@ class Arithmetic:
 
     # ------------------------------------------------------------------------------------------------------------ casts
     def cast_impl(self, src: Handle, dst_type: Any) -> Handle:
-        old, new = src.dtype.scalar, dst_type.scalar
+        old: Any = src.dtype.scalar
+        new = dst_type.scalar
         if old == new:
             return Handle(src.data, new)
         wide = widen(src.data, old.name)
@@ -46,25 +47,25 @@ class Arithmetic:
 
     # ------------------------------------------------------------------------------------------------------- elementwise
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[..., np.ndarray]) -> Handle:
-        ty = lhs.dtype.scalar
+        ty: Any = lhs.dtype.scalar
         if not is_narrow(ty.name):
             return Stock.binary_op(stock.interpreter_builder, lhs, rhs, op)
         return _rounded(op(widen(lhs.data, ty.name), widen(rhs.data, ty.name)), ty)
 
     def unary_op(self, arg: Handle, op: Callable[..., np.ndarray]) -> Handle:
-        ty = arg.dtype.scalar
+        ty: Any = arg.dtype.scalar
         if not is_narrow(ty.name):
             return Stock.unary_op(stock.interpreter_builder, arg, op)
         return _rounded(op(widen(arg.data, ty.name)), ty)
 
     def ternary_op(self, lhs: Handle, rhs: Handle, other: Handle, op: Callable[..., np.ndarray]) -> Handle:
-        ty = other.dtype.scalar
+        ty: Any = other.dtype.scalar
         if op is np.where or not is_narrow(ty.name):
             return Stock.ternary_op(stock.interpreter_builder, lhs, rhs, other, op)
         return _rounded(op(*(widen(x.data, ty.name) for x in (lhs, rhs, other))), ty)
 
     def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
-        ty = z.dtype.scalar
+        ty: Any = z.dtype.scalar
         if not is_narrow(ty.name):
             return Stock.create_fma(stock.interpreter_builder, x, y, z)
         a, b, c = (widen(v.data, ty.name) for v in (x, y, z))
@@ -77,14 +78,19 @@ class Arithmetic:
     def create_dot(self, a: Handle, b: Handle, d: Handle, *precision: Any) -> Handle:
         agent = self.machine.scheduler.running()
         agent.clock += 2 * d.data.size * a.data.shape[-1] / self.machine.costs.flops
-        left, right = widen(a.data, a.dtype.scalar.name), widen(b.data, b.dtype.scalar.name)
-        ty = d.dtype.scalar
+        left, right = _wide(a), _wide(b)
+        ty: Any = d.dtype.scalar
         wide = widen(d.data, ty.name)
         exact = np.dtype(np.float32) if wide.dtype == np.float16 else wide.dtype
         result = dot(left, right, exact) + wide
         if is_narrow(ty.name):
             return Handle(narrow(result, ty.name), ty)
         return Handle(result.astype(d.data.dtype, copy=False), ty)
+
+
+def _wide(value: Handle) -> np.ndarray:
+    ty: Any = value.dtype.scalar
+    return widen(value.data, ty.name)
 
 
 def _rounded(values: np.ndarray, ty: Any) -> Handle:

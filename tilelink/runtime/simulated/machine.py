@@ -136,9 +136,10 @@ class Machine:
         """A stream has written these bytes, over the words `before`."""
         agent = self.scheduler.running()
         region = self.memory.find(start, end)
-        for address, value in before.items() if region is not None else ():
+        if region is not None:
             seen = agent.clock + self.costs.flight(region.home != agent.rank)
-            self.words.write(address, value, region.word(address), seen)
+            for address, value in before.items():
+                self.words.write(address, value, region.word(address), seen)
         self.scheduler.wake_range(start, end)
 
     def observe_copy(self, agent: Agent, target: Block, source: Block) -> None:

@@ -98,7 +98,8 @@ def _scalars(frame: FrameType) -> tuple[tuple[str, int], ...]:
 def _integer(value: Any) -> int | None:
     """Whole numbers only: pointers and blocks say nothing to a reader."""
     if isinstance(value, tl.tensor):
-        scalar = not value.type.is_block() and not value.dtype.is_ptr() and value.dtype.is_int()
+        ty: Any = value.type
+        scalar = not ty.is_block() and not value.dtype.is_ptr() and value.dtype.is_int()
         return int(value.handle.data.item()) if scalar else None
     if isinstance(value, tl.constexpr):
         value = value.value
