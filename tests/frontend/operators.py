@@ -198,7 +198,11 @@ def flash(q, keys, values, out, *, causal=True):
     s, h, _ = tl.tile_id(out)
     g = h * tl.size(keys, 1) // tl.size(q, 1)
     rows, query = tl.tile_range(out, s), tl.tile_load(q, (s, h))
-    top, total, acc = tl.full([rows.shape[0]], NEG, tl.float32), tl.zeros([rows.shape[0]], tl.float32), tl.zeros(query.shape, tl.float32)
+    top, total, acc = (
+        tl.full([rows.shape[0]], NEG, tl.float32),
+        tl.zeros([rows.shape[0]], tl.float32),
+        tl.zeros(query.shape, tl.float32),
+    )
     for t in tl.tiles(keys, axis=0, stop=tl.tile_end(out, s) if causal else None):
         tl.consumer_tile_wait(keys, (t, g))
         tl.consumer_tile_wait(values, (t, g))
@@ -216,7 +220,11 @@ def flash(q, keys, values, out, *, causal=True):
 def partial_decode(q, keys, values, accs, tops, totals):
     c, b, g, _, _ = tl.tile_id(accs)
     query = tl.tile_load(q, (b, g))
-    top, total, acc = tl.full([query.shape[0]], NEG, tl.float32), tl.zeros([query.shape[0]], tl.float32), tl.zeros(query.shape, tl.float32)
+    top, total, acc = (
+        tl.full([query.shape[0]], NEG, tl.float32),
+        tl.zeros([query.shape[0]], tl.float32),
+        tl.zeros(query.shape, tl.float32),
+    )
     for t in tl.tiles(keys, axis=1, part=(c, tl.size(accs, 0))):
         keep = (tl.tile_range(keys, t) < tl.tile_end(keys, t))[None, :]
         score = tl.where(keep, tl.dot(query, tl.trans(tl.tile_load(keys, (b, t, g)))), NEG)

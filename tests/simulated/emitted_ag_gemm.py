@@ -1,4 +1,7 @@
-"""All-gather + matmul by pull, in the style of what codegen emits: roles by program, persistent, one word per tile."""
+"""All-gather + matmul by pull, in the style of what codegen emits: two roles, persistent, a word per gathered tile.
+
+Rows of a tile may come from several ranks: the last rank may hold fewer rows, and BM need not divide a rank's part.
+"""
 
 import triton
 import triton.language as tl
@@ -13,17 +16,22 @@ def gather(shard, rows, ready, pulled, epoch, context, M, K, R, worker, workers,
     tiles = tl.cdiv(M, BM)
     for t in range(worker, tiles, workers):
         # ring order: own rows first
-        tile = (t + me * tiles // R) % tiles
-        row = tile * BM
-        source = row // part
-        shmem.signal_wait_until(ready + source, shmem.CMP_GE, epoch)
-        count = tl.minimum(BM, M - row) * K
-        shmem.getmem_nbi_block(rows + row * K, shard + (row - source * part) * K, count, source, context)
+        tile = (t + me * part // BM) % tiles
+        begin = tile * BM
+        end = tl.minimum(begin + BM, M)
+        for source in range(begin // part, (end - 1) // part + 1):
+            shmem.signal_wait_until(ready + source, shmem.CMP_GE, epoch)
+            first = tl.maximum(begin, source * part)
+            last = tl.minimum(end, (source + 1) * part)
+            remote = shard + (first - source * part) * K
+            shmem.getmem_nbi_block(rows + first * K, remote, (last - first) * K, source, context)
         shmem.local_add(pulled + tile, 1)
 
 
 @triton.jit
-def matmul(rows, weight, out, pulled, epoch, M, N, K, worker, workers, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+def matmul(
+    rows, weight, out, pulled, epoch, M, N, K, worker, workers, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
     columns = tl.cdiv(N, BN)
     for t in range(worker, tl.cdiv(M, BM) * columns, workers):
         m = t // columns

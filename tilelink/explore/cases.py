@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from tilelink.pipeline.operator import Operator, Stages
 from tilelink.runtime.memory import DTYPES
 
 SHAPE_OPTION = "--shape"
-TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3, "f64": 1e-5}
+TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3}
 """Relative Frobenius error that is still right. f32 is that of GPUs, whose matrix units round to tf32."""
 
 
@@ -94,7 +95,7 @@ class Case:
 
     # ---------------------------------------------------------------------------------------------------------- inputs
     @property
-    def given(self) -> dict[str, int]:
+    def given(self) -> dict[str, Any]:
         """Sizes that shards leave open, by name: to be passed by keyword."""
         axes = [a for s in self.operator.signature.inputs for a in s.axes]
         split = {a.name for a in axes if a.split == RANK_AXIS and a.name != RANK_AXIS}
@@ -217,4 +218,3 @@ def _names_of(size: Size) -> list[str]:
     if isinstance(size, Dim):
         return [size.name]
     return _names_of(size.left) + _names_of(size.right) if isinstance(size, (Sum, Product)) else []
-

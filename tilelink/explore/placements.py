@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
@@ -59,6 +59,21 @@ def parse_placement(text: str, option: str = "--schedule") -> tuple[str, Placeme
 _FORMS = 'write for example gather=copy_engine(M=128, push=True) or matmul=sms(M=64, N=64, order=("ring", "group 4"))'
 
 
+def parse_placements(texts: Iterable[str], option: str = "--schedule") -> dict[str, Placement]:
+    """Every step and its placement.
+
+    Raises:
+        TilelinkError: TL703, also where a step is placed twice; those of the placements themselves.
+    """
+    found: dict[str, Placement] = {}
+    for text in texts:
+        path, placement = parse_placement(text, option)
+        if path in found:
+            raise _refused(text, option, 0, len(path), f"`{path}` is placed twice", "place each step once")
+        found[path] = placement
+    return found
+
+
 def _call(text: str, option: str, begin: int, node: ast.Call) -> Placement:
     make = PLACEMENTS[_name(node.func)]
     positional = [_literal(text, option, begin, a) for a in node.args]
@@ -70,10 +85,9 @@ def _call(text: str, option: str, begin: int, node: ast.Call) -> Placement:
     try:
         bound = inspect.signature(make).bind(*positional, **keywords)
     except TypeError as error:
-        wanted = str(inspect.signature(make)).split(" ->")[0]
-        raise _refused(
-            text, option, *_span(begin, node), f"{_name(node.func)}: {error}", f"its parameters are {wanted}"
-        ) from error
+        wanted = [p.name for p in inspect.signature(make).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        hint = f"its parameters are {', '.join(wanted)}, and tile sizes such as M=128"
+        raise _refused(text, option, *_span(begin, node), f"{_name(node.func)}: {error}", hint) from error
     tiles = bound.arguments.get("tile", {})
     places = dict(zip(bound.arguments, node.args, strict=False)) | {k.arg: k.value for k in node.keywords}
     for name, value in {**{n: v for n, v in bound.arguments.items() if n != "tile"}, **tiles}.items():

@@ -131,9 +131,10 @@ def _count(plan: Plan, s: StepPlan, rank: int) -> int | None:
     return None if any(g.kind == "table" for g in s.grid) else int(F.evaluate(s.total, plan.env(rank)))
 
 
-def _ranks(plan: Plan) -> range:
-    """Those among which every formula over ranks takes its extremes often enough for a table: all, up to 64."""
-    return range(min(plan.topology.ranks, 64))
+def _ranks(plan: Plan) -> list[int]:
+    """Those that a table looks at: all, or the first and the last of very many, which are the ones that differ."""
+    count = plan.topology.ranks
+    return list(range(count)) if count <= 64 else [*range(32), *range(count - 32, count)]
 
 
 def _range(values: list[int | None]) -> str:
@@ -208,9 +209,9 @@ def _piece(plan: Plan, c: Channel, axis: ChannelAxis) -> str:
 
 def _raised_by(plan: Plan, c: Channel) -> str:
     notifying = _paths(plan, c, "notify")
-    how = "sets it to the epoch" if c.writers == "stream" else "adds 1"
-    who = "its own rank" if c.scope == "gpu" else "its owner's peers"
-    return f"{', '.join(notifying) or 'a copy engine'} of {who}, {how}"
+    where = "on its own rank" if c.scope == "gpu" else "on any rank"
+    how = "sets the epoch" if c.writers == "stream" else "adds 1"
+    return f"{', '.join(notifying)} {where}: {how}"
 
 
 def _waiting(plan: Plan, c: Channel) -> str:
@@ -230,6 +231,12 @@ def _times(plan: Plan, c: Channel) -> str:
     return _range([t for r in _ranks(plan) for t in _targets(plan, c, r)] or [0])
 
 
+def signals_of(plan: Plan) -> int:
+    """How often words are raised in a call on all ranks, as far as the plan knows."""
+    counts = (t for c in plan.channels for r in range(plan.topology.ranks) for t in _targets(plan, c, r))
+    return sum(t or 0 for t in counts)
+
+
 def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
     """How often each word of a channel is raised in a call on one rank; None where a table decides."""
     env = plan.env(rank)
@@ -241,14 +248,17 @@ def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
     size = int(np.prod(counts)) if counts else 1
     target = np.broadcast_to(F.evaluate(c.target, env), (size,))
     guard = np.broadcast_to(F.evaluate(c.guard if c.guard is not None else 1, env), (size,))
-    return [int(v) for v in np.unique(target[guard != 0])]
+    return [int(v) for v in target[guard != 0]]
 
 
 # ------------------------------------------------------------------------------------------------- credits and the host
 def _kept(by: str) -> str:
-    return {"channel": "a signal", "stream": "stream order", "worker": "the same worker", "argument": "being ready"}.get(
-        by, by
-    )
+    return {
+        "channel": "a signal",
+        "stream": "stream order",
+        "worker": "the same worker",
+        "argument": "being ready",
+    }.get(by, by)
 
 
 def _credit(implied_by: str | None) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Plan, StepPlan
 from tilelink.runtime.simulated.records import Record
 
-Kind = Literal["compute", "communicate", "wait", "set up"]
-KINDS: tuple[Kind, ...] = ("compute", "communicate", "wait", "set up")
+Kind = Literal["compute", "compute + communicate", "communicate", "wait", "set up"]
+KINDS: tuple[Kind, ...] = ("compute", "compute + communicate", "communicate", "wait", "set up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Lane:
         """The steps that ran here."""
         if self.worker is None:
             return "main stream" if self.stream == 0 else "copy engine"
-        return ", ".join(dict.fromkeys(s.name for s in self.spans if s.kind in ("compute", "communicate")))
+        return ", ".join(dict.fromkeys(s.name for s in self.spans if s.kind not in ("wait", "set up")))
 
 
 def lanes_of(records: Iterable[Record], plan: Plan) -> tuple[Lane, ...]:
@@ -50,47 +50,56 @@ def lanes_of(records: Iterable[Record], plan: Plan) -> tuple[Lane, ...]:
         records: of a simulated run of the plan.
         plan: says which functions of the emitted file move and which compute; all others begin or end a call.
     """
-    kinds = _kinds(plan)
+    steps = _functions(plan)
     split: dict[tuple[int, int, int | None], list[Record]] = {}
     for r in records:
         if r.stream >= 0:
             split.setdefault((r.rank, r.stream, r.worker), []).append(r)
     spans: dict[tuple[int, int, int | None], list[Span]] = {}
     for (rank, stream, worker), mine in split.items():
-        for span in _spans(mine, worker, kinds):
+        for function, span in _spans(mine, worker, steps):
             # The one-block kernels around a call are the stream's own doing.
-            at = None if span.kind == "set up" or (span.kind == "wait" and span.name not in kinds) else worker
+            at = worker if function in steps else None
             spans.setdefault((rank, stream, at), []).append(span)
     order = sorted(spans, key=lambda k: (k[0], k[2] is not None, k[1], -1 if k[2] is None else k[2]))
     return tuple(Lane(*k, tuple(sorted(spans[k], key=lambda s: (s.begin, s.end)))) for k in order)
 
 
-def _kinds(plan: Plan) -> dict[str, Kind]:
-    """Emitted function -> what it does."""
-    found: dict[str, Kind] = {
-        s.path.replace(".", "_"): "compute" if s.step.program.movement is None else "communicate" for s in plan.steps
-    }
-    return {k.name: "compute" for k in plan.kernels} | found
+def _functions(plan: Plan) -> dict[str, tuple[str, Kind]]:
+    """Emitted function -> the steps that run in its workers, and what they do."""
+    together: dict[str, list[StepPlan]] = {s.path: [s] for s in plan.steps if s.into is None}
+    for s in plan.steps:
+        if s.into is not None:
+            together[_root(plan, s)].append(s)
+    found: dict[str, tuple[str, Kind]] = {}
+    for steps in together.values():
+        moving = [s.step.program.movement is not None for s in steps]
+        telling = [g.path for g in plan.signals if g.action == "notify" and g.to != "self"]
+        mixed = any(moving) or any(s.path in telling for s in steps)
+        kind: Kind = "communicate" if all(moving) else "compute + communicate" if mixed else "compute"
+        found |= {s.path.replace(".", "_"): (" + ".join(s.path for s in steps), kind) for s in steps}
+    return {k.name: found[k.roles[-1][0].replace(".", "_")] for k in plan.kernels} | found
 
 
-def _spans(records: list[Record], worker: int | None, kinds: Mapping[str, Kind]) -> list[Span]:
-    found = [
-        Span(r.time, r.until, "communicate", "copy", 0, r.detail) for r in records if r.what == "copy" and worker is None
-    ]
+def _root(plan: Plan, step: StepPlan) -> str:
+    while step.into is not None:
+        step = plan.step(step.into)
+    return step.path
+
+
+def _spans(records: list[Record], worker: int | None, steps: Mapping[str, tuple[str, Kind]]) -> list[tuple[str, Span]]:
+    """Spans with the function that they come from."""
+    found: list[tuple[str, Span]] = []
+    if worker is None:
+        found += [("", Span(r.time, r.until, "communicate", "copy", 0, r.detail)) for r in records if r.what == "copy"]
     for before, after in pairwise(records):
+        # A span is named by where it ends, and the last one of a kernel by where it begins.
+        names = [r.function for r in (after, before) if r.what not in ("launch", "end")]
+        function = names[0] if names else after.kernel
+        name, kind = steps.get(function, (function or "stream", "set up"))
         if before.what == "wait" and after.what == "resume":
-            found.append(_span(before, after, "wait", after.function or "stream"))
-        elif worker is not None and before.what != "end" and after.what != "launch":
-            names = [r.function for r in (before, after) if r.what not in ("launch", "end")] or [after.kernel]
-            found.append(_span(before, after, _kind(names, kinds), " + ".join(dict.fromkeys(names))))
-    return [s for s in found if s.end > s.begin]
-
-
-def _span(before: Record, after: Record, kind: Kind, name: str) -> Span:
-    return Span(before.time, after.time, kind, name, after.line, after.detail)
-
-
-def _kind(names: list[str], kinds: Mapping[str, Kind]) -> Kind:
-    """Of what ran between two records, by the functions they come from: moving only where nothing computes."""
-    found = [kinds.get(n, "set up") for n in names]
-    return "compute" if "compute" in found else found[-1]
+            kind = "wait"
+        elif worker is None or before.what == "end" or after.what == "launch":
+            continue
+        found.append((function, Span(before.time, after.time, kind, name, after.line, after.detail)))
+    return [(function, s) for function, s in found if s.end > s.begin]

@@ -25,7 +25,7 @@ def verdict_table(verdict: Verdict) -> Group:
 
 def tables(sheets: Iterable[Sheet]) -> Group:
     """One table per sheet; what a sheet says is never taken for markup."""
-    return Group(*(_table(s) for s in sheets))
+    return Group(*(part for s in sheets for part in (_table(s), Text())))
 
 
 def _table(sheet: Sheet) -> Table:
@@ -36,10 +36,11 @@ def _table(sheet: Sheet) -> Table:
         box=box.SIMPLE_HEAD,
         show_header=any(sheet.columns),
         header_style="dim",
+        show_edge=False,
         pad_edge=False,
     )
     for k, column in enumerate(sheet.columns):
-        numbers = all(row[k].replace(".", "").isdigit() for row in sheet.rows)
+        numbers = all(row[k].replace(".", "").isdigit() for row in sheet.rows if row[k])
         named = k == 0 and len(sheet.columns) > 1
         table.add_column(
             Text(column), justify="right" if numbers else "left", style="cyan" if named else "", no_wrap=named

@@ -7,10 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilelink.explore.spans import Lane, Span
+from tilelink.explore.spans import Kind, Lane, Span
 from tilelink.ir.kernel import KernelSource
 
-COLOURS = {"compute": "good", "communicate": "bad", "wait": "generic_work", "set up": "grey"}
+COLOURS: dict[Kind, str] = {
+    "compute": "good",
+    "compute + communicate": "rail_animation",
+    "communicate": "bad",
+    "wait": "generic_work",
+    "set up": "grey",
+}
 """Names of the trace viewer's palette."""
 
 

@@ -7,7 +7,8 @@ Never knows: rank numbers, channels, Triton text beyond the expressions that use
 
 from tilelink.frontend.capture import capture
 from tilelink.frontend.declaring import symmetric
-from tilelink.frontend.grammar import parse_owner, parse_shape, parse_signature
+from tilelink.frontend.grammar import parse_shape, parse_signature
+from tilelink.frontend.owners import parse_owner
 from tilelink.frontend.program import Program, program
 from tilelink.frontend.running import tracing
 from tilelink.frontend.sizes import bind_sizes

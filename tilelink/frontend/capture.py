@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import expressions
-from tilelink.frontend.helpers import Helpers
+from tilelink.frontend.jitted import Helpers
 from tilelink.frontend.lowering import RESERVED, Lowering
 from tilelink.frontend.movement import recognise
 from tilelink.frontend.parameters import read_parameters
@@ -62,6 +63,10 @@ def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:
         if argument.arg in RESERVED:
             why = f"`{argument.arg}` means something of its own in compiled programs"
             state.fail("TL114", argument, f"a parameter called `{argument.arg}`", why, "use another name")
+    for node in ast.walk(state.source.node):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in RESERVED:
+            why = f"`{node.id}` means something of its own in compiled programs"
+            state.fail("TL114", node, f"`{node.id}` is assigned", why, "use another name")
     for param in state.params:
         state.env[param] = Tensor(param)
     places = {a.arg: state.loc(a) for a in arguments.kwonlyargs}
@@ -83,13 +88,13 @@ def _of_header(source: FunctionSource) -> Loc:
 
 
 def _no_domain(state: Lowering, source: FunctionSource) -> NoReturn:
-    first = next(iter(state.params), "out")
+    last = next(reversed(state.params), "out")
     raise TilelinkError(
         "TL150",
         f"`{source.node.name}` has no `tl.tile_id`",
         loc=_of_header(source),
         why="a program runs once for every tile of the tensor that `tl.tile_id` names",
-        hint=f"begin with `tile = tl.tile_id({first})`, or with the tensor that it writes",
+        hint=f"begin with `tile = tl.tile_id({last})`, or with another tensor whose tiles it is for",
     )
 
 

@@ -8,7 +8,8 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.arguments import count
 from tilelink.frontend.binding import Dimensions, Seen, dims_of
 from tilelink.frontend.callsite import call_site
-from tilelink.frontend.grammar import parse_owner, parse_shape
+from tilelink.frontend.grammar import parse_shape
+from tilelink.frontend.owners import parse_owner
 from tilelink.frontend.running import tracing
 from tilelink.frontend.symbolic import Record, SymbolicTensor, formula_of
 from tilelink.ir.shape import RANK_AXIS, Axis

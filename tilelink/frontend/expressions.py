@@ -14,7 +14,7 @@ from tilelink.frontend.indices import tile_alias
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.ranks import rank_of_call
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
-from tilelink.frontend.unsupported import construct
+from tilelink.frontend.unsupported import construct, instead_of, refused
 from tilelink.frontend.values import (
     RANKS,
     UNKNOWN,
@@ -92,7 +92,7 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
         formula = Const(int(found.value)) if isinstance(found.value, int) else None
         return Value(ast.Name(name, ast.Load()), (name,), formula=formula)
     if isinstance(found, Language):
-        _check_known(state, node, found)
+        check_known(state, node, found)
         return Value(ast.parse(found.path, mode="eval").body)
     if isinstance(found, Jitted):
         name = state.helpers.add(found, state.loc(node))
@@ -111,10 +111,15 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
     _unknown(state, node)
 
 
-def _check_known(state: Lowering, node: ast.expr, found: Language) -> None:
+def check_known(state: Lowering, node: ast.expr, found: Language) -> None:
+    """Refuses names that Triton's language does not have.
+
+    Raises:
+        TilelinkError: TL120.
+    """
     if not found.known:
-        known = {*language_names(), *primitives.PRIMITIVES}
-        hint = state.suggestion(found.name, known) or "see the names of `triton.language`"
+        known = {f"tl.{n}" for n in (*language_names(), *primitives.PRIMITIVES)}
+        hint = state.suggestion(found.path, known) or "see the names of `triton.language`"
         state.fail("TL120", node, f"`{found.path}` does not exist", "Triton's language has no such name", hint)
 
 
@@ -329,6 +334,8 @@ def _call(state: Lowering, node: ast.Call) -> Value:
         return primitives.value_of(state, node, found.name, None)
     if isinstance(found, (Language, Jitted, Builtin)):
         name = found.name
+        if isinstance(found, Language) and (reason := refused(name)):
+            state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
         callee = (
             _outer(state, node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else lower(state, node.func)
         )
@@ -343,6 +350,8 @@ def _call(state: Lowering, node: ast.Call) -> Value:
     if isinstance(found, Opaque):
         why = "what a program calls is compiled with it"
         hint = f"decorate `{ast.unparse(node.func)}` with `@triton.jit`, or use a function of `tl`"
+        if getattr(found.object, "__module__", None) == "builtins":
+            hint = instead_of(ast.unparse(node.func))
         state.fail("TL123", node, f"`{ast.unparse(node.func)}` is plain Python", why, hint)
     if isinstance(node.func, ast.Name) and isinstance(binding := state.env.get(node.func.id), Tensor):
         _tensor_as_value(state, node, binding)

@@ -31,7 +31,7 @@ def build_index(state: Lowering, param: Param, node: ast.expr | None) -> Index:
             why,
             hint,
         )
-    entries = [_entry(state, param, axis, part) for axis, part in zip(axes, parts, strict=False)]
+    entries = [_entry(state, param, axis, part, node) for axis, part in zip(axes, parts, strict=False)]
     return (*entries, *(Whole() for _ in axes[len(entries) :]))
 
 
@@ -90,9 +90,11 @@ def _literal(state: Lowering, node: ast.expr | None) -> int | None:
     )
 
 
-def _entry(state: Lowering, param: Param, axis: Axis, part: ast.expr | TileIndex | Variable) -> IndexEntry:
+def _entry(
+    state: Lowering, param: Param, axis: Axis, part: ast.expr | TileIndex | Variable, index: ast.expr | None
+) -> IndexEntry:
     if isinstance(part, (TileIndex, Variable)):
-        return _of_binding(state, param, axis, part, part.loc)
+        return _of_binding(state, param, axis, part, part.loc if index is None else state.loc(index))
     found = tile_alias(state, part) or (state.env.get(part.id) if isinstance(part, ast.Name) else None)
     if isinstance(found, TileTuple):
         why = f"`{ast.unparse(part)}` stands for {_count(len(found.vars), 'index', 'indices')}; here one is written"

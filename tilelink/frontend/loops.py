@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 from tilelink.errors import Loc, Note
 from tilelink.frontend import primitives
-from tilelink.frontend.lowering import RESERVED, Lowering
+from tilelink.frontend.lowering import Lowering, is_index
 from tilelink.frontend.merging import Environment, at_loop_head
 from tilelink.frontend.scope import Builtin, Language, Primitive
-from tilelink.frontend.values import TileIndex, Value, Variable, root
+from tilelink.frontend.values import Value, Variable, root
+from tilelink.frontend.words import WHILE_TEST
 from tilelink.ir.program import Expr, Loop, Op, Param, Tiles
 
 Block: TypeAlias = Callable[[Lowering, list[ast.stmt]], None]
@@ -52,14 +53,17 @@ def _target(state: Lowering, node: ast.For) -> ast.Name:
     if not isinstance(target, ast.Name):
         why = "a loop gives one index at a time"
         state.fail("TL111", target, f"a loop into `{ast.unparse(target)}` in a tile program", why, "write one name")
-    if target.id in RESERVED or target.id in state.params:
-        why = f"`{target.id}` means something of its own in this program"
-        state.fail("TL114", target, f"`{target.id}` is assigned", why, "use another name")
-    if isinstance(old := state.env.get(target.id), TileIndex):
+    state.check_target(target)
+    if is_index(old := state.env.get(target.id)):
         note = Note(f"`{target.id}` is bound here", old.loc)
-        why = "a tile keeps its name while it lasts"
+        why = "an index keeps its name while it lasts"
         state.fail(
-            "TL153", target, f"`{target.id}` is the name of a tile and is bound again", why, "use another name", (note,)
+            "TL153",
+            target,
+            f"`{target.id}` is the name of an index and is bound again",
+            why,
+            "use another name",
+            (note,),
         )
     return target
 
@@ -117,7 +121,7 @@ def while_loop(state: Lowering, node: ast.While, block: Block) -> None:
     tests: list[Value] = []
 
     def bind() -> None:
-        with state.under(primitives.WHILE_TEST):
+        with state.under(WHILE_TEST):
             tests.append(state.lower(node.test))
 
     body = _body(state, node.body, None, bind, block, False, state.loc(node))
@@ -143,8 +147,8 @@ def _body(
         if after == before:
             break
         before = after
-    for name in state.env:
+    for name, binding in state.env.items():
         if name not in before:
-            state.lost.setdefault(name, loc)
+            state.lose(name, binding, loc)
     state.env = before
     return tuple(ops)

@@ -10,14 +10,14 @@ import difflib
 import keyword
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.frontend.helpers import Helpers
+from tilelink.frontend.jitted import Helpers
 from tilelink.frontend.merging import without_root
 from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
 from tilelink.frontend.source import FunctionSource
-from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value
+from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value, Variable
 from tilelink.ir.program import Op, Param, Tile
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
@@ -60,7 +60,9 @@ class Lowering:
         self.nested = False
         self.bounds: dict[tuple[object, ...], str] = {}
         self.conditional: str | None = None
-        self.locals = frozenset(_bound_names(source.node))
+        bound = list(_bound_names(source.node))
+        self.locals = frozenset(bound)
+        self._once = frozenset(n for n in bound if bound.count(n) == 1)
         self._taken = {n.id for n in ast.walk(source.node) if isinstance(n, ast.Name)} | self.locals | RESERVED
 
     # ------------------------------------------------------------------------------------------------------ diagnostics
@@ -86,6 +88,10 @@ class Lowering:
         self.globals[number.name] = number.value
         return number.name
 
+    def bound_once(self, name: str) -> bool:
+        """Only one line binds the name, so a formula may speak of it."""
+        return name in self._once or name not in self.locals
+
     def fresh(self, wish: str) -> str:
         """A name that nothing else has: `wish`, else `wish_2`, ..."""
         wish = "".join(c if c.isalnum() or c == "_" else "_" for c in wish)
@@ -99,9 +105,9 @@ class Lowering:
     def bind(self, name: str, binding: Binding, node: ast.AST) -> None:
         """Gives a name of the program a meaning."""
         old = self.env.get(name)
-        if isinstance(old, (TileIndex, TileTuple)) and old != binding:
+        if is_index(old) and old != binding:
             self.fail(
-                "TL153", node, f"`{name}` is the name of a tile and is bound again", "a tile keeps its name while it lasts",
+                "TL153", node, f"`{name}` is the name of an index and is bound again", "an index keeps its name while it lasts",
                 "use another name", (Note(f"`{name}` is bound here", old.loc),),
             )  # fmt: skip
         self.forget_rings(name)
@@ -113,8 +119,18 @@ class Lowering:
             self.env[other] = without_root(binding, name)
 
     def suggestion(self, word: str, known: Iterable[str]) -> str:
-        close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+        close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.7)
         return f"did you mean `{close[0]}`?" if close else ""
+
+    def check_target(self, target: ast.Name) -> None:
+        """Refuses to assign a tensor parameter."""
+        if target.id in self.params:
+            why = "a parameter stands for one tensor throughout the program"
+            self.fail("TL126", target, f"the tensor `{target.id}` is assigned", why, "use another name")
+
+    def lose(self, name: str, binding: Binding | None, loc: Loc) -> None:
+        """Remembers where a name was bound that is not bound on every path."""
+        self.lost.setdefault(name, binding.loc if isinstance(binding, Variable) else loc)
 
     # ----------------------------------------------------------------------------------------------------------- blocks
     @contextmanager
@@ -145,6 +161,11 @@ class Lowering:
         written, taken, bounds = mark
         del self.ops[written:]
         self._taken, self.bounds = set(taken), dict(bounds)
+
+
+def is_index(binding: Binding | None) -> TypeGuard[TileIndex | TileTuple | Variable]:
+    """Bound by `tile_id` or `tiles`."""
+    return isinstance(binding, (TileIndex, TileTuple)) or (isinstance(binding, Variable) and binding.dim is not None)
 
 
 def _bound_names(function: ast.FunctionDef) -> Iterator[str]:

@@ -15,7 +15,7 @@ def without_root(binding: Binding, name: str) -> Binding:
     if not isinstance(binding, Variable) or binding.name == name:
         return binding
     if binding.ring is not None and binding.ring[0] == name:
-        binding = replace(binding, ring=(binding.name, 0))
+        binding = replace(binding, ring=None)
     if binding.formula is not None and name in symbols(binding.formula):
         binding = replace(binding, formula=None)
     return binding
@@ -25,7 +25,8 @@ def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | Non
     """A variable that is one or the other."""
     rank = a.rank if a.rank == b.rank else (a.rank or b.rank if 0 in (a.rank, b.rank) else UNKNOWN)
     coordinate = a.coordinate and b.coordinate
-    own_ring = (a.name, 0) if coordinate else None
+    # Of the variable itself, once it is one or the other, nothing is known.
+    same_ring = coordinate and a.ring == b.ring and a.ring is not None and a.ring[0] != a.name
     return Variable(
         a.name,
         a.loc,
@@ -34,7 +35,7 @@ def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | Non
         formula=formula,
         length=a.length if a.length == b.length else None,
         coordinate=coordinate,
-        ring=a.ring if a.ring == b.ring else own_ring,
+        ring=a.ring if same_ring else None,
         dim=a.dim if a.dim == b.dim else None,
         static=False,
     )
@@ -67,7 +68,7 @@ def after_branches(
 
 
 def _selected(test: Formula | None, a: Variable, b: Variable) -> Formula | None:
-    if test is None or a.formula is None or b.formula is None:
+    if test is None or a.formula is None or b.formula is None or a.name in symbols(a.formula) | symbols(b.formula):
         return None
     return bounded(select(truth(test), a.formula, b.formula))
 

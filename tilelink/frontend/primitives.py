@@ -7,24 +7,22 @@ A new primitive is one entry here (and its stub in `tilelink.language`). The par
 from __future__ import annotations
 
 import ast
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
-from tilelink.errors import Loc, Note
-from tilelink.frontend.indices import build_index, rank_of_block, tile_alias
+from tilelink.errors import Note
+from tilelink.frontend.indices import rank_of_block, tile_alias
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import UNKNOWN, Tensor, TileIndex, TileTuple, Value, constant_of, root
+from tilelink.frontend.values import UNKNOWN, TileIndex, TileTuple, Value, constant_of, root, without_formula
+from tilelink.frontend.words import WHILE_TEST, Call, Node, Word
 from tilelink.ir.formula import Sym
 from tilelink.ir.program import (
     At,
     Bounds,
-    Expr,
     Gather,
     Holder,
-    Index,
     Load,
     Move,
     Notify,
@@ -34,88 +32,6 @@ from tilelink.ir.program import (
     Wait,
 )
 from tilelink.ir.shape import RANK_AXIS, Axis
-
-WHILE_TEST = "the test of a `while`"
-Node = ast.expr | None
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a primitive. `target`: the name that its value is assigned to, if it is assigned directly."""
-
-    state: Lowering
-    node: ast.Call
-    name: str
-    target: str | None
-
-    @property
-    def loc(self) -> Loc:
-        return self.state.loc(self.node)
-
-    def result(self, wish: str) -> str:
-        return self.target or self.state.fresh(wish)
-
-    def param(self, node: ast.expr) -> Param:
-        """The tensor parameter that an argument names."""
-        binding = self.state.env.get(node.id) if isinstance(node, ast.Name) else None
-        if isinstance(binding, Tensor):
-            return self.state.params[binding.param]
-        known = ", ".join(f"`{p}`" for p in self.state.params)
-        hint = self.state.suggestion(ast.unparse(node), self.state.params) or "name a parameter"
-        why = f"the tensors of this program are {known}"
-        self.state.fail("TL132", node, f"`tl.{self.name}` of `{ast.unparse(node)}`, which is no tensor", why, hint)
-
-    def index(self, param: Param, node: Node) -> Index:
-        return build_index(self.state, param, node)
-
-    def whole_or_index(self, param: Param, node: Node) -> Index | None:
-        return None if node is None else self.index(param, node)
-
-    def expr(self, node: Node) -> Expr | None:
-        return None if node is None else self.state.lower(node).expr()
-
-    def value(self, node: ast.expr) -> Expr:
-        return self.state.lower(node).expr()
-
-    def literal(self, node: Node, default: int, what: str) -> int:
-        if node is None:
-            return default
-        value = constant_of(node)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        why = "it decides which code is written"
-        self.fail("TL135", node, f"the {what} of `tl.{self.name}` is `{ast.unparse(node)}`", why, "write a number")
-
-    def axis(self, param: Param, node: Node) -> tuple[int, Axis]:
-        """An axis by its number, 0 by default."""
-        axes, number = param.shape.axes, self.literal(node, 0, "axis")
-        at = number + len(axes) if number < 0 and param.shape.rest is None else number
-        if 0 <= at < len(axes):
-            return at, axes[at]
-        rest = "; axes behind `...` have no number" if param.shape.rest is not None else ""
-        hint = f"write a number below {len(axes)}" if axes else "name an axis in the signature"
-        self.fail(
-            "TL133", node or self.node, f"`{param.name}` has no axis {number}", f"it is `{param.shape}`{rest}", hint
-        )
-
-    def fail(
-        self, code: str, node: ast.AST | Loc, message: str, why: str, hint: str, notes: tuple[Note, ...] = ()
-    ) -> NoReturn:
-        self.state.fail(code, node, message, why, hint, notes)
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """`kind`: `value` (an expression), `effect` (a line of its own), `domain` (tile_id), `loop` (tiles)."""
-
-    kind: str
-    lower: Callable[..., Any]
-
-    @property
-    def signature(self) -> inspect.Signature:
-        """The parameters of the word itself."""
-        whole = inspect.signature(self.lower)
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 # -------------------------------------------------------------------------------------------------------- the nine primitives
@@ -207,8 +123,9 @@ def _tile_store(call: Call, t: ast.expr, tile: ast.expr, value: ast.expr, mask: 
 def _tile_load(call: Call, t: ast.expr, tile: Node = None, other: Node = None) -> Value:
     param = call.param(t)
     if call.state.conditional is not None:
-        why = "loads are taken out of expressions; there it would happen in any case"
-        hint = "write an `if` with the load in it"
+        why = "loads are taken out of expressions; this one would happen once, in any case"
+        once = call.state.conditional == WHILE_TEST
+        hint = "assign it before the loop, and again in its body" if once else "write an `if` with the load in it"
         call.fail("TL134", call.node, f"a load in {call.state.conditional}", why, hint)
     index = call.index(param, tile)
     filler = call.expr(other)
@@ -221,7 +138,9 @@ def _rank_of(call: Call, t: ast.expr, tile: ast.expr) -> Value:
     param = call.param(t)
     if call.state.conditional == WHILE_TEST:
         why = "it would be computed once, before the loop"
-        call.fail("TL134", call.node, f"`tl.rank_of` in {WHILE_TEST}", why, "assign it in the loop's body")
+        call.fail(
+            "TL134", call.node, f"`tl.rank_of` in {WHILE_TEST}", why, "assign it before the loop, and again in its body"
+        )
     index = call.index(param, tile)
     if any(isinstance(e, Gather) for e in index):
         why = "a vector of positions may lie on several ranks"
@@ -233,7 +152,9 @@ def _rank_of(call: Call, t: ast.expr, tile: ast.expr) -> Value:
         _by_table(a) for a, e in zip(param.shape.axes, index, strict=True) if isinstance(e, OfTile)
     )
     value = _named(name, positional=positional)
-    return Value(value.node, value.names, positional=positional, formula=value.formula, coordinate=True, ring=(name, 0))
+    if not call.state.bound_once(name):
+        return replace(value, formula=None, coordinate=True)
+    return replace(value, coordinate=True, ring=(name, 0))
 
 
 def _named(name: str, *, rank: int = 0, positional: bool = True, length: int | None = None) -> Value:
@@ -322,7 +243,8 @@ def _bounds(
     call.state.ops.append(Bounds(name=name, what=what, param=param.name, axis=axis, var=var, loc=call.loc))
     if call.target is None:
         call.state.bounds[key] = name
-    return _named(name, rank=rank, positional=positional)
+    value = _named(name, rank=rank, positional=positional)
+    return value if call.state.bound_once(name) else without_formula(value)
 
 
 def _axis_word(param: Param, axis: Axis) -> str:
@@ -481,8 +403,15 @@ def invoke(state: Lowering, node: ast.Call, name: str, target: str | None = None
     try:
         bound = word.signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords})
     except TypeError as problem:
-        state.fail("TL130", node, f"`tl.{name}`: {problem}", f"it is `tl.{name}{usage(word)}`", "match its parameters")
-    return word.lower(Call(state, node, name, target), *bound.args, **bound.kwargs)
+        told = str(problem).replace("'", "`")
+        state.fail("TL130", node, f"`tl.{name}`: {told}", f"it is `tl.{name}{usage(word)}`", "match its parameters")
+    # `None` written out is the same as nothing.
+    given = {k: v for k, v in bound.arguments.items() if not _left_out(word.signature.parameters[k].default, v)}
+    return word.lower(Call(state, node, name, target), **given)
+
+
+def _left_out(default: object, value: ast.expr) -> bool:
+    return default is None and constant_of(value) is None
 
 
 def usage(word: Word) -> str:

@@ -9,12 +9,13 @@ from typing import Any, NoReturn
 
 from tilelink.errors import Note
 from tilelink.frontend import primitives
+from tilelink.frontend.expressions import check_known
 from tilelink.frontend.indices import tile_alias
 from tilelink.frontend.loops import for_loop, while_loop
-from tilelink.frontend.lowering import RESERVED, Lowering
+from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.merging import after_branches
 from tilelink.frontend.scope import Language, Primitive
-from tilelink.frontend.unsupported import construct
+from tilelink.frontend.unsupported import construct, refused
 from tilelink.frontend.values import TileIndex, TileTuple, Value, Variable, constant_of, root
 from tilelink.ir.formula import symbols
 from tilelink.ir.program import Check, Expr, If, Let, Param, Tile
@@ -60,6 +61,10 @@ def _line(state: Lowering, node: ast.Expr) -> None:
     if isinstance(found, Language) and found.path in ("tl.device_assert", "tl.static_assert"):
         _check(state, node, node.value.args[0] if node.value.args else node.value, node.value.args[1:])
         return
+    if isinstance(found, Language):
+        check_known(state, node.value.func, found)
+    if isinstance(found, Language) and (reason := refused(found.name)):
+        state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
     called = f"tl.{found.name}" if isinstance(found, (Primitive, Language)) else ast.unparse(node.value.func)
     why = "its value is not kept, and it has no other effect"
     state.fail("TL131", node, f"`{called}` on a line of its own", why, "assign its value to a name, or take it out")
@@ -80,11 +85,15 @@ def _check(state: Lowering, node: ast.stmt, test: ast.expr, message: list[ast.ex
 
 # ----------------------------------------------------------------------------------------------------------- assignment
 def _assign(state: Lowering, node: ast.Assign) -> None:
-    first, *others = node.targets
+    if len(node.targets) == 1:
+        _to_target(state, node.targets[0], node.value, node)
+        return
+    first = next((t for t in node.targets if isinstance(t, ast.Name)), None)
+    if first is None:
+        state.fail("TL111", node, "several targets in a tile program", "none of them is a name", "assign line by line")
     _to_target(state, first, node.value, node)
-    for other in others:
-        source = first if isinstance(first, ast.Name) else unsupported(state, first)
-        _to_target(state, other, ast.copy_location(ast.Name(source.id, ast.Load()), source), node)
+    for other in (t for t in node.targets if t is not first):
+        _to_target(state, other, ast.copy_location(ast.Name(first.id, ast.Load()), first), node)
 
 
 def _annotated(state: Lowering, node: ast.AnnAssign) -> None:
@@ -120,7 +129,7 @@ def _bad_target(state: Lowering, target: ast.expr) -> NoReturn:
 
 
 def _to_name(state: Lowering, target: ast.Name, value: ast.expr, node: ast.stmt) -> None:
-    check_name(state, target)
+    state.check_target(target)
     found = state.look_up(value.func) if isinstance(value, ast.Call) else None
     if isinstance(value, ast.Call) and isinstance(found, Primitive):
         if primitives.PRIMITIVES[found.name].kind == "domain":
@@ -139,7 +148,7 @@ def _to_name(state: Lowering, target: ast.Name, value: ast.expr, node: ast.stmt)
 
 def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast.stmt) -> None:
     for name in names:
-        check_name(state, name)
+        state.check_target(name)
     found = state.look_up(value.func) if isinstance(value, ast.Call) else None
     if (
         isinstance(value, ast.Call)
@@ -211,7 +220,7 @@ def bind_value(state: Lowering, target: ast.Name, value: Value) -> None:
         name,
         Variable(
             name, loc, value.rank, value.positional, formula, value.length, value.coordinate,
-            (ring or (name, 0)) if value.coordinate else None, static=static,
+            ring, static=static,
         ),
         target,
     )  # fmt: skip
@@ -226,15 +235,6 @@ def _is_static(state: Lowering, value: Value) -> bool:
         if binding is None and name not in state.globals:
             return False
     return value.rank == 0 and not any(isinstance(n, ast.Call) for n in ast.walk(value.node))
-
-
-def check_name(state: Lowering, target: ast.Name) -> None:
-    if target.id in RESERVED:
-        why = f"`{target.id}` means something of its own in compiled programs"
-        state.fail("TL114", target, f"`{target.id}` is assigned", why, "use another name")
-    if target.id in state.params:
-        why = "a parameter stands for one tensor throughout the program"
-        state.fail("TL126", target, f"the tensor `{target.id}` is assigned", why, "use another name")
 
 
 # ----------------------------------------------------------------------------------------------------------- the domain
@@ -254,7 +254,8 @@ def _domain_to_names(state: Lowering, names: list[ast.Name], param: Param, node:
         rest = "; axes behind `...` have no index" if param.shape.rest is not None else ""
         why = f"`{param.name}` is `{param.shape}`{rest}"
         hint = f"write {len(axes)}; `_` for one that you do not need"
-        state.fail("TL151", node, f"{len(names)} names for {len(axes)} axes", why, hint)
+        message = f"{len(names)} names for {len(axes)} {'axis' if len(axes) == 1 else 'axes'}"
+        state.fail("TL151", node, message, why, hint)
     written = [None if n.id == "_" else n.id for n in names]
     if len(set(names_ := [n for n in written if n])) < len(names_):
         why = "every axis has an index of its own"
@@ -301,11 +302,12 @@ def _if(state: Lowering, node: ast.If) -> None:
     body = _branch(state, node.body)
     after_body, state.env = state.env, before.copy()
     orelse = _branch(state, node.orelse)
+    after_orelse = state.env
     state.env, lost = after_branches(
-        after_body, state.env, positional=test.positional, test=test.formula, static=static
+        after_body, after_orelse, positional=test.positional, test=test.formula, static=static
     )
     for name in sorted(lost):
-        state.lost.setdefault(name, state.loc(node))
+        state.lose(name, after_body.get(name) or after_orelse.get(name), state.loc(node))
     state.ops.append(If(test=test.expr(), body=body, orelse=orelse, loc=state.loc(node)))
 
 

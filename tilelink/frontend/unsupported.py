@@ -11,7 +11,6 @@ _IF = "write an `if` around what follows"
 _HELPER = "write a `@triton.jit` function at the top of the module and call it"
 _LOOP = "write a `for` loop over `tl.tiles(...)` or `range(...)`"
 _OUTSIDE = "put it outside the program"
-_NAMES = "assign to plain names"
 
 CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str]] = MappingProxyType(
     {
@@ -60,4 +59,39 @@ def construct(node: ast.AST) -> tuple[str, str]:
     return CONSTRUCTS.get(type(node), (f"`{type(node).__name__}`", _ONE_BLOCK))
 
 
-STATEMENT_NAMES = _NAMES
+_PLACED = "the plan places it where it is needed"
+_LANGUAGE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "program_id": ("a program is for a tile, not for a worker", "use `tl.tile_id`"),
+        "num_programs": ("a program is for a tile, not for a worker", "use `tl.size`"),
+        "load": ("a program has no pointers", "use `tl.tile_load`"),
+        "store": ("a program has no pointers", "use `tl.tile_store`"),
+        "debug_barrier": (_PLACED, "leave it out"),
+        "device_print": ("the plan does not see it", "print in the emitted file"),
+        "static_print": ("the plan does not see it", "print in the emitted file"),
+    }
+)
+_LANGUAGE_PREFIXES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "atomic_": ("a program has no pointers", "say what depends on what with `tl.producer_tile_notify`"),
+        "make_": ("a program has no pointers", "use `tl.tile_load` and `tl.tile_store`"),
+    }
+)
+
+
+def refused(name: str) -> tuple[str, str] | None:
+    """Why a function of Triton's language is not for tile programs, and what to do; None if it is."""
+    if name in _LANGUAGE:
+        return _LANGUAGE[name]
+    return next((v for k, v in _LANGUAGE_PREFIXES.items() if name.startswith(k)), None)
+
+
+def instead_of(builtin: str) -> str:
+    """What to write in place of a builtin of Python."""
+    known = {
+        "len": "write `x.shape[0]`",
+        "print": "print in the emitted file",
+        "pow": "multiply",
+        "round": "write `tl.floor(x + 0.5)`",
+    }
+    return known.get(builtin, f"write `tl.{builtin}(...)`" if builtin in ("abs", "sum") else "use a function of `tl`")

@@ -131,24 +131,38 @@ def host_steps(
     side: list[int] = []
     by_path = {s.path: s for s in steps}
 
-    def start(path: str) -> None:
+    def fork(path: str) -> None:
         first = placement.streams[path]
         for stream in range(first, first + by_path[path].streams):
             side.append(stream)
             out.append(Fork(stream))
-        out.append(Transfer(path, first))
 
-    # Whatever waits for a bell is enqueued before the kernel that rings it, so that it is there in time.
+    late: dict[str, list[str]] = {}
     for path in placement.streams:
+        fork(path)
         if path in early:
-            start(path)
-    for path in placement.streams:
-        if path not in early:
-            start(path)
+            out.append(Transfer(path, placement.streams[path]))
+        else:
+            late.setdefault(_rings(placement, by_path, by_path[path]), []).append(path)
     for k in placement.kernels:
         if k.stream != MAIN:
             side.append(k.stream)
             out.append(Fork(k.stream))
         out.append(Launch(k.name, k.stream))
+        # A stream that waits for a bell can hold up others that share its queue: whoever rings it goes first.
+        out += [Transfer(path, placement.streams[path]) for path in late.get(k.name, [])]
     out += [Join(stream) for stream in side]
     return tuple(out)
+
+
+def _rings(placement: Placement, steps: dict[str, StepPlan], transfer: StepPlan) -> str:
+    """The last kernel that makes what a copy-engine step moves."""
+    movement = transfer.step.program.movement
+    assert movement is not None
+    source = transfer.step.binding(movement.source).tensor
+    makers = [
+        s.into or s.path
+        for s in steps.values()
+        if any(b.tensor == source and s.step.program.param(b.param).role == "out" for b in s.step.bindings)
+    ]
+    return max((placement.kernel_of[m] for m in makers), key=lambda name: [k.name for k in placement.kernels].index(name))

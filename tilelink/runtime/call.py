@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +23,7 @@ from tilelink.runtime.world import Descriptor, Event, Stream, World
 
 Tensors = Mapping[str, torch.Tensor]
 Action = Callable[["Running"], None]
+Arguments = Callable[["Running"], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,36 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel with its launch parameters; `arguments` gives them their values in a call."""
+
+    function: Any
+    workers: int
+    warps: int
+    stages: int
+    arguments: Arguments
+
+    def launch(self, stream: Stream, running: Running) -> None:
+        stream.launch(self.function, self.workers, self.arguments(running), warps=self.warps, stages=self.stages)
+
+    def load(self, running: Running) -> None:
+        running.main.load(self.function, self.workers, self.arguments(running), warps=self.warps, stages=self.stages)
+
+
+@dataclass(slots=True)
 class Prepared:
     """A plan on one slot of one workspace."""
 
     actions: tuple[Action, ...]
+    kernels: tuple[Kernel, ...]
+    loaded: bool = False
 
     def run(self, world: World, tensors: Tensors, scalars: Mapping[str, float], credits: int) -> None:
         running = Running(tensors, scalars, credits, world.main_stream(), {})
+        if not self.loaded:
+            for kernel in self.kernels:
+                kernel.load(running)
+            self.loaded = True
         for action in self.actions:
             action(running)
 
@@ -67,6 +91,7 @@ class _Preparation:
     loaded: Loaded
     workspace: Workspace
     slot: int
+    kernels: list[Kernel] = field(default_factory=list[Kernel])
 
     @property
     def world(self) -> World:
@@ -80,7 +105,7 @@ class _Preparation:
         actions: list[Action] = []
         for step in self.plan.host:
             actions += self._actions(step)
-        return Prepared(tuple(actions))
+        return Prepared(tuple(actions), tuple(self.kernels))
 
     def _actions(self, step: P.HostStep) -> list[Action]:
         if isinstance(step, P.Enter):
@@ -150,9 +175,10 @@ class _Preparation:
         else:
             word = self.workspace.view(op.kind, torch.int64, self.world.ranks)[op.word :]
             value = self.workspace.view("epoch", torch.int64, 1)
-        kernel = getattr(self.loaded.module, "await_word")
         args = {"word_at": word, "value_at": value}
-        return lambda running: side.launch(kernel, 1, args, warps=1, stages=1)
+        kernel = Kernel(getattr(self.loaded.module, "await_word"), 1, 1, 1, lambda running: args)
+        self.kernels.append(kernel)
+        return lambda running: kernel.launch(side, running)
 
     def _copy(self, op: P.Copy, side: Stream) -> Action:
         target = self._side_of(op.target, op.pe if op.at == "target" else None)
@@ -196,19 +222,16 @@ class _Preparation:
     # --------------------------------------------------------------------------------------------------------- launches
     def _launch(self, name: str, stream: int) -> Action:
         decl = self.loaded.source.kernel(name)
-        kernel = getattr(self.loaded.module, name)
-        workers = self._workers(decl)
         side = None if stream == P_MAIN else self.world.side_stream(stream)
         fixed = {a.name: self._fixed(a) for a in decl.args if not self._varies(a)}
         varying = tuple((a.name, self._varying(a)) for a in decl.args if self._varies(a))
-        order = tuple(a.name for a in decl.args)
 
-        def launch(running: Running) -> None:
-            found = {n: f(running) for n, f in varying}
-            args = {n: found[n] if n in found else fixed[n] for n in order}
-            (side or running.main).launch(kernel, workers, args, warps=decl.warps, stages=decl.stages)
+        def arguments(running: Running) -> dict[str, Any]:
+            return fixed | {n: value(running) for n, value in varying}
 
-        return launch
+        kernel = Kernel(getattr(self.loaded.module, name), self._workers(decl), decl.warps, decl.stages, arguments)
+        self.kernels.append(kernel)
+        return lambda running: kernel.launch(side or running.main, running)
 
     def _workers(self, decl: KernelDecl) -> int:
         assert decl.workers is not None

@@ -29,6 +29,13 @@ class Event(Protocol):
 class Stream(Protocol):
     """Work in order. Everything here is asynchronous to the host and legal under CUDA-graph capture."""
 
+    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+        """Make ready what `launch` with the same arguments would start.
+
+        Loading a kernel may wait for the device to be idle, which it never is while a stream waits for that kernel.
+        """
+        ...
+
     def launch(
         self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int
     ) -> None:

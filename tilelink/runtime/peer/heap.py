@@ -48,7 +48,9 @@ class TorchHeap:
         self._device = device
         _require_no_multicast(device)
         try:
-            _SymmetricMemory.set_backend("CUDA")
+            # The default backend cannot be set, only kept: PyTorch does not list it among those to choose from.
+            if _SymmetricMemory.get_backend(device) != "CUDA":
+                _SymmetricMemory.set_backend("CUDA")
         except RuntimeError as error:
             raise TilelinkError(
                 "TL430",

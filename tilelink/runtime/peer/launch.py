@@ -46,6 +46,13 @@ class Launcher:
             TilelinkError: TL405 more workers than can run at once, TL424 arguments and parameters differ, TL425 a
                 tensor is elsewhere, TL426 a tensor has no TMA descriptor.
         """
+        start, values = self.load(kernel, workers, args, warps=warps, stages=stages)
+        start(*values, stream=stream)
+
+    def load(
+        self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int
+    ) -> tuple[Callable[..., None], list[Any]]:
+        """What starts the kernel, compiled, loaded and checked, and the values to start it with; raises as `launch`."""
         values = {name: self._value(name, value) for name, value in args.items()}
         if values.keys() != set(kernel.arg_names):
             raise _mismatch(kernel.arg_names, values)
@@ -53,7 +60,7 @@ class Launcher:
         start = compiled[(workers, 1, 1)]  # loads it, which the checks and preparations need
         if self._admitted.get(compiled, 0) < workers:
             self._admit(compiled, workers)
-        start(*(values[name] for name in kernel.arg_names), stream=stream)
+        return start, [values[name] for name in kernel.arg_names]
 
     def _admit(self, compiled: Any, workers: int) -> None:
         kernels.require_resident(compiled, workers)

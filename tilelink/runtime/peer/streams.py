@@ -25,6 +25,10 @@ class CudaStream:
         self.stream = stream
         self._launcher = launcher
 
+    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+        """Compile and load, start nothing; raises as `Launcher.launch` does."""
+        self._launcher.load(kernel, workers, args, warps=warps, stages=stages)
+
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
         """Start `workers` instances of a `triton.jit` kernel; raises as `Launcher.launch` does."""
         self._launcher.launch(kernel, workers, args, self.stream.cuda_stream, warps=warps, stages=stages)

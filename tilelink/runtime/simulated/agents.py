@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from types import CodeType, FrameType
 
 from greenlet import greenlet
 
@@ -81,24 +80,3 @@ class Agent:
 
     def __str__(self) -> str:
         return f"rank {self.rank}, {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One frame of an agent: a function of an emitted file, or of a module that it calls."""
-
-    function: str
-    file: str
-    line: int
-    frame: FrameType
-
-
-def chain(frame: FrameType | None, codes: frozenset[CodeType] | set[CodeType]) -> list[Step]:
-    """The Triton functions that are running, innermost first."""
-    steps = []
-    while frame is not None:
-        code = frame.f_code
-        if code in codes:
-            steps.append(Step(code.co_name, code.co_filename, frame.f_lineno, frame))
-        frame = frame.f_back
-    return steps

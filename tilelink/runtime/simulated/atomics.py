@@ -154,6 +154,14 @@ class Atomics:
             self.machine.observer.fence(self.scheduler.running(), MEANING[asm])
         return _AsmResult()
 
+    def create_assert(self, condition: Handle, message: str, *rest: Any) -> None:
+        if not condition.data.all():
+            raise self.machine.diagnostic("TL507", f"tl.device_assert failed: {message}")
+
+    def create_assume(self, condition: Handle) -> None:
+        if not condition.data.all():
+            raise self.machine.diagnostic("TL505", "tl.assume is told what is not so", hint="leave the hint out")
+
     def create_extern_elementwise(self, library: str, path: str, symbol: str, *rest: Any) -> NoReturn:
         raise self.machine.refusal(f"the library function `{symbol}`", "use what triton.language offers")
 

@@ -35,6 +35,8 @@ ACCESSES = (
     "create_store",
 )
 ATOMICS = (
+    "create_assert",
+    "create_assume",
     "create_atomic_cas",
     "create_atomic_rmw",
     "create_barrier",
@@ -104,8 +106,8 @@ class Interpreter:
                 for name in names:
                     setattr(builder, name, getattr(owner, name))
                     installed.append(name)
-            # Overflow checks cost seven times the addition they check.
-            builder.options = stock.InterpreterOptions(sanitize_overflow=False)
+            # Overflow checks cost seven times the addition they check; `debug` is what makes assertions count.
+            builder.options = stock.InterpreterOptions(debug=True, sanitize_overflow=False)
             self._patch_language()
             yield
         finally:

@@ -8,10 +8,11 @@ from types import CodeType
 
 import numpy as np
 
-from tilelink.errors import Loc, TilelinkError
+from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device, Topology
-from tilelink.runtime.simulated.agents import Agent, Target, Wait, chain
+from tilelink.runtime.simulated.agents import Agent, Target, Wait
 from tilelink.runtime.simulated.costs import Costs
+from tilelink.runtime.simulated.frames import chain, location
 from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess
 from tilelink.runtime.simulated.observing import Block, Observer
 from tilelink.runtime.simulated.records import Record, Recorder, What
@@ -154,7 +155,7 @@ class Machine:
         steps = chain(sys._getframe(1), self.codes)
         file = agent.launch.file if agent.launch is not None else ""
         place = next((s for s in steps if s.file == file), None)
-        loc = Loc(place.file, place.line) if place is not None else None
+        loc = location(place.file, place.line) if place is not None else None
         return TilelinkError(code, f"{agent}: {message}", loc=loc, why=why, hint=hint)
 
     def refusal(self, what: str, hint: str) -> TilelinkError:

@@ -8,15 +8,17 @@ from typing import Any
 
 import triton.language as tl
 
-from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.runtime.simulated.agents import Agent, chain
+from tilelink.errors import Note, TilelinkError
+from tilelink.runtime.simulated.agents import Agent
+from tilelink.runtime.simulated.frames import chain, location
 
 _HOST_FRAMES = ("tilelink/runtime/", "greenlet/", "contextlib.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One agent of a standstill. `helpers`: functions between the emitted line and the wait, outermost first."""
+    """One agent of a standstill. `line`: the innermost of the emitted file. `helpers`: the functions that the kernel is
+    in, outermost first."""
 
     rank: int
     agent: str
@@ -30,7 +32,7 @@ class Waiting:
     """Scalars of the emitted function at that line."""
 
     def __str__(self) -> str:
-        through = f" in {' < '.join(self.helpers)}" if self.helpers else ""
+        through = f" in {' > '.join(self.helpers)}" if self.helpers else ""
         values = ", ".join(f"{name}={value}" for name, value in self.values)
         return f"rank {self.rank}, {self.agent}{through}: {self.awaits}" + (f" ({values})" if values else "")
 
@@ -42,8 +44,9 @@ class StandstillError(TilelinkError):
         self.waiting = waiting
         ranks = sorted({w.rank for w in waiting})
         notes, seen = [], None
-        for place in sorted(waiting, key=lambda w: (w.file, w.line)):
-            loc = Loc(place.file, place.line) if place.line and (place.file, place.line) != seen else None
+        # Programs first: streams and hosts wait for them. A line that many wait at is shown once.
+        for place in sorted(waiting, key=lambda w: (w.worker is None, w.file, w.line)):
+            loc = location(place.file, place.line) if place.line and (place.file, place.line) != seen else None
             seen = (place.file, place.line)
             notes.append(Note(str(place), loc))
         super().__init__(
@@ -66,8 +69,7 @@ def _waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
         file, line = _host_line(frame) if agent.stream is None else ("", 0)
         return Waiting(agent.rank, agent.name, None, "", file, line, (), awaits, ())
     steps = chain(frame, codes)
-    at = next((i for i, step in enumerate(steps) if step.file == agent.launch.file), None)
-    place = steps[at] if at is not None else None
+    place = next((step for step in steps if step.file == agent.launch.file), None)
     return Waiting(
         rank=agent.rank,
         agent=agent.name,
@@ -75,7 +77,7 @@ def _waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
         kernel=agent.launch.kernel,
         file=agent.launch.file,
         line=place.line if place is not None else 0,
-        helpers=tuple(s.function for s in reversed(steps[:at])) if at is not None else (),
+        helpers=tuple(s.function for s in reversed(steps[:-1])),
         awaits=awaits,
         values=_scalars(place.frame) if place is not None else (),
     )

@@ -72,6 +72,11 @@ class SimulatedStream:
         kept = dict(args)
         self._push(lambda: self._run_kernel(kernel, launch, kept))
 
+    def load(self, kernel: JITFunction, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+        """An interpreter compiles nothing; the arguments are checked all the same."""
+        del workers, warps, stages
+        _check_names(kernel, args)
+
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         if target.shape != source.shape or target.dtype != source.dtype:
             raise ValueError(f"copy of {source.dtype}{list(source.shape)} to {target.dtype}{list(target.shape)}")

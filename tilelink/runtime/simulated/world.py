@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ class Meetings:
         ranks = self._machine.ranks
         self._machine.scheduler.wake(meeting)
         self._machine.scheduler.block(
-            Wait(meeting, lambda: f"{what}: {sorted(set(range(ranks)) - set(meeting.values))} have not come"),
+            Wait(meeting, lambda: f"{what}: ranks {sorted(set(range(ranks)) - set(meeting.values))} have not come"),
             lambda: len(meeting.values) == ranks,
         )
         host.clock = max(host.clock, meeting.clock)
@@ -112,8 +113,10 @@ class SimulatedWorld:
         self._arenas += 1
         assert region is not None
         made = self._meetings.meet(self._host, "arena", (own, region))
-        region.peers = tuple(r for _, r in made)
-        return SimulatedArena(self, [t[:nbytes] for t, _ in made], list(region.peers))
+        regions = [r for _, r in made]
+        for each in regions:
+            each.peers = tuple(regions)
+        return SimulatedArena(self, [t[:nbytes] for t, _ in made], regions)
 
     def close(self, regions: list[Region]) -> None:
         """Forget this rank's region of an arena."""
@@ -128,9 +131,8 @@ class SimulatedWorld:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Poisoned: NaN, or -1 for integers. Nobody may read what nobody has written."""
-        made = torch.empty(tuple(shape), dtype=dtype)
-        made.view(torch.uint8).fill_(0xFF) if made.dim() and made.numel() else made.fill_(-1)
-        return made
+        count = math.prod(shape)
+        return torch.full((count * dtype.itemsize,), 0xFF, dtype=torch.uint8).view(dtype).view(tuple(shape))
 
     # ------------------------------------------------------------------------------------------------------------ streams
     def main_stream(self) -> SimulatedStream:
@@ -160,7 +162,7 @@ class SimulatedWorld:
 
     def agree(self, value: Any) -> list[Any]:
         # What crosses between ranks on GPUs is pickled: nobody shares an object.
-        return self._meetings.meet(self._host, "agree", copy.deepcopy(value))
+        return copy.deepcopy(self._meetings.meet(self._host, "agree", copy.deepcopy(value)))
 
     def barrier(self) -> None:
         self.finish()

@@ -1,0 +1,47 @@
+"""Puts source text into a file, imports it, and gives back what it defines or the diagnostic that it causes."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilelink.errors import TilelinkError
+
+HEADER = """import tilelink.language as tl
+from tilelink.frontend import program
+
+
+"""
+_NUMBERS = itertools.count()
+
+
+def load(folder: Path, source: str) -> ModuleType:
+    """The module that `source` is, read from a file named `user.py`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "user.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"user_{next(_NUMBERS)}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tile_program(signature: str, parameters: str, body: str) -> str:
+    """Source of one program `f`; its `def` is line 6, its body begins in line 7."""
+    lines = "\n".join(f"    {line}" if line else "" for line in body.strip("\n").splitlines())
+    return f'{HEADER}@program("{signature}")\ndef f({parameters}):\n{lines}\n'
+
+
+def message(cause: Callable[[], object], folder: Path | None = None) -> str:
+    """The whole text of the diagnostic that `cause` ends in; files of `folder` without their folder."""
+    with pytest.raises(TilelinkError) as caught:
+        cause()
+    text = str(caught.value)
+    return text.replace(f"{folder}/", "") if folder is not None else text

@@ -1,0 +1,139 @@
+"""Rank programs that several tests run: the two emitted files, with everything they need around them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from tests.simulated import emitted_ag_gemm, emitted_push_gemm
+from tilelink.runtime.simulated import SimulatedWorld
+from tilelink.runtime.world import Descriptor
+
+Main = Callable[[SimulatedWorld], list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`inputs[c]`: the whole left operand of call c; every rank has the whole of `weight`."""
+
+    inputs: tuple[torch.Tensor, ...]
+    weight: torch.Tensor
+    tile: int
+
+    @staticmethod
+    def random(m: int, n: int, k: int, dtype: torch.dtype, *, calls: int = 1, tile: int = 32) -> "Problem":
+        generator = torch.Generator().manual_seed(m * n * k)
+        made = [torch.randn(m, k, generator=generator).to(dtype) for _ in range(calls)]
+        return Problem(tuple(made), torch.randn(k, n, generator=generator).to(dtype), tile)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        m, k = self.inputs[0].shape
+        return m, self.weight.shape[1], k
+
+    def part(self, call: int, rank: int, ranks: int) -> torch.Tensor:
+        rows = -(-self.sizes[0] // ranks)
+        return self.inputs[call][rank * rows : (rank + 1) * rows]
+
+    def assert_right(self, results: list[list[torch.Tensor]]) -> None:
+        """Every rank has every product, NaN nowhere."""
+        tolerance = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}[self.weight.dtype]
+        for rank, outs in enumerate(results):
+            for call, out in enumerate(outs):
+                expected = self.inputs[call].float() @ self.weight.float()
+                error = (out.float() - expected).abs().max() / expected.abs().max()
+                assert error <= tolerance, f"rank {rank}, call {call}: relative error {error}"
+
+
+def pull(problem: Problem, *, comm: int = 2, workers: int = 6) -> Main:
+    """One kernel per call: communication workers pull, the others multiply."""
+    m, n, k = problem.sizes
+    tile, dtype = problem.tile, problem.weight.dtype
+
+    def main(world: SimulatedWorld) -> list[torch.Tensor]:
+        rows = -(-m // world.ranks)
+        size = -(-rows * k * dtype.itemsize // 16) * 16
+        arena = world.arena(len(problem.inputs) * size + 8 * world.ranks)
+        ready = arena.local[len(problem.inputs) * size :].view(torch.int64)
+        pulled = world.zeros(-(-m // tile), torch.int64)
+        outs = []
+        for call in range(len(problem.inputs)):
+            shard = arena.local[call * size : call * size + rows * k * dtype.itemsize].view(dtype).view(rows, k)
+            mine = problem.part(call, world.rank, world.ranks)
+            shard[: len(mine)] = mine
+            gathered, out = world.empty((m, k), dtype), world.empty((m, n), dtype)
+            args = {
+                "shard": shard,
+                "gathered": gathered,
+                "rows": Descriptor(gathered, (tile, tile)),
+                "weight": Descriptor(problem.weight, (tile, tile)),
+                "out": Descriptor(out, (tile, tile)),
+                "ready": ready,
+                "pulled": pulled,
+                "epoch": call + 1,
+                "context": arena.context,
+                "M": m,
+                "N": n,
+                "K": k,
+                "COMM": comm,
+                "BM": tile,
+                "BN": tile,
+                "BK": tile,
+            }
+            world.main_stream().launch(emitted_ag_gemm.ag_gemm, workers, args, warps=4, stages=3)
+            outs.append(out)
+        return outs
+
+    return main
+
+
+def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = True) -> Main:
+    """Per call: a gate takes the credits, a side stream pushes this rank's rows to all and sends its total."""
+    m, n, k = problem.sizes
+    tile, dtype = problem.tile, problem.weight.dtype
+
+    def main(world: SimulatedWorld) -> list[torch.Tensor]:
+        R, me = world.ranks, world.rank
+        size = -(-m * k * dtype.itemsize // 16) * 16
+        arena = world.arena(slots * size + 16 * R)
+        words = arena.local[slots * size :].view(torch.int64)
+        arrived, left = words[:R], words[R:]
+        bell = world.zeros(1, torch.int64)
+        compute, copies = world.main_stream(), world.side_stream(0)
+        outs = []
+        for call in range(len(problem.inputs)):
+            first = call % slots * size
+            mine = problem.part(call, me, R)
+            total = torch.tensor([call + 1])
+            started = compute.record()
+            copies.wait(started)
+            gate = {"left": left, "bell": bell, "epoch": call + 1, "context": arena.context, "SLOTS": slots}
+            if credits:
+                compute.launch(emitted_push_gemm.credit_gate, 1, gate, warps=1, stages=1)
+                copies.wait_bell(bell)
+            for step in range(R):
+                peer = arena.peer((me + step) % R)
+                rows = peer[first : first + m * k * dtype.itemsize].view(dtype).view(m, k)
+                begin = me * -(-m // R)
+                copies.copy(rows[begin : begin + len(mine)], mine)
+                copies.copy(peer[slots * size :].view(torch.int64)[me : me + 1], total)
+            out = world.empty((m, n), dtype)
+            args = {
+                "rows": arena.local[first : first + m * k * dtype.itemsize].view(dtype),
+                "weight": problem.weight,
+                "out": out,
+                "arrived": arrived,
+                "total": call + 1,
+                "M": m,
+                "N": n,
+                "K": k,
+                "context": arena.context,
+                "BM": tile,
+                "BN": tile,
+                "BK": tile,
+            }
+            compute.launch(emitted_push_gemm.matmul, workers, args, warps=4, stages=3)
+            outs.append(out)
+        return outs
+
+    return main

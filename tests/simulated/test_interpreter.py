@@ -1,0 +1,162 @@
+"""The emitted file is executed as it is, and nothing of the execution stays behind."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime import interpreter as stock
+from triton.runtime.jit import JITFunction
+
+from tests.simulated import emitted_part, emitted_small
+from tests.simulated.programs import Problem, pull
+from tilelink.errors import TilelinkError
+from tilelink.runtime.simulated import SimulatedWorld, interpreter, simulate
+
+
+def run(kernel: Any, count: int = 1, /, **args: Any) -> None:
+    def main(world: SimulatedWorld) -> None:
+        world.main_stream().launch(kernel, count, args, warps=1, stages=1)
+
+    simulate(main, 1)
+
+
+@pytest.mark.parametrize("name", interpreter.ACCESSES + interpreter.ATOMICS + interpreter.ARITHMETIC)
+def test_every_hooked_method_is_one_of_this_tritons_builder(name: str) -> None:
+    assert hasattr(stock.InterpreterBuilder, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["_LangPatchScope", "_get_np_dtype", "_implicit_cvt", "_patch_builtin", "_patch_lang_core", "_patch_lang_tensor"]
+)
+def test_every_private_name_in_use_is_one_of_this_tritons(name: str) -> None:
+    assert hasattr(stock, name)
+
+
+def test_every_access_of_this_tritons_builder_is_hooked() -> None:
+    """A new Triton with a new way to reach memory fails here, with its name."""
+    words = ("load", "store", "atomic", "barrier", "asm", "extern", "fence")
+    found = {n for n in vars(stock.InterpreterBuilder) if n.startswith("create_") and any(w in n for w in words)}
+    hooked = {*interpreter.ACCESSES, *interpreter.ATOMICS, *interpreter.NEWER_ATOMICS}
+    # Block pointers, which 3.9 no longer has, and which nobody emits.
+    assert found - hooked <= {"create_tensor_pointer_load", "create_tensor_pointer_store"}
+
+
+def test_functions_of_another_module() -> None:
+    source, out = torch.arange(64, dtype=torch.float32), torch.zeros(65)
+    run(emitted_small.through_another_module, source=source, out=out, N=64)
+    assert torch.equal(out[:32], source[:32] * 2 + source[32:])
+    assert torch.equal(out[32:64], source[:32] * 2) is False
+    assert torch.equal(out[32:64], source[:32])
+    assert out[64] == source[:32].sum()
+
+
+def test_program_ids() -> None:
+    out = torch.zeros(3, dtype=torch.int32)
+    run(emitted_small.axes, 3, out=out)
+    assert out.tolist() == [301, 301, 301]
+
+
+def test_nothing_stays_behind() -> None:
+    before = dict(vars(emitted_small)), dict(vars(emitted_part))
+    call, builder, options = JITFunction.__call__, dict(vars(stock.interpreter_builder)), stock.interpreter_builder.options
+    language = {name: getattr(tl, name) for name in dir(tl)}
+    test_functions_of_another_module()
+    with pytest.raises(TilelinkError):
+        run(emitted_small.assembly, words=torch.zeros(1, dtype=torch.int64))
+    assert (dict(vars(emitted_small)), dict(vars(emitted_part))) == before
+    assert JITFunction.__call__ is call
+    assert vars(stock.interpreter_builder) == builder
+    assert stock.interpreter_builder.options is options
+    assert {name: getattr(tl, name) for name in dir(tl)} == language
+    with pytest.raises(RuntimeError, match="Cannot call @triton.jit'd outside"):
+        emitted_part.twice(1)
+
+
+def test_the_same_function_compiles_afterwards(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    words = torch.zeros(2, dtype=torch.int64)
+    run(emitted_small.chain, 2, words=words)
+    assert words[0] == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = triton.compile(ASTSource(emitted_small.chain, {"words": "*i64"}, {}), target=GPUTarget("cuda", 90, 32))
+    assert "ld.global.gpu.acquire" in made.asm["ptx"]
+
+
+@pytest.mark.parametrize("kernel", [emitted_small.spin, emitted_small.spin_volatile], ids=["atomic", "volatile"])
+def test_spin_loops_need_no_wait_function(kernel: Any) -> None:
+    def main(world: SimulatedWorld) -> int:
+        arena = world.arena(64)
+        words, other = arena.local.view(torch.int64), world.zeros(1, torch.int64)
+        if world.rank == 0:
+            world.main_stream().launch(kernel, 1, {"words": words, "other": other}, warps=1, stages=1)
+        else:
+            args = {"words": words, "value": 1, "context": arena.context, "OP": 9}
+            world.main_stream().launch(emitted_small.signal_all, 1, args, warps=1, stages=1)
+        world.finish()
+        return int(other)
+
+    for seed in range(5):
+        assert simulate(main, 2, seed=seed, straggler=seed % 2) == [7, 0]
+
+
+def test_old_values_of_local_counters() -> None:
+    out = torch.zeros(1, dtype=torch.int64)
+    run(emitted_small.last_one, 5, words=torch.zeros(1, dtype=torch.int64), out=out, workers=5)
+    assert out.item() == 5
+
+
+def test_a_broken_promise_of_alignment_is_found() -> None:
+    with pytest.raises(TilelinkError, match="TL505: .*promises a multiple of 16, but the value is") as caught:
+        run(emitted_small.hint, words=torch.zeros(4, dtype=torch.int64))
+    assert "tl.multiple_of(words + 1, 16)" in str(caught.value)
+
+
+def test_unknown_assembly_is_refused() -> None:
+    with pytest.raises(TilelinkError, match="TL503: .*the assembly `trap;` cannot be simulated"):
+        run(emitted_small.assembly, words=torch.zeros(1, dtype=torch.int64))
+
+
+def test_arguments_are_checked_by_name() -> None:
+    with pytest.raises(TilelinkError, match="TL506: launch of chain: .* differ in other, words"):
+        run(emitted_small.chain, other=1)
+
+
+def test_one_simulation_at_a_time() -> None:
+    def inner(world: SimulatedWorld) -> int:
+        return 1
+
+    def main(world: SimulatedWorld) -> list[int]:
+        return simulate(inner, 1)
+
+    with pytest.raises(RuntimeError, match="a simulation is running"):
+        simulate(main, 1)
+    assert simulate(inner, 2) == [1, 1]
+
+
+def test_after_an_error_the_next_simulation_works() -> None:
+    problem = Problem.random(64, 32, 32, torch.bfloat16)
+    for seed in range(3):
+        with pytest.raises(TilelinkError, match="TL507: rank 1, worker 0 .*this rank is bad"):
+            simulate(_fails(1), 3, seed=seed)
+        problem.assert_right(simulate(pull(problem), 2, seed=seed))
+
+
+def _fails(bad: int) -> Any:
+    def main(world: SimulatedWorld) -> None:
+        args = {"words": world.zeros(1, torch.int64), "rank": world.rank, "bad": bad}
+        world.main_stream().launch(emitted_small.fail_on, 1, args, warps=1, stages=1)
+        world.barrier()
+
+    return main
+
+
+def test_an_error_names_its_rank() -> None:
+    with pytest.raises(TilelinkError) as caught:
+        simulate(_fails(2), 3)
+    assert caught.value.__notes__ == ["in rank 2, worker 0 of fail_on"]

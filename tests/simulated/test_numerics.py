@@ -1,0 +1,123 @@
+"""The interpreter computes what a GPU would: bfloat16 and 8-bit types, reductions, dots."""
+
+from typing import Any
+
+import pytest
+import torch
+import triton.language as tl
+
+from tests.simulated import emitted_numbers
+from tilelink.errors import TilelinkError
+from tilelink.runtime.simulated import SimulatedWorld, simulate
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def run(kernel: Any, **args: Any) -> None:
+    def main(world: SimulatedWorld) -> None:
+        world.main_stream().launch(kernel, 1, args, warps=1, stages=1)
+
+    simulate(main, 1)
+
+
+def values(*shape: int, dtype: torch.dtype = torch.bfloat16, scale: float = 3.0) -> torch.Tensor:
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(5)) * scale).to(dtype)
+
+
+EXPECTED = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "scalar": lambda a, b: a * 2.5 + 1.0,
+    "neg": lambda a, b: -a,
+    "abs": lambda a, b: a.abs(),
+    "max": lambda a, b: torch.maximum(a, b),
+    "where": lambda a, b: torch.maximum(a, b),
+    "div": lambda a, b: (a.float() / b.float()).to(a.dtype),
+    "silu": lambda a, b: torch.nn.functional.silu(a.float()).to(a.dtype),
+    "erf": lambda a, b: torch.erf(a.float()).to(a.dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("what", EXPECTED)
+def test_elementwise(what: str, dtype: torch.dtype) -> None:
+    a, b = values(64, dtype=dtype), values(128, dtype=dtype)[64:]
+    out = torch.full_like(a, float("nan"))
+    run(emitted_numbers.elementwise, x=a, y=b, out=out, N=64, WHAT=what)
+    torch.testing.assert_close(out, EXPECTED[what](a, b), rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_reductions(dtype: torch.dtype) -> None:
+    x, out = values(8, 32, dtype=dtype), torch.full((4, 8), float("nan"), dtype=dtype)
+    run(emitted_numbers.reductions, x=x, out=out, M=8, N=32)
+    wide = x.float()
+    expected = torch.stack([wide.sum(1), wide.amax(1), wide.sum(1), wide.argmax(1).float()])
+    torch.testing.assert_close(out.float(), expected.to(dtype).float(), rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_scan_of_bfloat16() -> None:
+    x = values(32)
+    out = torch.empty_like(x)
+    run(emitted_numbers.scan, x=x, out=out, N=32)
+    torch.testing.assert_close(out, x.float().cumsum(0).bfloat16())
+
+
+@pytest.mark.parametrize("target", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32], ids=str)
+@pytest.mark.parametrize("source", [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32], ids=str)
+def test_conversions(source: torch.dtype, target: torch.dtype) -> None:
+    x = values(256, dtype=torch.float64, scale=100.0).to(source)
+    out = torch.empty(256, dtype=target)
+    run(emitted_numbers.convert, x=x, out=out, N=256)
+    assert torch.equal(out, x.to(target))
+
+
+@pytest.mark.parametrize("dtype", FLOAT8, ids=str)
+def test_float8_rounds_as_torch_does_and_saturates(dtype: torch.dtype) -> None:
+    x = torch.cat([values(250, dtype=torch.float32), torch.tensor([7.87, 1e9, -1e9, 0.0, 1e-9, 447.0])])
+    out = torch.empty(256, dtype=dtype)
+    run(emitted_numbers.convert, x=x, out=out, N=256)
+    top = torch.finfo(dtype).max
+    assert torch.equal(out.float(), x.clamp(-top, top).to(dtype).float())
+    back = torch.empty(256)
+    run(emitted_numbers.convert, x=out, out=back, N=256)
+    assert torch.equal(back, out.float())
+
+
+def test_infinities_and_nan_survive_bfloat16() -> None:
+    x = torch.tensor([float("inf"), -float("inf"), float("nan"), 3.4e38])
+    out = torch.empty(4, dtype=torch.bfloat16)
+    run(emitted_numbers.convert, x=x, out=out, N=4)
+    torch.testing.assert_close(out, x.bfloat16(), equal_nan=True)
+
+
+def test_towards_zero() -> None:
+    x, out = torch.tensor([1.00390625, 1.0078124, -1.0078124, 2.0]), torch.empty(4, dtype=torch.bfloat16)
+    run(emitted_numbers.truncate, x=x, out=out, N=4)
+    assert out.tolist() == [1.0, 1.0, -1.0, 2.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64, *FLOAT8], ids=str)
+def test_dot(dtype: torch.dtype) -> None:
+    a, b = values(16, 32, dtype=torch.float32).to(dtype), values(64, 32, dtype=torch.float32).to(dtype)
+    double = dtype == torch.float64
+    out = torch.empty(16, 64, dtype=torch.float64 if double else torch.float32)
+    run(emitted_numbers.dot, a=a, b=b, out=out, M=16, N=64, K=32, OUT=tl.float64 if double else tl.float32)
+    torch.testing.assert_close(out.double(), a.double() @ b.double().T, rtol=1e-5, atol=1e-4)
+
+
+def test_dot_of_integers_is_exact() -> None:
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(-128, 128, (n, 32), dtype=torch.int8, generator=generator) for n in (16, 64))
+    out = torch.empty(16, 64, dtype=torch.int32)
+    run(emitted_numbers.dot, a=a, b=b, out=out, M=16, N=64, K=32, OUT=tl.int32)
+    assert torch.equal(out, a.int() @ b.int().T)
+
+
+def test_atomics_of_blocks() -> None:
+    x, out = values(32, dtype=torch.float32), torch.ones(32)
+    run(emitted_numbers.add_atomically, x=x, out=out, N=32)
+    assert torch.equal(out, x + 1)
+    with pytest.raises(TilelinkError, match="TL503: .*an atomic on bfloat16 cannot be simulated"):
+        run(emitted_numbers.add_atomically, x=x.bfloat16(), out=out.bfloat16(), N=32)

@@ -1,0 +1,116 @@
+"""What a run says that cannot go on."""
+
+import re
+
+import pytest
+import torch
+
+from tests.simulated import emitted_ag_gemm, emitted_small
+from tests.simulated.programs import Problem, pull
+from tilelink.device import peer
+from tilelink.errors import TilelinkError
+from tilelink.ir.topology import Device
+from tilelink.runtime.simulated import SimulatedWorld, StandstillError, simulate
+
+
+class WithoutLocalAdd:
+    """The vocabulary with one signal missing."""
+
+    def __getattr__(self, name: str) -> object:
+        return (lambda *args: None) if name == "local_add" else getattr(peer, name)
+
+
+def waits_alone(world: SimulatedWorld) -> None:
+    arena = world.arena(64)
+    words = arena.local.view(torch.int64)
+    if world.rank == 0:
+        args = {"words": words, "value": 3, "context": arena.context}
+        world.main_stream().launch(emitted_small.wait_for, 2, args, warps=1, stages=1)
+    world.barrier()
+
+
+def test_the_report_is_pinned() -> None:
+    with pytest.raises(StandstillError) as caught:
+        simulate(waits_alone, 2)
+    text = re.sub(r"/\S*/tests/", "tests/", str(caught.value))
+    line = waits_alone.__code__.co_firstlineno + 6
+    assert text == f"""\
+TL501: the simulation stands still: 5 agents of ranks [0, 1] wait, and nobody can go on
+  why: every one of them waits for a signal, a copy or an SM that only another waiting one could give
+  do:  look for the wait whose signal is never sent; `verify` proves this before a launch
+  note: rank 0, worker 0 of wait_for in signal_wait_until: words[0] is 0, waits until it is >= 3 (value=3, worker=0, expected=3)
+  --> tests/simulated/emitted_small.py:14
+     |
+  14 |     shmem.signal_wait_until(words + worker, shmem.CMP_GE, expected)
+     |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  note: rank 0, worker 1 of wait_for in signal_wait_until: words[1] is 0, waits until it is >= 4 (value=3, worker=1, expected=4)
+  note: rank 0, main stream: 2 of 2 workers of wait_for have not ended
+  note: rank 0, host: waits for its main stream
+  --> tests/simulated/test_standstill.py:{line}
+     |
+  {line} |     world.barrier()
+     |     ^^^^^^^^^^^^^^^
+  note: rank 1, host: barrier: ranks [0] have not come"""
+
+
+def test_the_report_is_data_too() -> None:
+    with pytest.raises(StandstillError) as caught:
+        simulate(waits_alone, 2)
+    worker = next(w for w in caught.value.waiting if w.worker == 1)
+    assert (worker.rank, worker.kernel, worker.line, worker.helpers) == (0, "wait_for", 14, ("signal_wait_until",))
+    assert worker.values == (("value", 3), ("worker", 1), ("expected", 4))
+
+
+def test_a_missing_signal_names_every_role_and_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem.random(128, 32, 32, torch.float32)
+    monkeypatch.setattr(emitted_ag_gemm, "shmem", WithoutLocalAdd())
+    with pytest.raises(StandstillError) as caught:
+        simulate(pull(problem), 4, seed=2)
+    chains = {w.helpers for w in caught.value.waiting if w.kernel}
+    assert chains == {("matmul", "local_wait_until")}
+    assert {w.rank for w in caught.value.waiting} == {0, 1, 2, 3}
+
+
+def test_workers_that_do_not_fit_are_said_to_have_no_sm() -> None:
+    def main(world: SimulatedWorld) -> None:
+        words = world.zeros(4, torch.int64)
+        world.main_stream().launch(emitted_small.chain, 3, {"words": words}, warps=1, stages=1)
+
+    simulate(main, 1, device=Device(sms=3))
+    with pytest.raises(StandstillError, match="launch of chain: worker 2 has no SM, all 2 are taken"):
+        simulate(main, 1, device=Device(sms=2))
+
+
+def test_a_bell_that_nobody_rings() -> None:
+    def main(world: SimulatedWorld) -> None:
+        world.side_stream(1).wait_bell(world.zeros(1, torch.int64))
+
+    with pytest.raises(StandstillError, match="rank 0, side stream 1: bell is 0, waits until it is 1"):
+        simulate(main, 1)
+
+
+def test_a_collective_that_one_rank_leaves_out() -> None:
+    def main(world: SimulatedWorld) -> None:
+        if world.rank != 1:
+            world.agree(world.rank)
+
+    with pytest.raises(StandstillError, match=r"agree: ranks \[1\] have not come"):
+        simulate(main, 3)
+
+
+def test_collectives_that_differ() -> None:
+    def main(world: SimulatedWorld) -> None:
+        _ = world.agree(1) if world.rank else world.barrier()
+
+    with pytest.raises(TilelinkError, match="TL504.*where rank"):
+        simulate(main, 2)
+
+
+def test_two_satisfied_spins_on_one_word_are_no_standstill() -> None:
+    def main(world: SimulatedWorld) -> int:
+        words, other = torch.ones(1, dtype=torch.int64), world.zeros(1, torch.int64)
+        world.main_stream().launch(emitted_small.spin, 1, {"words": words, "other": other}, warps=1, stages=1)
+        world.finish()
+        return int(other)
+
+    assert simulate(main, 1) == [7]

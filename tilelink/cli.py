@@ -1,0 +1,256 @@
+"""The command line: `tilelink demo | plan | verify | emit | run`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.syntax import Syntax
+from typer.core import TyperGroup
+
+from tilelink import ops
+from tilelink.errors import TilelinkError
+from tilelink.explore.cases import Case, parse_sizes
+from tilelink.explore.placements import parse_placements
+from tilelink.explore.progress import watched
+from tilelink.explore.running import Outcome, run_case
+from tilelink.explore.spans import Lane, lanes_of
+from tilelink.explore.tables import plan_table, verdict_table
+from tilelink.explore.tiles import mapping_picture
+from tilelink.explore.timeline import timeline_picture
+from tilelink.explore.trace import write_trace
+from tilelink.ir.topology import Device, Topology
+from tilelink.pipeline.operator import Operator, Stages
+from tilelink.runtime.kernels import load
+from tilelink.runtime.session import current
+from tilelink.runtime.simulated.records import Recorder
+
+TIMELINE_NOTE = "one row per SM or stream; simulated time shows who waits for whom, not how fast a GPU is"
+
+
+class Target(StrEnum):
+    """What a plan is made for."""
+
+    simulated = "simulated"
+    h200 = "h200"
+
+
+DEVICES = {
+    Target.simulated: ("simulated", Device()),
+    Target.h200: ("peer", Device(name="NVIDIA H200", sms=132, capability=90, copy_engines=3)),
+}
+
+
+class Commands(TyperGroup):
+    """Diagnostics are printed as they are rendered, and end the command with 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TilelinkError as error:
+            print(error, file=sys.stderr)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Name = Annotated[str, typer.Argument(metavar="OP", help="An operator of tilelink.ops, or FILE.py:NAME.")]
+Shape = Annotated[str, typer.Option(help="Global sizes: MxNxK, or by name M=512,N=512,K=512.", metavar="MxNxK")]
+World = Annotated[int, typer.Option(help="Number of ranks.", min=1)]
+Schedule = Annotated[
+    list[str] | None,
+    typer.Option("--schedule", help="STEP=PLACEMENT(…), as 'gather=copy_engine(M=128, push=True)'. Repeatable."),
+]
+Dtype = Annotated[str, typer.Option(help="Of the inputs: bf16, f16 or f32.")]
+For = Annotated[Target, typer.Option("--target", help="The device to plan for.")]
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = Path("out")) -> None:
+    """AG+GEMM on four simulated ranks: the derived mapping, the proof, the emitted file, the error, a timeline."""
+    console = _console()
+    case = Case(ops.ag_gemm, (("M", 512), ("N", 512), ("K", 512)), ranks=4)
+    stages = case.stages(_topology(Target.simulated, case.ranks))
+    console.print(f"[bold]{case.operator.name}[/]  {case.operator.signature}  ({case})\n", highlight=False)
+    console.print(plan_table(stages.plan))
+    console.print(verdict_table(stages.verdict))
+    _say(console, "emitted file", str(_emitted_file(stages)))
+    recorder = Recorder()
+    outcome = _run(case, stages, recorder, calls=1, seed=0)
+    good = _report(console, case, outcome)
+    lanes = lanes_of(recorder.records, stages.plan)
+    _say(console, "timeline", str(_timeline(case, lanes, out / f"{case.operator.name}-timeline.png")))
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def emit(
+    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    target: For = Target.simulated,
+) -> None:  # fmt: skip
+    """Print the emitted Triton file."""
+    text = _case(op, shape, world, schedule, dtype).stages(_topology(target, world)).source.text
+    if sys.stdout.isatty():
+        _console().print(Syntax(text, "python", background_color="default"))
+    else:
+        print(text, end="")
+
+
+@app.command()
+def plan(
+    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    target: For = Target.simulated,
+    picture: Annotated[Path | None, typer.Option(help="Also write which tile is taken when, as PNG.")] = None,
+) -> None:  # fmt: skip
+    """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
+    console, case = _console(), _case(op, shape, world, schedule, dtype)
+    made = case.stages(_topology(target, world)).plan
+    console.print(f"[bold]{case.operator.name}[/]  {case.operator.signature}  ({case})\n", highlight=False)
+    console.print(plan_table(made))
+    if picture is not None:
+        _say(console, "picture", str(mapping_picture(made, picture)))
+
+
+@app.command()
+def verify(
+    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    target: For = Target.simulated,
+) -> None:  # fmt: skip
+    """Prove the plan, or print the diagnostic on the line of the tile program and end with 1."""
+    console = _console()
+    verdict = _case(op, shape, world, schedule, dtype).stages(_topology(target, world)).verdict
+    console.print(verdict_table(verdict))
+    _say(console, "verdict", "proved" if verdict.ok else "refused")
+    raise typer.Exit(0 if verdict.ok else 1)
+
+
+@app.command()
+def run(
+    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    calls: Annotated[int, typer.Option(help="Calls back to back, with other inputs each.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Of the simulated world's scheduler.")] = 0,
+    check: Annotated[bool, typer.Option(help="Compare with the product that the signature states.")] = True,
+    timeline: Annotated[Path | None, typer.Option(help="Write a picture of the simulated run, as PNG.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
+) -> None:  # fmt: skip
+    """Run it and compare with torch in fp32: on GPUs under torchrun, else simulated."""
+    session = current()
+    ranks = world if session is None else session.world.ranks
+    console = _console(quiet=session is not None and session.world.rank != 0)
+    case = _case(op, shape, ranks, schedule, dtype)
+    if session is not None:
+        for option in [name for name, value in (("--timeline", timeline), ("--trace", trace)) if value is not None]:
+            raise TilelinkError("TL707", f"{option} without a trace", why="only the simulated world keeps one")
+        good = _report(console, case, run_case(case, session, calls=calls), check)
+        raise typer.Exit(0 if good else 1)
+    stages = case.stages(_topology(Target.simulated, ranks))
+    recorder = Recorder()
+    good = _report(console, case, _run(case, stages, recorder, calls, seed), check)
+    lanes = lanes_of(recorder.records, stages.plan) if timeline or trace else ()
+    if timeline is not None:
+        _say(console, "timeline", str(_timeline(case, lanes, timeline)))
+    if trace is not None:
+        _say(console, "trace", str(write_trace(trace, lanes, stages.source)))
+    raise typer.Exit(0 if good else 1)
+
+
+# ------------------------------------------------------------------------------------------------- from text to a case
+def _case(op: str, shape: str, ranks: int, schedule: list[str] | None, dtype: str) -> Case:
+    return Case(_operator(op).schedule(parse_placements(schedule or [])), parse_sizes(shape), ranks, dtype)
+
+
+def _operator(name: str) -> Operator:
+    """An operator of the library, or of a file of the user's.
+
+    Raises:
+        TilelinkError: TL701.
+    """
+    file, colon, attribute = name.rpartition(":")
+    if colon:
+        return _operator_of(Path(file), attribute)
+    found = getattr(ops, name) if name in ops.__all__ else None
+    if isinstance(found, Operator):
+        return found
+    raise TilelinkError(
+        "TL701",
+        f"there is no operator `{name}`",
+        why=f"tilelink.ops has {', '.join(ops.__all__)}",
+        hint="name one of them, or one of your own as FILE.py:NAME",
+    )
+
+
+def _operator_of(path: Path, name: str) -> Operator:
+    spec = importlib.util.spec_from_file_location(f"tilelink_file_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise TilelinkError(
+            "TL701", f"there is no Python file `{path}`", hint="name an operator of your own as FILE.py:NAME"
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent.resolve()))  # as `python FILE.py` has it
+    spec.loader.exec_module(module)
+    known = {n: v for n, v in vars(module).items() if isinstance(v, Operator)}
+    if name not in known:
+        raise TilelinkError(
+            "TL701",
+            f"`{path}` has no operator `{name}`",
+            why=f"it has {', '.join(known)}" if known else "it has none at all",
+            hint="name a variable that holds what tilelink.operator made",
+        )
+    return known[name]
+
+
+def _topology(target: Target, ranks: int) -> Topology:
+    world, device = DEVICES[target]
+    return Topology(ranks=ranks, world=world, device=device)
+
+
+# ------------------------------------------------------------------------------------------------- running and reporting
+def _run(case: Case, stages: Stages, recorder: Recorder, calls: int, seed: int) -> Outcome:
+    """A simulated run under a bar."""
+    with watched(f"{case.operator.name} on {case.ranks} simulated ranks", stages.plan, recorder, calls):
+        return run_case(case, calls=calls, seed=seed, recorder=recorder)
+
+
+def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) -> bool:
+    """Print an outcome; whether it is right as far as one looked."""
+    good = True
+    if check and case.contraction is not None:
+        good = outcome.within(case.tolerance)
+        _say(console, "reference", "the product of the signature, by torch in fp32")
+        _say(console, "error", f"{outcome.worst:.2e} relative Frobenius norm, at most {case.tolerance:.0e}")
+    elif check:
+        _say(console, "error", "not compared: the signature states no product of two tensors")
+    _say(console, "wall time", f"{outcome.seconds:.2f} s")
+    if not good:
+        _say(console, "result", "wrong")
+    return good
+
+
+def _emitted_file(stages: Stages) -> Path:
+    module = load(stages.source.text, stages.source.digest, stages.source.name)
+    assert module.__file__ is not None
+    return Path(module.__file__)
+
+
+def _timeline(case: Case, lanes: tuple[Lane, ...], path: Path) -> Path:
+    return timeline_picture(lanes, path, f"{case.operator.name}: {case}", TIMELINE_NOTE)
+
+
+def _console(quiet: bool = False) -> Console:
+    """Wide enough for tables where nobody sees the edge."""
+    return Console(quiet=quiet, width=None if sys.stdout.isatty() else 140, highlight=False)
+
+
+def _say(console: Console, what: str, text: str) -> None:
+    console.print(f"{what:>14}  ", style="dim", end="")
+    console.print(text, markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    app()

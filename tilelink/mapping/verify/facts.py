@@ -1,0 +1,163 @@
+"""What is known to have happened at a point of a program: which tiles are there, which are yet to be announced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from tilelink.errors import Loc
+from tilelink.ir.formula import Formula, symbols
+from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Tiles
+from tilelink.ir.wiring import Step, entries
+
+Token: TypeAlias = "Formula | int"
+"""A test: what it computes, where positions alone decide it; else the one `if` it stands in."""
+When = frozenset[tuple[Token, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One axis of an index. `kind`: whole | tile | at | gather | lost (named by something that has changed since)."""
+
+    kind: str
+    text: str = ""
+    names: frozenset[str] = frozenset()
+
+    def covers(self, other: Entry) -> bool:
+        return self.kind == "whole" or (self.kind != "lost" and self == other)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something happened to a tile of a tensor, on paths on which all of `when` hold."""
+
+    tensor: str
+    index: tuple[tuple[int, Entry], ...]
+    """By axis of the tensor."""
+    when: When
+    loc: Loc
+
+    def covers(self, other: Fact) -> bool:
+        """The other's tile lies inside this one's, and this happened wherever the other does."""
+        return self.tensor == other.tensor and self.when <= other.when and self.reaches(other)
+
+    def reaches(self, other: Fact) -> bool:
+        mine = dict(self.index)
+        return all(mine.get(axis, WHOLE).covers(entry) for axis, entry in other.index)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(n for _, e in self.index for n in e.names)
+
+    def same_place(self, other: Fact) -> bool:
+        return (self.tensor, self.index) == (other.tensor, other.index)
+
+
+WHOLE = Entry("whole")
+LOST = Entry("lost")
+
+
+def entry(e: IndexEntry) -> Entry:
+    if isinstance(e, OfTile):
+        return Entry("tile", e.var, frozenset({e.var}))
+    if isinstance(e, At):
+        return Entry("at", _ring(*e.ring) if e.ring is not None else e.expr.text, _names(e.expr))
+    if isinstance(e, Gather):
+        return Entry("gather", e.expr.text, _names(e.expr))
+    return WHOLE
+
+
+def _ring(var: str, shift: int) -> str:
+    return f"{var}{shift:+d}" if shift else var
+
+
+def _names(expr: Expr) -> frozenset[str]:
+    """Names that the value depends on, through what was put in for them as well."""
+    return frozenset(expr.names) | (symbols(expr.formula) if expr.formula is not None else frozenset())
+
+
+def fact(step: Step, param: str, index: Index | None, when: When, loc: Loc) -> Fact:
+    """An axis that the parameter's view does not name is this rank's own slice: there is nothing to tell apart."""
+    binding = step.binding(param)
+    placed = tuple(
+        (v.axis, entry(e))
+        for v, e in zip(binding.view, entries(step, param, index), strict=True)
+        if v.axis is not None
+    )
+    return Fact(binding.tensor, placed, when, loc)
+
+
+@dataclass(slots=True)
+class State:
+    """`known`: tiles that may be read. `open`: stores that no notify has covered yet. `told`: notifies given."""
+
+    known: list[Fact] = field(default_factory=list[Fact])
+    open: list[Fact] = field(default_factory=list[Fact])
+    told: list[Fact] = field(default_factory=list[Fact])
+
+    def copy(self) -> State:
+        return State(list(self.known), list(self.open), list(self.told))
+
+    def tell(self, notify: Fact) -> None:
+        self.told.append(notify)
+        self.open = [s for s in self.open if not notify.covers(s)]
+
+    def forget(self, names: frozenset[str]) -> None:
+        """Names are bound anew: what was known by them is known no longer."""
+        if not names:
+            return
+        self.known = [f for f in self.known if not _mentions(f, names)]
+        self.told = [f for f in self.told if not _mentions(f, names)]
+        self.open = [_blurred(f, names) for f in self.open]
+
+
+def _mentions(f: Fact, names: frozenset[str]) -> bool:
+    return bool(f.names() & names) or any(_of_token(t) & names for t, _ in f.when)
+
+
+def _of_token(token: Token) -> frozenset[str]:
+    return frozenset() if isinstance(token, int) else symbols(token)
+
+
+def _blurred(f: Fact, names: frozenset[str]) -> Fact:
+    index = tuple((a, LOST if e.names & names else e) for a, e in f.index)
+    return replace(f, index=index, when=frozenset(w for w in f.when if not _of_token(w[0]) & names))
+
+
+def merged(token: Token, before: State, yes: State, no: State) -> State:
+    """The state behind an `if`."""
+    return State(
+        _joined(token, before.known, yes.known, no.known),
+        _still_open(token, yes.open, no.open),
+        _joined(token, before.told, yes.told, no.told),
+    )
+
+
+def _joined(token: Token, before: list[Fact], yes: list[Fact], no: list[Fact]) -> list[Fact]:
+    kept = [f for f in before if f in yes and f in no]
+    new_yes, new_no = [f for f in yes if f not in before], [f for f in no if f not in before]
+    both: list[Fact] = []
+    for f in new_yes:
+        base = f.when - {(token, True)}
+        if any(g.same_place(f) and g.when - {(token, False)} == base for g in new_no):
+            both.append(replace(f, when=base))
+    return kept + new_yes + new_no + both
+
+
+def _still_open(token: Token, yes: list[Fact], no: list[Fact]) -> list[Fact]:
+    out = [f if f in no else replace(f, when=f.when | {(token, True)}) for f in yes]
+    return out + [replace(f, when=f.when | {(token, False)}) for f in no if f not in yes]
+
+
+def after_loop(loop: Tiles, when: When, new: list[Fact], bound: frozenset[str]) -> list[Fact]:
+    """What a walk over a whole axis leaves behind: each tile in turn makes the whole axis."""
+    if loop.start is not None or loop.stop is not None or loop.part is not None:
+        return []
+    out: list[Fact] = []
+    for f in new:
+        if f.when != when:
+            continue
+        index = tuple((a, WHOLE if e.kind in ("tile", "at") and e.text == loop.var else e) for a, e in f.index)
+        widened = replace(f, index=index)
+        if index != f.index and not _mentions(widened, bound):
+            out.append(widened)
+    return out
