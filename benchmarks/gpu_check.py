@@ -308,7 +308,7 @@ def interleaved(machine: Machine, contenders: dict[str, Callable[[int], Any]], r
             dist.barrier()
             torch.cuda.synchronize()
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda._sleep(200_000)  # the host gets ahead: launches are not what is timed
+            torch.cuda._sleep(1_500_000)  # the host gets ahead: launches are not what is timed
             start.record()
             run(turn % 3)
             end.record()

@@ -8,7 +8,7 @@ from tilelink.errors import TilelinkError
 from tilelink.frontend import program, symmetric
 from tilelink.pipeline import Operator, operator
 from tilelink.pipeline.schedules import copy_engine, fused, library, sms
-from tilelink.runtime.session import launch, rank, ranks
+from tilelink.runtime.session import empty, launch, rank, ranks
 from tilelink.version import __version__
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "TilelinkError",
     "__version__",
     "copy_engine",
+    "empty",
     "fused",
     "launch",
     "library",

@@ -76,7 +76,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     console = _console()
     case = Case(ops.ag_gemm, (("M", 512), ("N", 512), ("K", 512)), ranks=4)
     stages = case.stages(_topology(Target.simulated, case.ranks))
-    console.print(f"[bold]{case.operator.name}[/]  {case.operator.signature}  ({case})\n", highlight=False)
+    _head(console, case)
     console.print(plan_table(stages.plan))
     console.print(verdict_table(stages.verdict))
     _say(console, "emitted file", str(_emitted_file(stages)))
@@ -110,7 +110,7 @@ def plan(
     """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
     console, case = _console(), _case(op, shape, world, schedule, dtype)
     made = case.stages(_topology(target, world)).plan
-    console.print(f"[bold]{case.operator.name}[/]  {case.operator.signature}  ({case})\n", highlight=False)
+    _head(console, case)
     console.print(plan_table(made))
     if picture is not None:
         _say(console, "picture", str(mapping_picture(made, picture)))
@@ -138,11 +138,12 @@ def run(
     timeline: Annotated[Path | None, typer.Option(help="Write a picture of the simulated run, as PNG.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
 ) -> None:  # fmt: skip
-    """Run it and compare with torch in fp32: on GPUs under torchrun, else simulated."""
+    """Run it and compare with torch in fp32: on GPUs under torchrun, which sets the number of ranks; else simulated."""
     session = current()
     ranks = world if session is None else session.world.ranks
     console = _console(quiet=session is not None and session.world.rank != 0)
     case = _case(op, shape, ranks, schedule, dtype)
+    _head(console, case)
     if session is not None:
         for option in [name for name, value in (("--timeline", timeline), ("--trace", trace)) if value is not None]:
             raise TilelinkError("TL707", f"{option} without a trace", why="only the simulated world keeps one")
@@ -245,6 +246,11 @@ def _timeline(case: Case, lanes: tuple[Lane, ...], path: Path) -> Path:
 def _console(quiet: bool = False) -> Console:
     """Wide enough for tables where nobody sees the edge."""
     return Console(quiet=quiet, width=None if sys.stdout.isatty() else 140, highlight=False)
+
+
+def _head(console: Console, case: Case) -> None:
+    console.print(case.operator.name, style="bold", end="  ")
+    console.print(f"{case.operator.signature}  ({case})\n", markup=False)
 
 
 def _say(console: Console, what: str, text: str) -> None:

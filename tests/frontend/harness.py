@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import linecache
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -45,3 +46,12 @@ def message(cause: Callable[[], object], folder: Path | None = None) -> str:
         cause()
     text = str(caught.value)
     return text.replace(f"{folder}/", "") if folder is not None else text
+
+
+def run_cell(source: str, names: dict[str, object] | None = None) -> dict[str, object]:
+    """What a notebook cell defines: its text is known to Python's line cache and to no file."""
+    file = f"<cell {next(_NUMBERS)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace: dict[str, object] = {"__name__": "__main__", **(names or {})}
+    exec(compile(source, file, "exec"), namespace)
+    return namespace

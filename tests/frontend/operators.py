@@ -1,5 +1,4 @@
 """The operators of the project, written as users write them; tests capture and trace them, nothing runs them."""
-# ruff: noqa: E501
 
 from __future__ import annotations
 

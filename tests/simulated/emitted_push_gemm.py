@@ -19,9 +19,7 @@ def credit_gate(left, bell, epoch, context, SLOTS: tl.constexpr):
 
 
 @triton.jit
-def matmul(
-    rows, weight, out, arrived, total, M, N, K, context, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):
+def matmul(rows, weight, out, arrived, total, M, N, K, context, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     columns = tl.cdiv(N, BN)
     part = tl.cdiv(M, shmem.n_pes(context))
     for t in range(tl.program_id(0), tl.cdiv(M, BM) * columns, tl.num_programs(0)):

@@ -16,6 +16,7 @@ from tests.simulated import emitted_part, emitted_small
 from tests.simulated.programs import Problem, pull
 from tilelink.errors import TilelinkError
 from tilelink.runtime.simulated import SimulatedWorld, interpreter, simulate
+from tilelink.runtime.world import Descriptor
 
 
 def run(kernel: Any, count: int = 1, /, **args: Any) -> None:
@@ -31,7 +32,8 @@ def test_every_hooked_method_is_one_of_this_tritons_builder(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_LangPatchScope", "_get_np_dtype", "_implicit_cvt", "_patch_builtin", "_patch_lang_core", "_patch_lang_tensor"]
+    "name",
+    ["_LangPatchScope", "_get_np_dtype", "_implicit_cvt", "_patch_builtin", "_patch_lang_core", "_patch_lang_tensor"],
 )
 def test_every_private_name_in_use_is_one_of_this_tritons(name: str) -> None:
     assert hasattr(stock, name)
@@ -63,7 +65,11 @@ def test_program_ids() -> None:
 
 def test_nothing_stays_behind() -> None:
     before = dict(vars(emitted_small)), dict(vars(emitted_part))
-    call, builder, options = JITFunction.__call__, dict(vars(stock.interpreter_builder)), stock.interpreter_builder.options
+    call, builder, options = (
+        JITFunction.__call__,
+        dict(vars(stock.interpreter_builder)),
+        stock.interpreter_builder.options,
+    )
     language = {name: getattr(tl, name) for name in dir(tl)}
     test_functions_of_another_module()
     with pytest.raises(TilelinkError):
@@ -73,7 +79,7 @@ def test_nothing_stays_behind() -> None:
     assert vars(stock.interpreter_builder) == builder
     assert stock.interpreter_builder.options is options
     assert {name: getattr(tl, name) for name in dir(tl)} == language
-    with pytest.raises(RuntimeError, match="Cannot call @triton.jit'd outside"):
+    with pytest.raises(RuntimeError, match=r"Cannot call @triton.jit'd outside"):
         emitted_part.twice(1)
 
 
@@ -112,19 +118,32 @@ def test_old_values_of_local_counters() -> None:
 
 
 def test_a_broken_promise_of_alignment_is_found() -> None:
-    with pytest.raises(TilelinkError, match="TL505: .*promises a multiple of 16, but the value is") as caught:
+    with pytest.raises(TilelinkError, match=r"TL505: .*promises a multiple of 16, but the value is") as caught:
         run(emitted_small.hint, words=torch.zeros(4, dtype=torch.int64))
     assert "tl.multiple_of(words + 1, 16)" in str(caught.value)
 
 
 def test_unknown_assembly_is_refused() -> None:
-    with pytest.raises(TilelinkError, match="TL503: .*the assembly `trap;` cannot be simulated"):
+    with pytest.raises(TilelinkError, match=r"TL503: .*the assembly `trap;` cannot be simulated"):
         run(emitted_small.assembly, words=torch.zeros(1, dtype=torch.int64))
 
 
 def test_arguments_are_checked_by_name() -> None:
-    with pytest.raises(TilelinkError, match="TL506: launch of chain: .* differ in other, words"):
+    with pytest.raises(TilelinkError, match=r"TL424: kernel chain gets other arguments(.|\n)*words; unknown: other"):
         run(emitted_small.chain, other=1)
+
+
+def test_descriptors_are_checked_at_the_launch() -> None:
+    source = Descriptor(torch.zeros(8, 3, dtype=torch.bfloat16), (8, 4))
+    with pytest.raises(TilelinkError, match="TL426: argument source has no TMA descriptor: strides must be 16-byte"):
+        run(emitted_small.copy_tile, source=source, target=source, row=0, column=0)
+
+
+def test_a_descriptor_of_nothing_may_be_passed_but_not_used() -> None:
+    empty = Descriptor(torch.zeros(0, 64), (32, 32))
+    target = Descriptor(torch.zeros(32, 32), (32, 32))
+    with pytest.raises(TilelinkError, match=r"TL502: .*reads 4 bytes"):
+        run(emitted_small.copy_tile, source=empty, target=target, row=0, column=0)
 
 
 def test_one_simulation_at_a_time() -> None:
@@ -142,7 +161,7 @@ def test_one_simulation_at_a_time() -> None:
 def test_after_an_error_the_next_simulation_works() -> None:
     problem = Problem.random(64, 32, 32, torch.bfloat16)
     for seed in range(3):
-        with pytest.raises(TilelinkError, match="TL507: rank 1, worker 0 .*this rank is bad"):
+        with pytest.raises(TilelinkError, match=r"TL507: rank 1, worker 0 .*this rank is bad"):
             simulate(_fails(1), 3, seed=seed)
         problem.assert_right(simulate(pull(problem), 2, seed=seed))
 

@@ -34,7 +34,9 @@ def test_an_access_past_the_edge(offset: int, count: int, place: str | None) -> 
     if place is None:
         simulate(lambda w: copy_elements(w, source, offset, count), 1)
         return
-    with pytest.raises(TilelinkError, match=f"TL502: rank 0, worker 0 of copy_elements: reads 4 bytes at .*{place}") as caught:
+    with pytest.raises(
+        TilelinkError, match=f"TL502: rank 0, worker 0 of copy_elements: reads 4 bytes at .*{place}"
+    ) as caught:
         simulate(lambda w: copy_elements(w, source, offset, count), 1)
     assert caught.value.loc is not None
     assert "tl.load(source + offset + at" in caught.value.loc.source_line()
@@ -65,7 +67,7 @@ def test_private_memory_of_another_rank() -> None:
         if world.rank == 1:
             copy_elements(world, arena.local.view(torch.float32), offset, 4)
 
-    with pytest.raises(TilelinkError, match="TL502: rank 1.*reads 4 bytes"):
+    with pytest.raises(TilelinkError, match=r"TL502: rank 1.*reads 4 bytes"):
         simulate(main, 2, straggler=1)
 
 
@@ -97,7 +99,9 @@ def test_a_block_copy_checks_both_sides() -> None:
     received = simulate(lambda w: main(w, 1003), 2)[1]
     assert received[:1003].tolist() == list(range(1003))
     assert received[1003:].abs().max() == 0
-    with pytest.raises(TilelinkError, match="rank 0, worker 0 of put: writes 4 bytes .* after the end of arena 0 of rank 1"):
+    with pytest.raises(
+        TilelinkError, match=r"rank 0, worker 0 of put: writes 4 bytes .* after the end of arena 0 of rank 1"
+    ):
         simulate(lambda w: main(w, 1025), 2)
 
 

@@ -119,5 +119,5 @@ def test_atomics_of_blocks() -> None:
     x, out = values(32, dtype=torch.float32), torch.ones(32)
     run(emitted_numbers.add_atomically, x=x, out=out, N=32)
     assert torch.equal(out, x + 1)
-    with pytest.raises(TilelinkError, match="TL503: .*an atomic on bfloat16 cannot be simulated"):
+    with pytest.raises(TilelinkError, match=r"TL503: .*an atomic on bfloat16 cannot be simulated"):
         run(emitted_numbers.add_atomically, x=x.bfloat16(), out=out.bfloat16(), N=32)

@@ -1,5 +1,8 @@
 """The trace, its clocks, and what an observer sees."""
 
+from itertools import pairwise
+from pathlib import Path
+
 import torch
 
 from tests.simulated import emitted_ag_gemm
@@ -35,7 +38,7 @@ def test_every_worker_has_a_beginning_and_an_end() -> None:
 
 def test_records_name_functions_and_lines_of_the_emitted_file() -> None:
     recorder = traced(Problem.random(128, 64, 64, torch.float32))
-    lines = open(emitted_ag_gemm.__file__).read().splitlines()
+    lines = Path(emitted_ag_gemm.__file__).read_text().splitlines()
     waits = {(r.function, lines[r.line - 1].strip()) for r in recorder.records if r.what == "wait"}
     assert waits == {
         ("gather", "shmem.signal_wait_until(ready + source, shmem.CMP_GE, epoch)"),
@@ -67,7 +70,7 @@ def test_communication_hides_behind_computation() -> None:
 
     def busy(worker: int) -> float:
         records = of_worker(recorder, 0, worker)
-        waits = sum(b.time - a.time for a, b in zip(records, records[1:], strict=False) if a.what == "wait")
+        waits = sum(b.time - a.time for a, b in pairwise(records) if a.what == "wait")
         return records[-1].time - records[0].time - waits
 
     pulling, multiplying = max(busy(0), busy(1)), max(busy(w) for w in range(2, 6))
@@ -82,7 +85,7 @@ def test_a_copy_takes_time_on_its_stream() -> None:
     copies = [r for r in recorder.of_rank(1) if r.what == "copy"]
     assert {r.stream for r in copies} == {1}
     assert {r.detail for r in copies} == {"8192 bytes", "8 bytes"}
-    assert all(b.time >= a.until > a.time for a, b in zip(copies, copies[1:], strict=False))
+    assert all(b.time >= a.until > a.time for a, b in pairwise(copies))
 
 
 class Counting(Observer):

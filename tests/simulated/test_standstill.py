@@ -34,7 +34,9 @@ def test_the_report_is_pinned() -> None:
         simulate(waits_alone, 2)
     text = re.sub(r"/\S*/tests/", "tests/", str(caught.value))
     line = waits_alone.__code__.co_firstlineno + 6
-    assert text == f"""\
+    assert (
+        text
+        == f"""\
 TL501: the simulation stands still: 5 agents of ranks [0, 1] wait, and nobody can go on
   why: every one of them waits for a signal, a copy or an SM that only another waiting one could give
   do:  look for the wait whose signal is never sent; `verify` proves this before a launch
@@ -51,6 +53,7 @@ TL501: the simulation stands still: 5 agents of ranks [0, 1] wait, and nobody ca
   {line} |     world.barrier()
      |     ^^^^^^^^^^^^^^^
   note: rank 1, host: barrier: ranks [0] have not come"""
+    )
 
 
 def test_the_report_is_data_too() -> None:
@@ -102,7 +105,7 @@ def test_collectives_that_differ() -> None:
     def main(world: SimulatedWorld) -> None:
         _ = world.agree(1) if world.rank else world.barrier()
 
-    with pytest.raises(TilelinkError, match="TL504.*where rank"):
+    with pytest.raises(TilelinkError, match=r"TL504.*where rank"):
         simulate(main, 2)
 
 

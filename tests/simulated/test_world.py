@@ -40,8 +40,33 @@ def test_the_context_holds_the_bases() -> None:
 
 
 def test_arenas_are_the_same_on_every_rank() -> None:
-    with pytest.raises(TilelinkError, match=r"TL504: ranks ask for arenas of different sizes: \[16, 32\]"):
+    with pytest.raises(TilelinkError, match="TL436: the ranks ask for symmetric memory of 16, 32 bytes"):
         simulate(lambda world: world.arena(16 * (world.rank + 1)), 2)
+    with pytest.raises(TilelinkError, match="TL436"):
+        simulate(lambda world: world.arena(0), 2)
+
+
+def test_instances_of_a_tensor_in_an_arena() -> None:
+    def main(world: SimulatedWorld) -> float:
+        world.arena(64)
+        arena = world.arena(256)
+        own = arena.local[64:128].view(torch.float32).view(4, 4)
+        own.fill_(world.rank)
+        world.barrier()
+        assert world.context_of(own) is arena.context
+        other = world.symmetric_arena(own[1:], (world.rank + 1) % 3)
+        assert other.shape == (12,)
+        assert (other.data_ptr() - arena.context[2 + (world.rank + 1) % 3]) == 64 + 16
+        with pytest.raises(TilelinkError, match="TL439"):
+            world.context_of(torch.zeros(4))
+        world.barrier()
+        arena.free()
+        arena.free()
+        with pytest.raises(TilelinkError, match="TL439"):
+            world.context_of(own)
+        return float(other.mean())
+
+    assert simulate(main, 3) == [1.0, 2.0, 0.0]
 
 
 def test_agree_copies() -> None:
@@ -95,7 +120,7 @@ def test_without_an_event_the_order_depends_on_the_schedule() -> None:
 
 
 def test_a_copy_of_different_things_is_refused() -> None:
-    with pytest.raises(ValueError, match="copy of torch.float32"):
+    with pytest.raises(TilelinkError, match=r"TL423: a copy from torch.float32 of shape \(5,\) to"):
         simulate(lambda world: world.main_stream().copy(torch.zeros(4), torch.zeros(5)), 1)
 
 

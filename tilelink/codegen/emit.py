@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
-from tilelink.codegen.enter import emit_await, emit_enter, emit_ready
+from tilelink.codegen.enter import emit_await, emit_enter, emit_leave, emit_ready
 from tilelink.codegen.step import Function, emit_step
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
-from tilelink.ir.plan import Enter, KernelPlan, Plan, Stage, StepPlan, Transfer
+from tilelink.ir.plan import Enter, KernelPlan, Leave, Plan, Stage, StepPlan, Transfer
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 
@@ -27,6 +27,8 @@ def emit(plan: Plan) -> KernelSource:
         declared.append(_write_single(rows, emit_enter(plan)))
     if any(isinstance(h, Stage) for h in plan.host):
         declared.append(_write_single(rows, emit_ready(plan)))
+    if any(isinstance(h, Leave) for h in plan.host):
+        declared.append(_write_single(rows, emit_leave(plan)))
     if any(isinstance(h, Transfer) for h in plan.host):
         declared.append(_write_single(rows, emit_await(plan)))
     for kernel in plan.kernels:

@@ -1,5 +1,5 @@
-"""The one-block kernels around a call: `enter` begins it, `ready` says that arguments are staged, `await_word` is a
-stream's way to wait for another rank.
+"""The one-block kernels around a call: `enter` begins it, `ready` says that arguments are staged, `leave` ends it where
+peers read arguments in place, `await_word` is a stream's way to wait for another rank.
 
 Slots, credits and totals: see docs/architecture.md. Everything lives in device memory, so calls may differ in size and
 kernels replay.
@@ -80,6 +80,20 @@ def emit_ready(plan: Plan) -> Function:
     lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, pe, ctx)")
     rows = tuple(lines.rows)
     return Function("ready", (), _arguments(scope, rows), rows)
+
+
+def emit_leave(plan: Plan) -> Function:
+    scope = open_scope(plan, plan.steps[0])
+    lines = scope.lines
+    epoch = scope.epoch()
+    flags = scope.arg(Arg("left_at", "state", "left"))
+    scope.arg(Arg("ctx", "context", ""))
+    lines.add("for pe in range(RANKS):")
+    lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, pe, ctx)")
+    lines.add("for pe in range(RANKS):")
+    lines.add(f"    shmem.signal_wait_until({flags} + pe, shmem.CMP_GE, tl.load({epoch}))")
+    rows = tuple(lines.rows)
+    return Function("leave", (), _arguments(scope, rows), rows)
 
 
 def emit_await(plan: Plan) -> Function:

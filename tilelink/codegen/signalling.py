@@ -144,8 +144,13 @@ def _inside_one(grid: GridAxis, axis: ChannelAxis) -> bool:
     if grid.kind in ("unit", "own"):
         return True
     if grid.kind in ("cut", "mine"):
-        return axis.kind in ("cut", "part") and (grid.tile is None or axis.span % grid.tile == 0)
-    return grid.tile is not None and axis.span % grid.tile == 0 and (axis.kind == "plain" or _local(grid, axis))
+        return axis.kind in ("cut", "part") and (grid.tile is None or _aligned(grid, axis))
+    return grid.tile is not None and _aligned(grid, axis) and (axis.kind == "plain" or _local(grid, axis))
+
+
+def _aligned(grid: GridAxis, axis: ChannelAxis) -> bool:
+    """Whether words end only where tiles do, counted from the same begin."""
+    return axis.span is None or (grid.tile is not None and axis.span % grid.tile == 0)
 
 
 def _local(grid: GridAxis, axis: ChannelAxis) -> bool:

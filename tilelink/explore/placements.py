@@ -43,7 +43,7 @@ def parse_placement(text: str, option: str = "--schedule") -> tuple[str, Placeme
     """
     path, equals, call = text.partition("=")
     if not equals or not all(word.isidentifier() for word in path.strip().split(".")):
-        raise _refused(text, option, 0, len(path), "no step is named", "write STEP=PLACEMENT(…)")
+        raise _refused(text, option, 0, len(path) or len(text), "no step is named", "write STEP=PLACEMENT(…)")
     begin = len(path) + 1 + len(call) - len(call.lstrip())
     try:
         node = ast.parse(call.strip(), mode="eval").body

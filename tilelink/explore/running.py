@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -63,7 +63,7 @@ def _rank(case: Case, calls: int) -> list[float]:
     """On one rank: the errors of all ranks."""
     world = require().world
     on = "cpu" if world.topology.world == "simulated" else "cuda"
-    inputs = [Case(case.operator, case.sizes, case.ranks, case.dtype, case.seed + k) for k in range(calls)]
+    inputs = [replace(case, seed=case.seed + k) for k in range(calls)]
     results = [case.operator(*c.arguments(world.rank, on), **case.given) for c in inputs]
     if case.contraction is None:
         return []

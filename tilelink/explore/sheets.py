@@ -204,7 +204,8 @@ def _piece(plan: Plan, c: Channel, axis: ChannelAxis) -> str:
     if axis.kind == "unit":
         return "a rank" if name == "R" else f"one {name}"
     inside = {"cut": " within a rank's part", "part": " of the own part"}.get(axis.kind, "")
-    return f"{axis.span} of {name}{inside}"
+    # A piece larger than any tensor stands for the whole axis.
+    return f"{'all' if axis.span is None else axis.span} of {name}{inside}"
 
 
 def _raised_by(plan: Plan, c: Channel) -> str:
@@ -232,9 +233,14 @@ def _times(plan: Plan, c: Channel) -> str:
 
 
 def signals_of(plan: Plan) -> int:
-    """How often words are raised in a call on all ranks, as far as the plan knows."""
-    counts = (t for c in plan.channels for r in range(plan.topology.ranks) for t in _targets(plan, c, r))
-    return sum(t or 0 for t in counts)
+    """How often workers raise words in a call, on all ranks together, as far as the plan knows."""
+    ranks = plan.topology.ranks
+    count = ranks * ranks * sum(isinstance(h, (Enter, Stage)) for h in plan.host)
+    for c in (c for c in plan.channels if c.writers == "workers"):
+        for rank in range(ranks):
+            targets = _targets(plan, c, rank)
+            count += sum(t or 0 for t in targets) + (len(targets) if c.bells else 0)
+    return count
 
 
 def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:

@@ -48,6 +48,6 @@ def outside(name: str, loc: Loc | None) -> TilelinkError:
 
 
 def wrong_count(user: str, given: int, wanted: int, what: str, loc: Loc | None) -> NoReturn:
-    why = f"it is {what}"
+    why = f"its signature is {what}"
     message = f"`{user}` takes {count(wanted, 'tensor')}, not {given}"
     raise TilelinkError("TL202", message, loc=loc, why=why, hint="pass one tensor for each input")

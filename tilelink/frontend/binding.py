@@ -64,7 +64,8 @@ def align(given: Given, user: str, loc: Loc | None) -> tuple[Slot, ...]:
         have.insert(wants_own if before_rest else max(len(have) - behind, 0), None)
     spare = len(have) - len(shape.axes)
     if spare < 0 or (spare and shape.rest is None):
-        _mismatch(given, user, loc, f"{len(shape.axes)} axes wanted, {len(have)} given")
+        wanted_axes = f"{len(shape.axes)} {'axis' if len(shape.axes) == 1 else 'axes'}"
+        _mismatch(given, user, loc, f"{wanted_axes} wanted, {len(have)} given")
     at = len(shape.axes) if shape.rest is None else shape.rest
     wanted: list[Axis | None] = [*shape.axes[:at], *(None for _ in range(spare)), *shape.axes[at:]]
     slots: list[Slot] = []
@@ -154,20 +155,18 @@ class Dimensions:
             return
         wanted = declared.split == RANK_AXIS
         if wanted and not axis.over_ranks:
-            self._split_error(
-                given, declared, f"`{declared}` is split over the ranks, and every rank has all of it here"
-            )
+            self._split_error(given, declared, "is split over the ranks", "pass a tensor that is split there")
         whole_wanted = self._global(declared) or self._operator
         if not wanted and axis.over_ranks and whole_wanted:
-            self._split_error(given, declared, f"`{declared}` is whole on every rank, and here it is split over them")
+            self._split_error(given, declared, "is whole on every rank", "gather it first")
 
-    def _split_error(self, given: Given, declared: Axis, why: str) -> None:
+    def _split_error(self, given: Given, declared: Axis, how: str, hint: str) -> None:
         raise TilelinkError(
             "TL207",
             f"{given.record.label} does not fit `{given.param}` of `{self.user}`",
             loc=self.loc,
-            why=f"in `{given.shape}` {why}: `{given.record}`",
-            hint=f"gather or scatter it first, or write `{declared.size}` as the tensor has it",
+            why=f"`{given.param}` is `{given.shape}`: `{declared}` {how}; the tensor is `{given.record}`",
+            hint=f"{hint}, or write another signature",
         )
 
     def _unify(self, name: str, axis: LogicalAxis, given: Given) -> None:

@@ -74,7 +74,7 @@ def _keywords(
             if constant.default is None:
                 why = "it has no default"
                 message = f"`{program.name}` needs `{constant.name}=`"
-                raise TilelinkError("TL209", message, loc=loc, why=why, hint=f"pass a {constant.kind}")
+                raise TilelinkError("TL209", message, loc=loc, why=why, hint=f"pass {_a(constant.kind)}")
             constants[constant.name] = constant.default
     return sizes, {c.name: constants[c.name] for c in program.constants}, named
 
@@ -89,7 +89,11 @@ def _constant(program: TileProgram, constant: Constant, value: object, loc: Loc 
     if constant.kind == "str" and isinstance(value, str):
         return value
     why = f"`{constant.name}` of `{program.name}` is a constant of kind {constant.kind}"
-    raise TilelinkError("TL209", f"`{constant.name}={value!r}`", loc=loc, why=why, hint=f"pass a {constant.kind}")
+    raise TilelinkError("TL209", f"`{constant.name}={value!r}`", loc=loc, why=why, hint=f"pass {_a(constant.kind)}")
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind == "int" else f"a {kind}"
 
 
 def _size(program: TileProgram, key: str, value: object, loc: Loc | None) -> int:

@@ -89,16 +89,17 @@ def _explain(source: Text, code: str, rule: str, at: int, body: str) -> NoReturn
         slash = text.index("/", at)
         hint = f"write `{_word_before(text, slash)}{_word_from(text, slash)}` without the blank"
         source.fail(code, "a blank before `/`", slash, slash + 1, "blanks separate axes", hint)
+    at += len(text[at:]) - len(text[at:].lstrip(" \t\n"))
     word = _word_from(text, at) or text[at]
-    source.fail(code, f"`{word}` does not belong here", at, at + len(word), rule, _hint_for(word))
+    source.fail(code, f"`{word}` does not belong here", at, at + len(word), rule, _hint_for(word, code))
 
 
-def _hint_for(word: str) -> str:
+def _hint_for(word: str, code: str) -> str:
     if word.startswith("->"):
         return "write one `->`, with tensors on both sides"
     if word.startswith(","):
         return "write one tensor between commas"
-    return "take it out, or write an axis in its place"
+    return "take it out, or write an axis in its place" if code == "TL101" else "take it out"
 
 
 def _word_from(text: str, at: int) -> str:

@@ -183,22 +183,29 @@ class ChannelAxis:
     axis: int | None
     kind: str
     size: Formula
-    span: int
+    span: int | None
+    """None: one word for a whole part, whatever its length."""
 
     @property
     def part(self) -> Formula:
         return part(self.size)
 
     @property
+    def length(self) -> Formula:
+        """Elements per word."""
+        return self.part if self.span is None else F.of(self.span)
+
+    @property
     def per(self) -> Formula:
-        return F.cdiv(self.part, self.span)
+        """Words of one part."""
+        return F.of(1) if self.span is None else F.cdiv(self.part, self.span)
 
     @property
     def count(self) -> Formula:
         if self.kind == "unit":
             return self.size
         if self.kind == "plain":
-            return F.cdiv(self.size, self.span)
+            return F.cdiv(self.size, self.length)
         return self.per * RANKS if self.kind == "cut" else self.per
 
     def index(self, at: F.Like) -> Formula:
@@ -207,8 +214,8 @@ class ChannelAxis:
         if self.kind == "unit":
             return a
         if self.kind == "plain":
-            return a // self.span
-        within = a % self.part // self.span
+            return a // self.length
+        within = F.of(0) if self.span is None else a % self.part // self.span
         return a // self.part * self.per + within if self.kind == "cut" else within
 
     def interval(self, c: F.Like) -> tuple[Formula, Formula]:
@@ -217,11 +224,12 @@ class ChannelAxis:
         if self.kind == "unit":
             return i, i + 1
         if self.kind == "plain":
-            return i * self.span, F.minimum(i * self.span + self.span, self.size)
+            return i * self.length, F.minimum(i * self.length + self.length, self.size)
         rank = i // self.per if self.kind == "cut" else RANK
         within = i % self.per if self.kind == "cut" else i
         base = rank * self.part
-        return base + within * self.span, base + F.minimum(within * self.span + self.span, here(self.size, rank))
+        end = F.minimum(within * self.length + self.length, here(self.size, rank))
+        return base + within * self.length, base + end
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +358,12 @@ class Transfer:
     stream: int
 
 
-HostStep: TypeAlias = Union[Enter, Stage, Fork, Join, Launch, Transfer]
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Wait until every peer has come here: arguments that peers read in place may be overwritten afterwards."""
+
+
+HostStep: TypeAlias = Union[Enter, Stage, Fork, Join, Launch, Transfer, Leave]
 
 
 # ---------------------------------------------------------------------------- what a copy engine does, ready to execute

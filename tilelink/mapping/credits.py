@@ -37,7 +37,7 @@ def _heard(found: Signals, steps: tuple[StepPlan, ...], topology: Topology, size
         if s.action == "ready":
             step = next(p for p in steps if p.path == s.path)
             if _covers_all_parts(step, topology, sizes):
-                return s.op.param
+                return step.step.binding(s.op.param).tensor
     for c in found.channels:
         if c.scope == "sys" and c.source is not None and _waited_everywhere(c, topology, sizes):
             return c.tensor

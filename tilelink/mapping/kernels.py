@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.plan import Enter, Fork, HostStep, Join, KernelPlan, Launch, Stage, StepPlan, Transfer
+from tilelink.ir.plan import Enter, Fork, HostStep, Join, KernelPlan, Launch, Leave, Stage, StepPlan, Transfer
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 
@@ -122,9 +122,15 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
 
 
 def host_steps(
-    placement: Placement, steps: tuple[StepPlan, ...], staged: tuple[str, ...], early: frozenset[str], enters: bool
+    placement: Placement,
+    steps: tuple[StepPlan, ...],
+    staged: tuple[str, ...],
+    early: frozenset[str],
+    enters: bool,
+    leaves: bool,
 ) -> tuple[HostStep, ...]:
-    """The sequence of one call. `early`: transfers whose input is ready on entry; the others wait for bells."""
+    """The sequence of one call. `early`: transfers whose input is ready on entry; the others wait for bells.
+    `leaves`: peers read an argument in place."""
     out: list[HostStep] = [Enter()] if enters else []
     if staged:
         out.append(Stage(staged))
@@ -152,7 +158,7 @@ def host_steps(
         # A stream that waits for a bell can hold up others that share its queue: whoever rings it goes first.
         out += [Transfer(path, placement.streams[path]) for path in late.get(k.name, [])]
     out += [Join(stream) for stream in side]
-    return tuple(out)
+    return (*out, Leave()) if leaves else tuple(out)
 
 
 def _rings(placement: Placement, steps: dict[str, StepPlan], transfer: StepPlan) -> str:

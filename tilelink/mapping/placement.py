@@ -64,7 +64,13 @@ def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
     small = topology.world == "simulated"
     tile = {d: 64 if small else 128 for d in dims[:-1]} | {d: 64 if small else 256 for d in dims[-1:]}
     tile |= {d: 64 for d in inner}
-    return Sms(tile=tuple(tile.items()), order=("ring", "group 8"), warps=8, stages=3)
+    return Sms(tile=tuple(tile.items()), order=(_ring(step, wiring), "group 8"), warps=8, stages=3)
+
+
+def _ring(step: Step, wiring: Wiring) -> str:
+    """Who reads what arrives begins with what is there, its own rows; who makes rows for others begins with theirs."""
+    read = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
+    return "ring" if any(wiring.tensor(t).origin == "program" for t in read) else "ring+1"
 
 
 def _before_fusable(step: Step, wiring: Wiring) -> bool:

@@ -46,6 +46,7 @@ def make_plan(
     )
     staged = tuple(b.tensor for b in buffers if b.staged)
     early = frozenset(s.path for s in steps if s.engine == "stream" and not _waits_for_bell(s, found.signals))
+    by_path = {s.path: s for s in steps}
     enters = bool(found.channels) or any(s.action == "ready" for s in found.signals)
     return Plan(
         wiring=wiring,
@@ -60,7 +61,7 @@ def make_plan(
         links=found.links,
         credits=credits.derive(buffers, found, steps, topology, dict(sizes), schedule.slots),
         kernels=where.kernels,
-        host=kernels.host_steps(where, steps, staged, early, enters),
+        host=kernels.host_steps(where, steps, staged, early, enters, _read_in_place(found.signals, buffers, by_path)),
         notes=_notes(found.signals, buffers),
     )
 
@@ -71,6 +72,12 @@ def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:
             if path == s.path:
                 return replace(s, workers=workers)
     return s
+
+
+def _read_in_place(signals: tuple[Signal, ...], buffers: tuple[Buffer, ...], steps: dict[str, StepPlan]) -> bool:
+    """Whether peers read an argument where it lies."""
+    staged = {b.tensor for b in buffers if b.staged}
+    return any(s.action == "ready" and steps[s.path].step.binding(s.op.param).tensor not in staged for s in signals)
 
 
 def _waits_for_bell(s: StepPlan, signals: tuple[Signal, ...]) -> bool:

@@ -303,18 +303,18 @@ def _consumer_cut(use: _Use, a: int) -> bool:
     return any(v.axis == a and use.consumer.grid[k].kind in ("cut", "mine") for k, v in enumerate(view))
 
 
-WHOLE_PART = 1 << 30
-"""The span of a channel that covers a whole part, whatever its size."""
+def _span(use: _Use, grid: GridAxis, schedule: Schedule, tensor: TensorDecl) -> int | None:
+    """Elements per word: the producer's tile, or the waiting stream's, or what the schedule's channels ask for.
 
-
-def _span(use: _Use, grid: GridAxis, schedule: Schedule, tensor: TensorDecl) -> int:
-    """Elements per word: the producer's tile, or the waiting stream's, or what the schedule's channels ask for."""
-    tile = grid.tile if grid.tile is not None else WHOLE_PART
+    None: the whole part.
+    """
+    tiles = [grid.tile]
     if use.consumer.engine == "stream":
-        consumer = [g.tile for g in use.consumer.grid if g.dim == grid.dim or g.kind in ("cut", "mine")]
-        tile = max([tile, *[t if t is not None else WHOLE_PART for t in consumer if t != 1]])
+        tiles += [g.tile for g in use.consumer.grid if g.tile != 1 and (g.dim == grid.dim or g.kind in ("cut", "mine"))]
     wanted = dict(schedule.channels).get(tensor.name)
-    return max(tile, wanted) if wanted is not None else tile
+    if wanted is not None:
+        tiles.append(wanted)
+    return None if None in tiles else max(t for t in tiles if t is not None)
 
 
 def _names_source(axes: list[ChannelAxis], use: _Use, tensor: TensorDecl) -> bool:
@@ -369,12 +369,14 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
     if grid.kind in ("unit", "own") or c.kind == "unit":
         return F.of(1)
     lo, hi = c.interval(i)
-    aligned = grid.tile is None or c.span % grid.tile == 0
+    aligned = grid.tile is None or c.span is None or c.span % grid.tile == 0
     if aligned and (c.kind == "plain" or grid.kind in ("cut", "mine")):
         if c.kind == "plain":
-            return F.cdiv(F.minimum(c.size - i * c.span, c.span), grid.step)
+            return F.cdiv(F.minimum(c.size - i * c.length, c.length), grid.step)
         rank = i // c.per if c.kind == "cut" else RANK
         within = i % c.per if c.kind == "cut" else i
+        if c.span is None:
+            return F.cdiv(here(c.size, rank), grid.step)
         return F.cdiv(F.maximum(F.minimum(here(c.size, rank) - within * c.span, c.span), 0), grid.step)
     if grid.kind in ("cut", "mine") and c.kind in ("cut", "part"):
         rank = i // c.per if c.kind == "cut" else RANK

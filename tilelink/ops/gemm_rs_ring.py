@@ -6,7 +6,7 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tilelink.ops.gemm_rs import gemm_rs
+from tilelink.ops.gemm_rs import reference
 from tilelink.ops.programs import matmul
 
 
@@ -38,4 +38,4 @@ def gemm_rs_ring(x: Any, weight: Any) -> Any:
     return ring(partial, tilelink.symmetric("R/R M N", like=partial))
 
 
-gemm_rs_ring.reference(gemm_rs.reference_fn)
+gemm_rs_ring.reference(reference)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,20 @@ class Bound:
 
 
 def bind(
-    name: str, signature: Signature, tensors: Sequence[Any], given: Mapping[str, Any], ranks: int, loc: Loc
+    name: str,
+    signature: Signature,
+    tensors: Sequence[Any],
+    given: Mapping[str, Any],
+    ranks: int,
+    loc: Loc,
+    shared: Callable[[torch.Tensor], bool] = lambda _: False,
 ) -> Bound:
     """Sizes and layouts of one rank's arguments.
 
     Args:
         tensors: one per input of the signature.
         given: keyword arguments: sizes by dimension name, and the operator's constants.
+        shared: whether a tensor lies in memory of `tilelink.empty`.
 
     Raises:
         TilelinkError: TL221 wrong number of arguments, TL222 not a tensor, TL223 a dtype that has no kernel,
@@ -54,7 +61,7 @@ def bind(
     return Bound(
         sizes=tuple(found.items()),
         dtypes=tuple(NAMES[t.dtype] for t in tensors),
-        layouts=tuple(layout(t) for t in tensors),
+        layouts=tuple(layout(t, shared(t)) for t in tensors),
         constants=tuple(sorted((k, v) for k, v in given.items() if k not in dims)),
     )
 
@@ -87,13 +94,13 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
         )
 
 
-def layout(t: torch.Tensor) -> Layout:
+def layout(t: torch.Tensor, symmetric: bool = False) -> Layout:
     """What a plan may know of the tensor's memory."""
     unit = next((a for a in reversed(range(t.dim())) if t.stride(a) == 1), None)
     item = t.element_size()
     others = [t.stride(a) for a in range(t.dim()) if a != unit and t.shape[a] > 1]
     aligned = t.data_ptr() % 16 == 0 and all(s * item % 16 == 0 for s in others)
-    return Layout(unit, aligned)
+    return Layout(unit, aligned, symmetric and t.is_contiguous())
 
 
 def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc: Loc) -> None:

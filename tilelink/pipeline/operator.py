@@ -16,13 +16,13 @@ from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan, Transfer, Verdict
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.ir.shape import Signature
-from tilelink.ir.topology import Device, Topology
+from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import expand, make_plan, verify
 from tilelink.pipeline.arguments import Bound, bind, check_devices
 from tilelink.runtime.call import Loaded, Prepared, prepare
 from tilelink.runtime.kernels import load
-from tilelink.runtime.memory import DTYPES, extents, regions
+from tilelink.runtime.memory import DTYPES, Workspace, extents, regions
 from tilelink.runtime.session import Session, current, say_simulated, simulated, spread
 
 Reference = Callable[..., Any]
@@ -36,6 +36,44 @@ class Stages:
     verdict: Verdict
     source: KernelSource
     loaded: dict[int, Loaded] = field(default_factory=dict[int, Loaded])
+
+
+@dataclass(slots=True, eq=False)
+class Ready:
+    """A plan ready to run in one workspace, for arguments of one kind: what a cached call needs and nothing else."""
+
+    loaded: Loaded
+    workspace: Workspace
+    scalars: Mapping[str, float]
+    results: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+    implied: bool
+    slots: dict[int, Prepared] = field(default_factory=dict[int, Prepared])
+
+    @property
+    def plan(self) -> Plan:
+        return self.loaded.plan
+
+    def slot(self, slot: int) -> Prepared:
+        if slot not in self.slots:
+            self.slots[slot] = prepare(self.loaded, self.workspace, slot)
+        return self.slots[slot]
+
+
+def _facts(t: Any, session: Session) -> object:
+    """What of an argument a plan depends on."""
+    if not isinstance(t, torch.Tensor):
+        return type(t)
+    return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.is_cuda, session.shares(t)
+
+
+def _hashable(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str))
+
+
+def _given_results(out: Any, ready: Ready) -> tuple[Any, ...]:
+    count = len(ready.results)
+    given = () if out is None else out if isinstance(out, tuple) else (out,)
+    return (*given, *[None] * (count - len(given)))
 
 
 @dataclass(slots=True, eq=False)
@@ -151,29 +189,45 @@ class Operator:
 
     def _run(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         world = session.world
-        bound = bind(self.name, self.signature, tensors, given, world.ranks, self.loc)
-        check_devices(self.name, tensors, world.topology.world != "simulated", self.loc)
-        stages = self.stages(bound, world.topology)
-        loaded = self._load(stages, world.rank)
-        workspace = session.workspace((self._identity(), "workspace"), regions(stages.plan))
-        slot = workspace.calls % stages.plan.schedule.slots
-        key = (stages.source.digest, stages.plan.sizes, slot)
-        prepared = workspace.cache.get(key)
-        if prepared is None:
-            prepared = workspace.cache.setdefault(key, prepare(loaded, workspace, slot))
-        assert isinstance(prepared, Prepared)
-        named = dict(zip(stages.plan.wiring.arguments, tensors, strict=True))
-        results = self._results(stages.plan, world, out)
-        named.update(results)
-        credits = int(not workspace.heard or world.capturing())
-        prepared.run(world, named, _scalars(stages.plan), credits)
+        key = (*(_facts(t, session) for t in tensors), *given.items())
+        ready = session.prepared.get((self._identity, key)) if all(_hashable(v) for v in given.values()) else None
+        if ready is None or ready.workspace.closed:
+            ready = self._prepare(session, tensors, given)
+            session.prepared[(self._identity, key)] = ready
+        workspace, plan = ready.workspace, ready.plan
+        named = dict(zip(plan.wiring.arguments, tensors, strict=True))
+        for name, (shape, dtype), mine in zip(plan.wiring.results, ready.results, _given_results(out, ready), strict=True):
+            if mine is not None:
+                _check_out(self.name, mine, shape, dtype, self.loc)
+            named[name] = mine if mine is not None else world.empty(shape, dtype)
+        capturing = world.capturing()
+        ready.slot(workspace.calls % plan.schedule.slots).run(
+            world, named, ready.scalars, int(capturing or not workspace.heard)
+        )
         workspace.calls += 1
-        implied = all(c.implied_by is not None for c in stages.plan.credits)
-        workspace.heard = implied and not world.capturing()
+        workspace.heard = ready.implied and not capturing
         world.finish()
-        values = tuple(named[n] for n in stages.plan.wiring.results)
+        values = tuple(named[n] for n in plan.wiring.results)
         return values[0] if len(values) == 1 else values
 
+    def _prepare(self, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Ready:
+        """Everything about a call that does not depend on its data."""
+        world = session.world
+        bound = bind(self.name, self.signature, tensors, given, world.ranks, self.loc, session.shares)
+        check_devices(self.name, tensors, world.topology.world != "simulated", self.loc)
+        stages = self.stages(bound, world.topology)
+        plan = stages.plan
+        return Ready(
+            loaded=self._load(stages, world.rank),
+            workspace=session.workspace(self._identity, regions(plan)),
+            scalars=_scalars(plan),
+            results=tuple(
+                (extents(plan, plan.buffer(n), world.rank), DTYPES[plan.buffer(n).dtype]) for n in plan.wiring.results
+            ),
+            implied=all(c.implied_by is not None for c in plan.credits),
+        )
+
+    @property
     def _identity(self) -> object:
         return (self.name, self.loc, self.schedules)
 
@@ -185,24 +239,11 @@ class Operator:
             stages.loaded[rank] = Loaded(stages.plan, stages.source, module, transfers)
         return stages.loaded[rank]
 
-    def _results(self, plan: Plan, world: Any, out: Any) -> dict[str, torch.Tensor]:
-        given = () if out is None else out if isinstance(out, tuple) else (out,)
-        found: dict[str, torch.Tensor] = {}
-        for k, name in enumerate(plan.wiring.results):
-            buffer = plan.buffer(name)
-            shape, dtype = extents(plan, buffer, world.rank), DTYPES[buffer.dtype]
-            if k < len(given):
-                _check_out(self.name, given[k], shape, dtype, self.loc)
-                found[name] = given[k]
-            else:
-                found[name] = world.empty(shape, dtype)
-        return found
-
     def close(self) -> None:
         """Free this operator's workspace on this rank. Collective."""
         session = current()
         if session is not None:
-            session.close((self._identity(), "workspace"))
+            session.close(self._identity)
 
     def __enter__(self) -> Operator:
         return self

@@ -112,6 +112,8 @@ class _Preparation:
             return [self._launch("enter", P_MAIN)]
         if isinstance(step, P.Stage):
             return [*(self._stage(t) for t in step.tensors), self._launch("ready", P_MAIN)]
+        if isinstance(step, P.Leave):
+            return [self._launch("leave", P_MAIN)]
         if isinstance(step, P.Launch):
             return [self._launch(step.kernel, step.stream)]
         if isinstance(step, P.Fork):
@@ -176,7 +178,7 @@ class _Preparation:
             word = self.workspace.view(op.kind, torch.int64, self.world.ranks)[op.word :]
             value = self.workspace.view("epoch", torch.int64, 1)
         args = {"word_at": word, "value_at": value}
-        kernel = Kernel(getattr(self.loaded.module, "await_word"), 1, 1, 1, lambda running: args)
+        kernel = Kernel(self.loaded.module.await_word, 1, 1, 1, lambda running: args)
         self.kernels.append(kernel)
         return lambda running: kernel.launch(side, running)
 
@@ -197,9 +199,9 @@ class _Preparation:
         b = self.plan.buffer(tensor)
         remote = pe is not None and pe != self.world.rank
         if b.space in ("argument", "result") and not (b.staged and pe is not None):
-            if remote:
-                arena = self.world.symmetric_arena
-                return lambda running: arena(running.tensors[tensor], pe)
+            if pe is not None and remote:
+                instance = self.world.symmetric_arena
+                return lambda running: instance(running.tensors[tensor], pe)
             return lambda running: running.tensors[tensor].view(-1)
         flat = self.flat(tensor, pe if remote else None)
         return lambda running: flat
@@ -284,7 +286,7 @@ class _Preparation:
         return self.flat(arg.of)
 
     def _state(self, what: str) -> torch.Tensor:
-        if what in ("entered", "ready"):
+        if what in ("entered", "ready", "left"):
             return self.workspace.view(what, torch.int64, self.world.ranks)
         if what == "last":
             return self.workspace.view("last", torch.int64, self.plan.schedule.slots)[self.slot :]

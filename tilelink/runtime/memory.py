@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -44,6 +44,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     out = [
         Region("entered", 8 * ranks, True),
         Region("ready", 8 * ranks, True),
+        Region("left", 8 * ranks, True),
         Region("epoch", 8, False),
         Region("last", 8 * slots, False),
     ]
@@ -92,7 +93,6 @@ class Workspace:
     calls: int = 0
     heard: bool = False
     closed: bool = False
-    cache: dict[object, object] = field(default_factory=dict[object, object])
 
     @staticmethod
     def allocate(world: World, wanted: tuple[Region, ...]) -> Workspace:
@@ -132,5 +132,4 @@ class Workspace:
         """Free the memory. Collective; harmless when repeated."""
         if not self.closed:
             self.closed = True
-            self.cache.clear()
             self.arena.free()

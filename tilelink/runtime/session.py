@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
 from tilelink.runtime.memory import Region, Workspace
-from tilelink.runtime.world import World
+from tilelink.runtime.world import Arena, World
 
 T = TypeVar("T")
 log = logging.getLogger("tilelink")
@@ -28,6 +29,9 @@ class Session:
 
     world: World
     workspaces: dict[object, Workspace] = field(default_factory=dict[object, Workspace])
+    shared: list[Arena] = field(default_factory=list[Arena])
+    prepared: dict[object, Any] = field(default_factory=dict[object, Any])
+    """What operators keep for cached calls; dropped with the workspaces it refers to."""
 
     def workspace(self, key: object, wanted: tuple[Region, ...]) -> Workspace:
         """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes)."""
@@ -42,12 +46,25 @@ class Session:
         self.workspaces[key] = Workspace.allocate(self.world, wanted)
         return self.workspaces[key]
 
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor in symmetric memory, which peers read in place. Collective; lives as long as the session."""
+        count = math.prod(shape)
+        arena = self.world.arena(max(count, 1) * dtype.itemsize)
+        self.shared.append(arena)
+        return arena.local[: count * dtype.itemsize].view(dtype).view(tuple(shape))
+
+    def shares(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor lies in memory that `empty` gave."""
+        at = tensor.data_ptr()
+        return any(0 <= at - a.local.data_ptr() < a.local.numel() for a in self.shared)
+
     def close(self, key: object) -> None:
         """Free the operator's workspace. Collective."""
         known = self.workspaces.pop(key, None)
         if known is not None:
             self.world.barrier()
             known.close()
+            self.prepared = {k: v for k, v in self.prepared.items() if not v.workspace.closed}
 
 
 _current: ContextVar[Session | None] = ContextVar("tilelink_session", default=None)
@@ -158,6 +175,19 @@ def rank() -> int:
 def ranks() -> int:
     """The number of ranks."""
     return require().world.ranks
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Memory for an argument that peers read: operators take it in place instead of copying it to a slot first.
+
+    Collective: every rank asks for the same shape, in the same order. A call that reads it in place ends when all
+    peers have read it. It is freed with the process (in the simulated world: with the run).
+
+    Args:
+        shape: elements per axis.
+        dtype: of the elements.
+    """
+    return require().empty(shape, dtype)
 
 
 def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]], **options: Any) -> list[T]:

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
 import triton.language as tl
 from triton.runtime import interpreter as stock
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilelink.errors import TilelinkError
 from tilelink.runtime.simulated.accesses import Accesses
 from tilelink.runtime.simulated.arithmetic import Arithmetic
 from tilelink.runtime.simulated.atomics import Atomics
@@ -127,7 +129,7 @@ class Interpreter:
     def arguments(self, kernel: JITFunction, args: Mapping[str, Any]) -> dict[str, Any]:
         """What a launch passes: tensors become pointers, descriptors TMA descriptors, constants stay."""
         constant = {p.name for p in kernel.params if p.is_constexpr}
-        return {name: value if name in constant else _argument(value) for name, value in args.items()}
+        return {name: value if name in constant else _argument(name, value) for name, value in args.items()}
 
     # ------------------------------------------------------------------------------------------------------- rewriting
     def _rewrite(self, fn: FunctionType) -> Callable[..., Any]:
@@ -250,10 +252,43 @@ def _by_name(slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return find
 
 
-def _argument(value: Any) -> Any:
-    if isinstance(value, Descriptor):
-        return stock._implicit_cvt(TensorDescriptor.from_tensor(value.tensor, list(value.block)))
-    return stock._implicit_cvt(value)
+def check_arguments(kernel: JITFunction, args: Mapping[str, Any]) -> None:
+    """What a launch could not start with, said at the launch.
+
+    Raises:
+        TilelinkError: TL424, TL426.
+    """
+    names = {p.name for p in kernel.params}
+    if names != set(args):
+        missing, unknown = sorted(names - set(args)), sorted(set(args) - names)
+        raise TilelinkError(
+            "TL424",
+            f"kernel {kernel.fn.__name__} gets other arguments than it has parameters",
+            why=f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}",
+        )
+    for name, value in args.items():
+        if isinstance(value, Descriptor):
+            _tensor_descriptor(name, value)
+
+
+def _argument(name: str, value: Any) -> Any:
+    return stock._implicit_cvt(_tensor_descriptor(name, value) if isinstance(value, Descriptor) else value)
+
+
+def _tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
+    tensor, block = descriptor.tensor, list(descriptor.block)
+    if not tensor.numel():
+        # An empty tensor has no address and no tile. This memory is nobody's: to touch it is an error.
+        tensor = torch.zeros(block, dtype=tensor.dtype)
+    try:
+        return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
+    except (AssertionError, ValueError, TypeError) as error:
+        raise TilelinkError(
+            "TL426",
+            f"argument {name} has no TMA descriptor: {error}",
+            why="TMA needs the first byte and all rows at multiples of 16 bytes, and a contiguous last axis",
+            hint="make the last axis a multiple of 16 bytes, or load this tensor by pointers",
+        ) from error
 
 
 def _integer(value: Any) -> int:

@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from triton.runtime.jit import JITFunction
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
-from tilelink.runtime.simulated.interpreter import Interpreter
+from tilelink.runtime.simulated.interpreter import Interpreter, check_arguments
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
 from tilelink.runtime.simulated.observing import Block
-from tilelink.runtime.world import Descriptor
+from tilelink.runtime.world import Descriptor, Event
 
 PIECES = 4
 """A copy is made in so many pieces, others run in between: copies are not atomic."""
@@ -64,22 +63,31 @@ class SimulatedStream:
         self.idle = True
 
     # ------------------------------------------------------------------------------------------------------ work, queued
-    def launch(self, kernel: JITFunction, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
-        del warps, stages  # nothing that an interpreter could tell apart
-        _check_names(kernel, args)
+    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+        """There is nothing to make ready; raises as `launch` does."""
+        del workers, warps, stages
+        check_arguments(kernel, args)
+
+    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+        """Warps and stages are nothing that an interpreter could tell apart.
+
+        Raises:
+            TilelinkError: TL424 arguments and parameters differ, TL426 a tensor has no TMA descriptor.
+        """
+        del warps, stages
+        check_arguments(kernel, args)
         file = inspect.getsourcefile(kernel.fn) or ""
         launch = Launch(kernel.fn.__name__, file, self._index, workers, _named(args))
         kept = dict(args)
         self._push(lambda: self._run_kernel(kernel, launch, kept))
 
-    def load(self, kernel: JITFunction, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
-        """An interpreter compiles nothing; the arguments are checked all the same."""
-        del workers, warps, stages
-        _check_names(kernel, args)
-
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         if target.shape != source.shape or target.dtype != source.dtype:
-            raise ValueError(f"copy of {source.dtype}{list(source.shape)} to {target.dtype}{list(target.shape)}")
+            raise TilelinkError(
+                "TL423",
+                f"a copy from {_kind(source)} to {_kind(target)}",
+                why="a copy engine moves bytes: both sides have one shape and one dtype",
+            )
         self._push(lambda: self._run_copy(target, source))
 
     def wait_bell(self, bell: torch.Tensor) -> None:
@@ -90,7 +98,8 @@ class SimulatedStream:
         self._push(lambda: self._run_record(event))
         return event
 
-    def wait(self, event: SimulatedEvent) -> None:
+    def wait(self, event: Event) -> None:
+        assert isinstance(event, SimulatedEvent), "an event of another world"
         self._push(lambda: self._run_wait(event))
 
     # -------------------------------------------------------------------------------------------------------- the stream
@@ -117,7 +126,7 @@ class SimulatedStream:
         self._machine.scheduler.wake(self)
 
     # ------------------------------------------------------------------------------------------------------------ kernels
-    def _run_kernel(self, kernel: JITFunction, launch: Launch, args: dict[str, Any]) -> None:
+    def _run_kernel(self, kernel: Any, launch: Launch, args: dict[str, Any]) -> None:
         machine, agent = self._machine, self.agent
         agent.clock += machine.costs.launch
         machine.record("launch", agent.clock, kernel=launch.kernel)
@@ -205,14 +214,8 @@ class SimulatedStream:
             self._machine.observer.joined(self.agent, [event.by])
 
 
-def _check_names(kernel: JITFunction, args: Mapping[str, Any]) -> None:
-    names = {p.name for p in kernel.params}
-    required = {p.name for p in kernel.params if not p.has_default}
-    wrong = sorted(set(args) - names) + sorted(required - set(args))
-    if wrong:
-        raise TilelinkError(
-            "TL506", f"launch of {kernel.fn.__name__}: its parameters and the arguments differ in {', '.join(wrong)}"
-        )
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"
 
 
 def _tensors(args: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:

@@ -72,7 +72,7 @@ class SimulatedArena:
     def __init__(self, world: SimulatedWorld, instances: list[torch.Tensor], regions: list[Region]) -> None:
         self._world = world
         self._instances = instances
-        self._regions = regions
+        self.regions = regions
         self.local = instances[world.rank]
         bases = [t.data_ptr() for t in instances]
         self.context = torch.tensor([world.rank, world.ranks, *bases], dtype=torch.int64)
@@ -80,10 +80,21 @@ class SimulatedArena:
     def peer(self, pe: int) -> torch.Tensor:
         return self._instances[pe]
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the first byte of a tensor lies here."""
+        return bool(self.regions) and 0 <= tensor.data_ptr() - self.local.data_ptr() < self.local.numel()
+
+    def instance(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
+        """Rank `pe`'s instance of a contiguous tensor that lies here: flat, in its dtype."""
+        start = tensor.data_ptr() - self.local.data_ptr()
+        return self._instances[pe][start : start + tensor.numel() * tensor.element_size()].view(tensor.dtype)
+
     def free(self) -> None:
-        self._world.barrier()
-        self._world.close(self._regions)
-        self._instances = []
+        """Collective; to free again does nothing."""
+        if self.regions:
+            self._world.release(self)
+            self.regions, self._instances = [], []
+            self.local = torch.empty(0, dtype=torch.uint8)
 
 
 class SimulatedWorld:
@@ -99,32 +110,56 @@ class SimulatedWorld:
         self._host = host
         self._processors = Multiprocessors(machine.topology.device.sms)
         self._streams: dict[int, SimulatedStream] = {}
-        self._arenas = 0
+        self._arenas: list[SimulatedArena] = []
+        self._allocated = 0
 
     # ------------------------------------------------------------------------------------------------------------- memory
     def arena(self, nbytes: int) -> SimulatedArena:
         asked = self._meetings.meet(self._host, "arena", nbytes)
-        if len(set(asked)) > 1:
+        if nbytes <= 0 or set(asked) != {nbytes}:
             raise TilelinkError(
-                "TL504", f"ranks ask for arenas of different sizes: {asked}", why="an arena is the same on every rank"
+                "TL436",
+                f"the ranks ask for symmetric memory of {', '.join(map(str, asked))} bytes",
+                why="symmetric memory has one size, above 0, on every rank",
+                hint="make the ranks run the same operators in the same order",
             )
-        own = torch.zeros(max(nbytes, 16), dtype=torch.uint8)
-        region = self._machine.memory.add(own, self.rank, f"arena {self._arenas}", symmetric=True)
-        self._arenas += 1
+        own = torch.zeros(nbytes, dtype=torch.uint8)
+        region = self._machine.memory.add(own, self.rank, f"arena {self._allocated}", symmetric=True)
         assert region is not None
+        self._allocated += 1
         made = self._meetings.meet(self._host, "arena", (own, region))
         regions = [r for _, r in made]
         for each in regions:
             each.peers = tuple(regions)
-        return SimulatedArena(self, [t[:nbytes] for t, _ in made], regions)
+        self._arenas.append(SimulatedArena(self, [t for t, _ in made], regions))
+        return self._arenas[-1]
 
-    def close(self, regions: list[Region]) -> None:
-        """Forget this rank's region of an arena."""
-        region = regions[self.rank]
+    def release(self, arena: SimulatedArena) -> None:
+        """Forget this rank's instance of an arena, once no rank uses it any more."""
+        self.barrier()
+        region = arena.regions[self.rank]
         self._machine.words.forget(region.start, region.end)
         if self._machine.observer is not None:
             self._machine.observer.freed(region.start, region.end)
         self._machine.memory.drop(region, self.rank)
+        self._arenas.remove(arena)
+
+    def context_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._holding(tensor).context
+
+    def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
+        return self._holding(tensor).instance(tensor, pe)
+
+    def _holding(self, tensor: torch.Tensor) -> SimulatedArena:
+        for arena in self._arenas:
+            if arena.holds(tensor):
+                return arena
+        raise TilelinkError(
+            "TL439",
+            f"a tensor of shape {tuple(tensor.shape)} is not in symmetric memory",
+            why="peers reach a tensor in place only where every rank has one of the same size",
+            hint="allocate it with tilelink.empty, or let the operator stage it",
+        )
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(size, dtype=dtype)

@@ -1,0 +1,79 @@
+"""Cases: every rank's inputs are its part of the global ones, and the expected is the signature's product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilelink
+from tilelink import ops
+from tilelink.errors import TilelinkError
+from tilelink.explore.cases import Case, parse_sizes, relative_error
+from tilelink.ir.topology import Topology
+
+SIZES = (("M", 10), ("N", 6), ("K", 8))
+
+
+def test_sizes_read_both_ways() -> None:
+    assert parse_sizes("10x6x8") == SIZES
+    assert parse_sizes("M=10,N=6,K=8") == SIZES
+
+
+@pytest.mark.parametrize("text", ["", "10x6", "10x6x8x1", "axbxc", "M=10;N=6", "M=", "M=-1", "10 x 6 x 8", "M=1,M=1"])
+def test_other_shapes_are_refused(text: str) -> None:
+    with pytest.raises(TilelinkError, match=r"^TL702"):
+        parse_sizes(text)
+
+
+def test_shards_are_ceil_parts_and_the_last_ranks_have_what_is_left() -> None:
+    case = Case(ops.ag_gemm, SIZES, ranks=4)
+    assert [tuple(case.arguments(r)[0].shape) for r in range(4)] == [(3, 8), (3, 8), (3, 8), (1, 8)]
+    few = Case(ops.ag_gemm, (("M", 2), ("N", 6), ("K", 8)), ranks=4)
+    assert [few.arguments(r)[0].shape[0] for r in range(4)] == [1, 1, 0, 0]
+    assert [few.expected(r).shape for r in range(4)] == [(2, 6)] * 4
+
+
+def test_the_first_input_says_whose_it_is() -> None:
+    case = Case(ops.ag_gemm, (("M", 4096), ("N", 4), ("K", 64)), ranks=4, dtype="f32")
+    spread = [float(case.arguments(r)[0].std()) for r in range(4)]
+    assert spread == pytest.approx([1, 2, 3, 4], rel=0.05)
+    assert torch.equal(case.arguments(2)[1], case.arguments(2)[1])
+    assert not torch.equal(case.arguments(1)[1], case.arguments(2)[1])
+
+
+def test_expected_is_the_product_of_the_whole() -> None:
+    gathered = Case(ops.ag_gemm, SIZES, ranks=3, dtype="f32")
+    rows = torch.cat([gathered.arguments(r)[0] for r in range(3)])
+    for r in range(3):
+        torch.testing.assert_close(gathered.expected(r), rows @ gathered.arguments(r)[1])
+    scattered = Case(ops.gemm_rs, SIZES, ranks=3, dtype="f32")
+    parts = [scattered.arguments(r) for r in range(3)]
+    total = sum((x @ w for x, w in parts[1:]), start=parts[0][0] @ parts[0][1])
+    torch.testing.assert_close(torch.cat([scattered.expected(r) for r in range(3)]), total)
+
+
+def test_a_plan_needs_no_data() -> None:
+    case = Case(ops.ag_gemm, (("M", 2**17), ("N", 2**16), ("K", 2**15)), ranks=8)
+    plan = case.stages(Topology(ranks=8)).plan
+    assert dict(plan.sizes) == dict(case.sizes)
+
+
+def test_what_is_no_product_is_not_compared() -> None:
+    @tilelink.operator("M/R K, e+1 i32 offsets -> M K")
+    def other(x: object, start: object) -> object:
+        return x
+
+    case = Case(other, (*SIZES, ("e", 4)), ranks=2)
+    assert case.contraction is None
+    assert case.local_shape(other.signature.inputs[1], 0) == (5,)
+    with pytest.raises(TilelinkError, match=r"^TL706"):
+        case.arguments(0)
+
+
+def test_errors_are_relative_and_safe() -> None:
+    one = torch.ones(4)
+    assert relative_error(one, one) == 0
+    assert relative_error(2 * one, one) == 1
+    assert relative_error(torch.empty(0), torch.empty(0)) == 0
+    assert relative_error(one, 0 * one) == float("inf")
+    assert not relative_error(one / 0 - one / 0, one) <= 1

@@ -1,0 +1,239 @@
+"""The command line, as a user without GPUs sees it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tilelink import ops
+from tilelink.cli import app
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--shape", "128x64x64", "--world", "2")
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder and a cache of its own, and no launcher's environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TILELINK_WORLD", "simulated")
+
+
+def command(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code, done.output + repr(done.exception)
+    return done
+
+
+def lines(done: Result) -> list[str]:
+    return [line.strip() for line in done.output.splitlines()]
+
+
+# ---------------------------------------------------------------------------------------------------------------- demo
+def test_demo_shows_every_stage() -> None:
+    printed = lines(command("demo"))
+    said = {words[0]: words[-1] for words in (line.split("  ") for line in printed) if len(words) > 1}
+    titles = [printed.index(title) for title in ("Steps", "Tensors", "Channels", "Dependences", "A call", "Proof")]
+    assert titles == sorted(titles)
+    emitted = Path(said["emitted file"])
+    assert emitted.name.startswith("ag_gemm_")
+    assert "@triton.jit" in emitted.read_text()
+    error = float(next(line for line in printed if line.startswith("error")).split()[1])
+    assert 0 < error < 2e-2
+    assert any(line.startswith("wall time") for line in printed)
+    assert said["timeline"] == "out/ag_gemm-timeline.png"
+    assert Path("out/ag_gemm-timeline.png").read_bytes().startswith(PNG)
+
+
+def test_demo_ends_with_one_when_the_result_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilelink.explore.cases.TOLERANCE", {"bf16": 1e-9})
+    assert "result  wrong" in lines(command("demo", code=1))
+
+
+# ---------------------------------------------------------------------------------------------------------------- emit
+@pytest.mark.parametrize("name", ops.__all__)
+@pytest.mark.parametrize("target", ["simulated", "h200"])
+def test_emit_prints_the_same_python_each_time(name: str, target: str) -> None:
+    arguments = ("emit", name, "--shape", "512x512x512", "--target", target)
+    text = command(*arguments).stdout
+    compile(text, name, "exec")
+    assert text.startswith(f'"""{name}: ')
+    assert command(*arguments).stdout == text
+
+
+def test_the_schedule_decides_what_is_emitted() -> None:
+    as_it_comes = command("emit", "ag_gemm", *SMALL).stdout
+    copied = command("emit", "ag_gemm", *SMALL, "--schedule", "gather=copy_engine(M=64, push=True)").stdout
+    assert "    gather  push, copy engine, tiles M=64, order ring" in copied.splitlines()
+    assert "def gather(" in as_it_comes
+    assert "def gather(" not in copied
+
+
+# ------------------------------------------------------------------------------------------------------- plan and verify
+@pytest.mark.parametrize("name", ops.__all__)
+def test_plan_prints_steps_and_tensors_for_any_world(name: str) -> None:
+    for world in ("1", "3", "64"):
+        printed = command("plan", name, "--shape", "997x130x77", "--world", world, "--dtype", "f32").output
+        assert "matmul" in printed
+        assert f"{world} rank" in printed
+
+
+def test_plan_draws_a_picture() -> None:
+    command("plan", "ag_gemm", *SMALL, "--picture", "pictures/tiles.png")
+    assert Path("pictures/tiles.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("name", ops.__all__)
+def test_verify_says_proved(name: str) -> None:
+    assert "verdict  proved" in lines(command("verify", name, "--shape", "512x512x512"))
+
+
+def test_verify_refuses_with_a_diagnostic_on_the_users_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        dedent(
+            """
+            import tilelink
+            import tilelink.language as tl
+
+            @tilelink.program("M/R ... -> M ...")
+            def gather(shard, rows):
+                tile = tl.tile_id(rows)
+                tl.consumer_tile_wait(shard, tile)
+                tl.tile_pull_data(rows, tile, source=shard)
+
+            @tilelink.program("M K -> M K")
+            def double(rows, out):
+                m, k = tl.tile_id(out)
+                tl.consumer_tile_wait(rows, m)
+                tl.tile_store(out, (m, k), tl.tile_load(rows, (m, k)) * 2)
+
+            @tilelink.operator("M/R K -> M K")
+            def twice(shard):
+                return double(gather(shard))
+            """
+        )
+    )
+    done = command("verify", "mine.py:twice", "--shape", "M=128,K=64", code=1)
+    assert done.output.startswith("TL301: ")
+    assert "mine.py:14" in done.output
+    assert "Traceback" not in done.output
+
+
+# ----------------------------------------------------------------------------------------------------------------- run
+@pytest.mark.parametrize("name", ops.__all__)
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_run_compares_with_torch(name: str, dtype: str) -> None:
+    printed = lines(command("run", name, "--shape", "131x72x80", "--world", "3", "--dtype", dtype, "--calls", "2"))
+    error = float(next(line for line in printed if line.startswith("error")).split()[1])
+    assert 0 < error < 2e-2
+
+
+def test_run_takes_an_operator_from_a_file() -> None:
+    command("run", f"{ROOT}/examples/gemm_rs.py:gemm_rs", *SMALL, "--schedule", "scatter=fused('matmul')")
+
+
+def test_run_writes_a_timeline_and_a_trace() -> None:
+    command(
+        "run",
+        "gemm_rs",
+        *SMALL,
+        "--timeline",
+        "a.png",
+        "--trace",
+        "b/a.json",
+        "--schedule",
+        "scatter=copy_engine(M=64)",
+    )
+    assert Path("a.png").read_bytes().startswith(PNG)
+    events = json.loads(Path("b/a.json").read_text())["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}
+    assert {e["cat"] for e in events if e["ph"] == "X"} >= {"compute", "communicate", "wait"}
+
+
+def test_run_can_leave_the_comparison_out() -> None:
+    assert not any(line.startswith("error") for line in lines(command("run", "ag_gemm", *SMALL, "--no-check")))
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+REFUSED = {
+    "operator": (
+        ("plan", "nope", *SMALL),
+        """
+        TL701: there is no operator `nope`
+          why: tilelink.ops has ag_gemm, gemm_rs, gemm_rs_ring
+          do:  name one of them, or one of your own as FILE.py:NAME
+        """,
+    ),
+    "file": (
+        ("emit", "nope.py:mine", *SMALL),
+        """
+        TL701: there is no Python file `nope.py`
+          do:  name an operator of your own as FILE.py:NAME
+        """,
+    ),
+    "shape": (
+        ("verify", "ag_gemm", "--shape", "512x512"),
+        """
+        TL702: a shape that does not read
+          --> --shape:1
+            |
+          1 | 512x512
+            | ^^^^^^^
+          why: sizes are global: those of all ranks together
+          do:  write MxNxK, as 8192x5504x4096, or sizes by name, as M=8192,N=5504,K=4096
+        """,
+    ),
+    "schedule": (
+        ("run", "ag_gemm", *SMALL, "--schedule", "gather=copy(M=1)"),
+        """
+        TL703: a schedule that does not read
+          --> --schedule:1
+            |
+          1 | gather=copy(M=1)
+            |        ^^^^
+          why: a placement is one of sms, copy_engine, fused, library
+          do:  write for example gather=copy_engine(M=128, push=True) or matmul=sms(M=64, N=64, order=("ring", "group 4"))
+        """,
+    ),
+    "dtype": (
+        ("run", "ag_gemm", *SMALL, "--dtype", "i8"),
+        """
+        TL705: `i8` is no dtype to run an operator in
+          why: inputs are made up from random real numbers
+          do:  use one of bf16, f16, f32
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_bad_input_gets_a_diagnostic(what: str) -> None:
+    arguments, expected = REFUSED[what]
+    assert command(*arguments, code=1).output == dedent(expected).lstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("plan", "ag_gemm", "--shape", "M=5,N=6"), "TL704"),
+        (("plan", "ag_gemm", "--shape", "M=5,M=6"), "TL702"),
+        (("plan", "ag_gemm", *SMALL, "--schedule", "nope=sms()"), "TL311"),
+        (("plan", "ag_gemm", *SMALL, "--schedule", "matmul=copy_engine(M=64)"), "TL312"),
+        (("plan", "ag_gemm", *SMALL, "--schedule", "matmul=sms(M=48)"), "TL314"),
+        (("plan", "ag_gemm", *SMALL, "--schedule", "gather=sms(M=0)"), "TL318"),
+        (("plan", f"{ROOT}/examples/ag_gemm.py:nope", *SMALL), "TL701"),
+    ],
+)
+def test_bad_input_has_a_code_and_no_traceback(arguments: tuple[str, ...], code: str) -> None:
+    assert command(*arguments, code=1).output.startswith(f"{code}: ")
+
+
+def test_help_lists_the_commands() -> None:
+    printed = command("--help").output
+    assert [name for name in ("demo", "emit", "plan", "verify", "run") if name not in printed] == []

@@ -1,0 +1,142 @@
+"""Tables, spans and pictures of plans and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilelink
+from tilelink import ops
+from tilelink.explore import as_markdown, lanes_of, mapping_picture, plan_sheets, timeline_picture, trace_events
+from tilelink.explore.cases import Case
+from tilelink.explore.running import run_case
+from tilelink.explore.sheets import Sheet, signals_of
+from tilelink.explore.spans import Lane
+from tilelink.explore.tiles import tile_order
+from tilelink.ir.topology import Topology
+from tilelink.pipeline.operator import Operator, Stages
+from tilelink.runtime.simulated.records import Recorder
+
+SIZES = (("M", 256), ("N", 128), ("K", 64))
+FORMS = {
+    "SMs": ops.gemm_rs,
+    "fused": ops.gemm_rs.schedule(scatter=tilelink.fused("matmul")),
+    "copy engine": ops.gemm_rs.schedule(scatter=tilelink.copy_engine(M=64)),
+    "gather": ops.ag_gemm,
+    "ring": ops.gemm_rs_ring,
+}
+
+
+def recorded(operator: Operator, ranks: int = 2) -> tuple[Stages, tuple[Lane, ...], Recorder]:
+    case, recorder = Case(operator, SIZES, ranks), Recorder()
+    stages = case.stages(Topology(ranks=ranks))
+    assert run_case(case, recorder=recorder).within(case.tolerance)
+    return stages, lanes_of(recorder.records, stages.plan), recorder
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def run(request: pytest.FixtureRequest) -> tuple[Stages, tuple[Lane, ...], Recorder]:
+    return recorded(FORMS[request.param])
+
+
+def sheets(operator: Operator) -> dict[str, Sheet]:
+    return {s.title: s for s in plan_sheets(Case(operator, SIZES, 4).stages(Topology(ranks=4)).plan)}
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+def test_the_mapping_of_ag_gemm() -> None:
+    found = sheets(ops.ag_gemm)
+    assert found["Steps"].rows == (
+        ("gather", "pull", "2 SMs, with matmul", "M by 128 × all of …", "4", "ring"),
+        ("matmul", "compute", "14 SMs, with gather", "M by 64 × N by 64, over K by 64", "8", "ring, group 8"),
+    )
+    assert found["Tensors"].rows[0] == (
+        "x", "M/R=256 × K=64", "bf16", "M split over the ranks", "argument, copied to symmetric memory", "2", "8 KiB",
+    )  # fmt: skip
+    assert found["Channels"].rows == (
+        ("rows", "4", "128 of M within a rank's part", "gather on its own rank: adds 1", "1", "matmul"),
+    )
+    assert found["Dependences"].rows == (
+        ("x", "caller", "gather", "yes", "a signal"),
+        ("rows", "gather", "matmul", "no", "a signal"),
+    )
+
+
+def test_what_lives_in_registers_has_no_memory() -> None:
+    rows = {row[0]: row for row in sheets(FORMS["fused"])["Tensors"].rows}
+    assert "registers only" in {row[4] for row in rows.values()}
+
+
+def test_sheets_are_markdown_too() -> None:
+    plan = Case(ops.ag_gemm, SIZES, 4).stages(Topology(ranks=4)).plan
+    text = as_markdown(plan)
+    assert "**Steps**" in text
+    assert "| gather | pull | 2 SMs, with matmul |" in text
+    assert as_markdown(Sheet("T", ("a", "b"), (("x|y", "z"),))).splitlines() == [
+        "**T**", "", "| a | b |", "|---|---|", "| x\\|y | z |",
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------- spans
+def test_a_lane_does_one_thing_at_a_time(run: tuple[Stages, tuple[Lane, ...], Recorder]) -> None:
+    for lane in run[1]:
+        assert lane.spans
+        assert lane.label or all(s.kind in ("wait", "set up") for s in lane.spans)
+        if lane.worker is not None:
+            assert all(a.end <= b.begin + 1e-9 for a, b in zip(lane.spans, lane.spans[1:], strict=False))
+
+
+def test_every_rank_computes_communicates_and_waits(run: tuple[Stages, tuple[Lane, ...], Recorder]) -> None:
+    for rank in range(2):
+        kinds = {s.kind for lane in run[1] if lane.rank == rank for s in lane.spans}
+        assert "set up" in kinds
+        assert any("compute" in k for k in kinds)
+        assert any("communicate" in k for k in kinds)
+
+
+def test_lanes_are_named_by_what_runs_there() -> None:
+    labels = {lane.label for lane in recorded(ops.ag_gemm)[1]}
+    assert labels == {"main stream", "gather", "matmul"}
+    fused = {lane.label for lane in recorded(FORMS["fused"])[1]}
+    assert any(label.startswith("matmul + scatter") for label in fused)
+
+
+def test_the_bar_knows_how_many_signals_come(run: tuple[Stages, tuple[Lane, ...], Recorder]) -> None:
+    stages, _, recorder = run
+    assert sum(r.what == "signal" for r in recorder.records) == signals_of(stages.plan)
+
+
+# -------------------------------------------------------------------------------------------------- pictures and traces
+def test_pictures_are_written(run: tuple[Stages, tuple[Lane, ...], Recorder], tmp_path: Path) -> None:
+    stages, lanes, _ = run
+    for path in (
+        timeline_picture(lanes, tmp_path / "a" / "timeline.png", "title"),
+        mapping_picture(stages.plan, tmp_path / "a" / "tiles.png"),
+    ):
+        assert path.stat().st_size > 5_000
+
+
+def test_nothing_can_be_drawn(tmp_path: Path) -> None:
+    assert timeline_picture((), tmp_path / "empty.png", "nothing").exists()
+
+
+def test_trace_events_name_the_users_line(run: tuple[Stages, tuple[Lane, ...], Recorder]) -> None:
+    stages, lanes, _ = run
+    events = trace_events(lanes, stages.source)
+    spans = [e for e in events if e["ph"] == "X"]
+    assert len(spans) == sum(len(lane.spans) for lane in lanes)
+    assert all(e["dur"] > 0 for e in spans)
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert named == {(e["pid"], e["tid"]) for e in spans}
+    assert any(".py:" in e["args"].get("line", "") for e in spans)
+
+
+def test_orders_take_every_tile_once_and_rings_begin_at_home() -> None:
+    plan = Case(ops.ag_gemm, SIZES, 4).stages(Topology(ranks=4)).plan
+    for rank in range(4):
+        order = tile_order(plan, plan.step("matmul"), rank)
+        assert order.shape == (4, 2)
+        assert sorted(order.flat) == list(range(8))
+        assert int(np.argwhere(order == 0)[0][0]) == rank

@@ -1,0 +1,140 @@
+"""What capture knows of values: whether they are blocks, and whether data flows into them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.frontend import operators as o
+from tests.frontend.ops import captured, only, short
+from tilelink.ir.program import At, Bounds, Check, Expr, If, Load, Notify, Store
+
+
+@pytest.mark.parametrize(
+    ("expression", "vector"),
+    [
+        ("tl.tile_load(a, (m, n))", True),
+        ("tl.tile_load(a, (0, 0))", False),
+        ("tl.tile_load(a, 0)", True),
+        ("tl.tile_load(a, (who, n))", True),
+        ("tl.sum(x)", False),
+        ("tl.sum(x, axis=None)", False),
+        ("tl.sum(x, axis=0)", True),
+        ("tl.sum(tl.sum(x, axis=0), axis=0)", False),
+        ("tl.max(x, 1)", True),
+        ("tl.max(x, 1, keep_dims=True)", True),
+        ("x.sum()", False),
+        ("x.to(tl.float32)", True),
+        ("x[:, None]", True),
+        ("x.shape[0]", False),
+        ("x.shape", False),
+        ("x.dtype", False),
+        ("tl.arange(0, 4)", True),
+        ("tl.zeros((4,), tl.float32)", True),
+        ("tl.full([4], 0, tl.float32)", True),
+        ("tl.tile_range(a, m)", True),
+        ("tl.tile_begin(a, m)", False),
+        ("tl.size(a, 0)", False),
+        ("tl.rank_of(out, (m, n))", False),
+        ("1 if flag else x", True),
+        ("tl.where(x > 0, 1, 0)", True),
+        ("-x", True),
+        ("tl.minimum(3, 4)", False),
+        ("min(3, 4)", False),
+        ("scalar + 1", False),
+        ("tl.dot(x, x)", True),
+        ("tl.expand_dims(tl.arange(0, 4), 0)", True),
+        ("(scalar, x)", True),
+    ],
+)
+def test_what_is_a_block_of_values(expression: str, vector: bool) -> None:
+    program = captured(
+        "M N, P i32 -> M/R N",
+        "a, order, out, *, flag: bool = True",
+        f"""
+m, n = tl.tile_id(out)
+x = tl.tile_load(a, (m, n))
+who = tl.tile_load(order)
+scalar = 3
+value = {expression}
+tl.tile_store(out, (m, n), value)
+""",
+    )
+    store = program.body[-1]
+    assert isinstance(store, Store)
+    assert store.value.vector is vector
+
+
+@pytest.mark.parametrize(
+    ("expression", "positional"),
+    [
+        ("tl.tile_load(a, (0, 0))", False),
+        ("tl.tile_begin(a, m) + 1", True),
+        ("tl.rank_of(out, (m, n))", True),
+        ("tl.rank_of(out, (loaded, n))", False),
+        ("loaded + 1", False),
+        ("tl.sum(tl.tile_range(a, m))", True),
+        ("block.shape[0]", True),
+        ("block.dtype", True),
+        ("carried", False),
+        ("steps", True),
+        ("branched", False),
+        ("chosen", True),
+        ("counted", False),
+        ("1 if loaded > 0 else 2", False),
+    ],
+)
+def test_what_data_flows_into(expression: str, positional: bool) -> None:
+    program = captured(
+        "M N -> M/R N",
+        "a, out",
+        f"""
+m, n = tl.tile_id(out)
+loaded = tl.tile_load(a, (0, 0))
+block = tl.tile_load(a, (m, n))
+carried, steps, branched, chosen, counted = 0, 0, 0, 0, 0
+for k in tl.tiles(a, axis=1):
+    if carried > 3:
+        branched = 1
+    carried += loaded
+    steps += 1
+if tl.tile_begin(a, m) == 0:
+    chosen = 1
+for i in range(loaded):
+    counted += 1
+value = {expression}
+assert value == 0
+""",
+    )
+    check = program.body[-1]
+    assert isinstance(check, Check)
+    assert check.condition.positional is positional
+
+
+def test_a_segment_is_data() -> None:
+    (found,) = [op for op in o.grouped.captured.body if isinstance(op, Bounds) and op.what == "segment"]
+    loads = [op for op in only(Load, o.grouped.captured) if isinstance(op, Load) and op.param == "weight"]
+    assert isinstance(loads[0].index[0], At)
+    assert loads[0].index[0].expr == Expr(found.name, (found.name,), vector=False, positional=False)
+
+
+def test_waits_may_stand_under_data() -> None:
+    (branch,) = only(If, o.expert_matmul.captured)
+    assert isinstance(branch, If)
+    assert not branch.test.positional
+    assert short(branch.body[0]) == "wait worker inbox[e, r, tile c, :]"
+
+
+def test_the_same_notify_on_both_paths() -> None:
+    program = captured(
+        "e, M N -> M N",
+        "flag, a, out",
+        """
+m, n = tl.tile_id(out)
+if tl.tile_load(flag, 0) > 0:
+    tl.tile_store(out, (m, n), 1)
+    tl.producer_tile_notify(out, (m, n))
+else:
+    tl.producer_tile_notify(out, (m, n))
+""",
+    )
+    assert len(only(Notify, program)) == 2

@@ -1,0 +1,86 @@
+"""Every diagnostic about an operator's body, whole: `operator_messages.txt` holds bodies and what is said about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.frontend.harness import load, message
+from tilelink.frontend import parse_signature, trace
+
+FILE = Path(__file__).parent / "operator_messages.txt"
+HEADER = """import tilelink.language as tl
+from tests.frontend.operators import *
+
+pairs = program("M N ... -> M N", name="pairs")(move)
+nine = program("M 9 -> M 9", name="nine")(move)
+
+
+@program("R M N -> M N")
+def onto(inbox, out):
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), 0)
+
+
+@program("M/R ..., M/R ... -> M ...")
+def both(a, b, out):
+    m = tl.tile_id(out)
+    tl.tile_store(out, m, 0)
+
+
+@program("e+1 i32, e i32 -> e i32")
+def grouped_like(start, counts, out):
+    e = tl.tile_id(out)
+    tl.tile_store(out, e, 0)
+
+
+@program("M N -> M N")
+def scaled(x, out, *, times: int):
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), times)
+
+
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    signature: str
+    parameters: str
+    sizes: dict[str, int]
+    body: str
+    text: str
+
+
+def read() -> list[Case]:
+    cases: list[Case] = []
+    for section in FILE.read_text(encoding="utf-8").split("## ")[1:]:
+        program, text = section.split("\n--\n")
+        name, header, body = program.split("\n", 2)
+        signature, parameters, sizes = header.split(" | ")
+        numbers = {k: int(v) for k, _, v in (word.partition("=") for word in sizes.split())}
+        cases.append(Case(name, signature, parameters, numbers, body, text.strip("\n")))
+    return cases
+
+
+def run(case: Case, folder: Path) -> object:
+    """Traces `def op` of a module on four ranks; its the header is above it."""
+    lines = "\n".join(f"    {line}" for line in case.body.splitlines())
+    module = load(folder, f"{HEADER}def op({case.parameters}):\n{lines}\n")
+    signature = parse_signature(case.signature)
+    dtypes = [shape.dtype or "bf16" for shape in signature.inputs]
+    if case.name == "an argument of another dtype":
+        dtypes = ["f16"]
+    return trace("op", module.op, signature, case.sizes, dtypes, {}, ranks=4)
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in read()])
+def test_message(case: Case, tmp_path: Path) -> None:
+    assert message(lambda: run(case, tmp_path), tmp_path) == case.text
+
+
+def test_the_file_is_read() -> None:
+    assert len(read()) > 50

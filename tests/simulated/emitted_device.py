@@ -1,0 +1,46 @@
+"""Kernels whose machine code is looked at."""
+
+import triton
+import triton.language as tl
+
+from tilelink.device import peer as shmem
+
+
+@triton.jit
+def push(source, target, words, context, pe, count):
+    t = tl.program_id(0)
+    shmem.putmem_nbi_block(target + t * count, source + t * count, count, pe, context)
+    shmem.signal_op(words + t, 1, shmem.SIGNAL_ADD, pe, context)
+
+
+@triton.jit
+def pull(source, target, words, context, pe, count):
+    t = tl.program_id(0)
+    shmem.signal_wait_until(words + t, shmem.CMP_GE, 1)
+    shmem.getmem_nbi_block(target + t * count, source + t * count, count, pe, context)
+    shmem.local_add(words + 1, 1)
+
+
+@triton.jit
+def store_to_peer(source, target, words, bell, context, pe):
+    at = tl.arange(0, 1024)
+    tl.store(shmem.ptr(target, pe, context) + at, tl.load(source + at))
+    shmem.signal_op(words, 5, shmem.SIGNAL_SET, pe, context)
+    shmem.ring_bell(bell)
+
+
+@triton.jit
+def through_descriptors(source, target, words, context, pe):
+    shmem.signal_wait_until(words, shmem.CMP_EQ, 1)
+    shmem.async_load_fence()
+    target.store([0, 0], source.load([0, 0]) + 1)
+    shmem.async_store_quiet()
+    shmem.signal_op(words, 5, shmem.SIGNAL_SET, pe, context)
+
+
+@triton.jit
+def everything_else(words, context):
+    shmem.local_wait_until(words, shmem.CMP_GE, 1)
+    shmem.fence()
+    shmem.quiet()
+    shmem.barrier_all(words, 1, context)

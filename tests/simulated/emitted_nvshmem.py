@@ -1,0 +1,20 @@
+"""The same names over NVSHMEM."""
+
+import triton
+import triton.language as tl
+
+from tilelink.device import nvshmem as shmem
+
+
+@triton.jit
+def everything(source, target, words, context, pe, count):
+    t = tl.program_id(0)
+    shmem.signal_wait_until(words + t, shmem.CMP_GE, 1)
+    shmem.getmem_nbi_block(target + t * count, source + t * count, count, pe, context)
+    shmem.putmem_nbi_block(target + t * count, source + t * count, count, pe, context)
+    shmem.signal_op(words + t, 1, shmem.SIGNAL_ADD, pe, context)
+    shmem.putmem_signal_nbi_block(target, source, count, words, 1, shmem.SIGNAL_ADD, pe, context)
+    shmem.fence()
+    shmem.barrier_all(words, 1, context)
+    if shmem.my_pe(context) + shmem.n_pes(context) == 3:
+        tl.store(shmem.ptr(target, pe, context), 1.0)

@@ -1,0 +1,122 @@
+"""Who writes and who reads each tensor, axis by axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilelink.errors import Loc
+from tilelink.ir.plan import Plan
+from tilelink.ir.program import At, Gather, Index, Load, Move, OfTile, Store
+from tilelink.mapping.verify.geometry import Bools, Ints, Spans
+from tilelink.mapping.verify.reach import Key, Laid, Mask, Reach
+from tilelink.mapping.verify.sites import Site, sites
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One store, load or move of a step. `axes`: by axis of the tensor, for the tiles that execute it.
+
+    `remote`: it goes to, or comes from, whoever holds the tile; else the rank's own instance.
+    """
+
+    laid: Laid
+    site: Site
+    param: str
+    tensor: str
+    index: Index | None
+    remote: bool
+    mask: Mask
+    axes: Mapping[int, Reach]
+    by_data: bool
+    """Values decide what exactly is touched: an index vector, a mask, a test."""
+
+    @property
+    def loc(self) -> Loc:
+        return self.site.op.loc
+
+    @property
+    def path(self) -> str:
+        return self.laid.step.path
+
+    def keys(self) -> frozenset[Key]:
+        return frozenset(r.key for r in self.axes.values() if r.key is not None)
+
+    def spans(self, axis: int) -> Spans | None:
+        """The tiles on one axis, on ranks where there are any at all; None: data says."""
+        found = self.axes[axis].spans if axis in self.axes else None
+        return found.where(~self.idle()) if found is not None else None
+
+    def idle(self) -> Bools:
+        """Ranks that have no tile."""
+        idle = np.zeros((1, 1), dtype=np.bool_)
+        for reach in self.axes.values():
+            if reach.spans is not None:
+                idle = idle | ~reach.spans.filled.any(axis=1, keepdims=True)
+        return idle
+
+    def holder_axis(self) -> int | None:
+        """The tensor axis that says which rank holds the tile; None: every rank has an instance of its own."""
+        tensor = self.laid.tensor(self.param)
+        for view, _ in self.laid.index(self.param, self.index):
+            if view.axis is not None and tensor.axes[view.axis].split == "R" and not view.local:
+                return view.axis
+        return None
+
+    def holder(self) -> tuple[Key | None, Ints] | None:
+        """(axis, rank that holds each of its tiles); None: no one rank does, or data says."""
+        axis = self.holder_axis()
+        found = self.axes.get(axis) if axis is not None else None
+        if axis is None or found is None or found.spans is None:
+            return None
+        tensor = self.laid.tensor(self.param)
+        of = tensor.axes[axis]
+        return found.key, found.spans.begin if of.own_slice else found.spans.begin // self.laid.world.part(of.size)
+
+
+def writes(plan: Plan, laid: Mapping[str, Laid]) -> tuple[Access, ...]:
+    return tuple(a for s in plan.steps for a in _accesses(laid[s.path], writing=True))
+
+
+def reads(plan: Plan, laid: Mapping[str, Laid]) -> tuple[Access, ...]:
+    return tuple(a for s in plan.steps for a in _accesses(laid[s.path], writing=False))
+
+
+def _accesses(laid: Laid, *, writing: bool) -> list[Access]:
+    step = laid.step
+    movement = step.step.program.movement
+    if movement is not None:
+        # Its one transfer happens as the schedule says, not as it is written.
+        site = next(s for s in sites(step.step.program) if isinstance(s.op, (Move, Store)))
+        param = movement.destination if writing else movement.source
+        return [access(laid, site, param, None, remote=bool(step.push) == writing)]
+    out: list[Access] = []
+    for site in sites(step.step.program):
+        op = site.op
+        if writing and isinstance(op, Store):
+            out.append(access(laid, site, op.param, op.index, remote=op.to == "holders", masked=op.mask is not None))
+        elif not writing and isinstance(op, Load):
+            out.append(access(laid, site, op.param, op.index, remote=False))
+    return out
+
+
+def access(
+    laid: Laid, site: Site, param: str, index: Index | None, *, remote: bool, masked: bool = False
+) -> Access:
+    mask = laid.mask(site)
+    axes: dict[int, Reach] = {}
+    by_data = masked or mask.data
+    for view, entry in laid.index(param, index):
+        by_data = by_data or isinstance(entry, Gather)
+        if view.axis is None:
+            continue
+        found = laid.reach(param, view, entry)
+        if found.spans is None:
+            by_data = by_data or isinstance(entry, (At, OfTile))
+        else:
+            found = Reach(found.key, mask.on(found.spans, found.key), found.whole)
+        axes[view.axis] = found
+    tensor = laid.step.step.binding(param).tensor
+    return Access(laid, site, param, tensor, index, remote, mask, axes, by_data)

@@ -1,0 +1,290 @@
+"""Rule 4, counts: each word is raised as often as the emitted target says.
+
+The target is a formula. The notifies are counted from the producers' real cuts, tile by tile and axis by axis; the two
+meet as products of one-axis tables, so that nothing is ever as large as ranks x tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Binary, Formula
+from tilelink.ir.plan import Channel, Plan
+from tilelink.ir.program import Loop
+from tilelink.mapping.verify.geometry import Ints, World
+from tilelink.mapping.verify.reach import Key, Laid
+from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on, unproven
+
+DENSE = 6_000_000
+"""Words over all ranks that may be looked at one by one, where a product will not do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """How often words are raised: `scalar` (ranks or 1, 1) times one table (ranks or 1, words) per channel axis."""
+
+    scalar: Ints
+    tables: tuple[Ints, ...]
+
+    def dense(self, ranks: int) -> Ints:
+        out = np.broadcast_to(self.scalar, (ranks, 1))
+        for t in self.tables:
+            out = (out[:, :, None] * np.broadcast_to(t, (ranks, t.shape[1]))[:, None, :]).reshape(ranks, -1)
+        return out
+
+    def at(self, rank: int, word: tuple[int, ...]) -> int:
+        value = int(_row(self.scalar, rank)[0])
+        for t, c in zip(self.tables, word, strict=True):
+            value *= int(_row(t, rank)[c])
+        return value
+
+
+def _row(table: Ints, rank: int) -> Ints:
+    return table[min(rank, table.shape[0] - 1)]
+
+
+def check_counts(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
+    """Raises:
+    TilelinkError: TL607; TL606 where the notifies cannot be counted.
+    """
+    words = 0
+    for channel in plan.channels:
+        told = signals_on(plan, laid, channel, "notify")
+        waits = signals_on(plan, laid, channel, "await")
+        widths = [world.number(a.count) for a in channel.axes]
+        raised = [count(t, widths, delivery(t), world) for t in told]
+        _Comparison(plan, world, channel, told, waits, widths, raised).run()
+        words += int(np.prod(widths, dtype=np.int64)) if widths else 1
+    return f"targets of {words} words on each of {world.ranks} ranks equal the notifies that exist"
+
+
+# ------------------------------------------------------------------------------------------------------------- counting
+def count(told: Told, widths: list[int], to: Delivery, world: World) -> Product:
+    """How often a notify raises each word of each rank."""
+    tables = [_table(w, width, to, world) for w, width in zip(told.words, widths, strict=True)]
+    keys = [w.key for w in told.words if w.key is not None]
+    if len(set(keys)) < len(keys):
+        raise unproven(told, "one tile index stands on two axes")
+    often = _repeats(told, set(keys), to, world)
+    if to.kind == "tile" and to.key not in keys:
+        tables.append(_unnamed(told, to, world))
+    found = _meet(told, often, tables, to, world)
+    return found if len(found.tables) == len(widths) else Product(found.scalar * found.tables[-1], found.tables[:-1])
+
+
+def _table(w: Words, width: int, to: Delivery, world: World) -> Ints:
+    """(source rank or 1, receiving rank or 1, words): tiles that touch each word."""
+    by_tile = to.kind == "tile" and to.key == w.key and to.to is not None
+    rows = max(w.first.shape[0], to.to.shape[0] if by_tile and to.to is not None else 1)
+    first, last, real = (np.broadcast_to(a, (rows, a.shape[1])) for a in (w.first, w.last, w.real))
+    receivers = world.ranks if by_tile else 1
+    row, col = np.nonzero(real)
+    who = np.broadcast_to(to.to, first.shape)[row, col] if by_tile and to.to is not None else np.zeros_like(row)
+    out = np.zeros((rows, receivers, width + 1), dtype=np.int64)
+    lo, hi = first[row, col], np.maximum(last[row, col] + 1, first[row, col])
+    if (lo < 0).any() or (hi > width).any() or (who < 0).any() or (who >= receivers).any():
+        # Words that do not exist; rule 7 says where. They are nobody's.
+        keep = (lo >= 0) & (hi <= width) & (who >= 0) & (who < receivers)
+        row, who, lo, hi = row[keep], who[keep], lo[keep], hi[keep]
+    if bool((hi == lo + 1).all()):
+        np.add.at(out, (row, who, lo), 1)
+        return out[:, :, :width]
+    np.add.at(out, (row, who, lo), 1)
+    np.add.at(out, (row, who, hi), -1)
+    return np.cumsum(out, axis=2)[:, :, :width]
+
+
+def _unnamed(told: Told, to: Delivery, world: World) -> Ints:
+    """Tiles that go to each rank, along an axis that the channel does not tell apart."""
+    assert to.key is not None
+    spans = told.laid.spans[to.key]
+    if spans is None:
+        raise unproven(told, "data says which rank it is for")
+    spans = told.mask.on(spans, to.key)
+    zeros = np.zeros_like(spans.begin)
+    return _table(Words(to.key, zeros, zeros, spans.real), 1, to, world)
+
+
+def _repeats(told: Told, keys: set[Key], to: Delivery, world: World) -> Ints:
+    """(source rank or 1, 1): how often the same words are raised, by tiles and loops that the index does not mention."""
+    often = np.ones((1, 1), dtype=np.int64)
+    rank_only = told.mask.by.get(None)
+    if rank_only is not None:
+        often = often * rank_only
+    around: list[Key] = [a for a, g in enumerate(told.laid.step.grid) if g.kind != "own"]
+    for loop in told.site.loops:
+        if isinstance(loop, Loop):
+            raise unproven(told, f"it stands in a loop whose length the plan does not know (`{loop.header}`)")
+        around.append(loop.var)
+    for key in around:
+        if key in keys or (to.kind == "tile" and key == to.key):
+            continue
+        spans = told.laid.spans[key]
+        if spans is None:
+            raise unproven(told, "data says for how many tiles it is given")
+        often = often * told.mask.on(spans, key).real.sum(axis=1, keepdims=True)
+    return often
+
+
+def _meet(told: Told, often: Ints, tables: list[Ints], to: Delivery, world: World) -> Product:
+    """Sum over the source ranks whose notifies reach each rank."""
+    skip = told.laid.step.skip_own
+    if to.kind == "one":
+        assert to.to is not None
+        return _one_source(often, tables, to.to, skip, world)
+    sourced = [k for k, t in enumerate(tables) if t.shape[0] > 1]
+    if len(sourced) > 1:
+        raise unproven(told, "how many tiles a rank has along two axes depends on the rank")
+    often = np.broadcast_to(often, (world.ranks, 1))
+    if not sourced:
+        total = often.sum(axis=0, keepdims=True) - (often if skip else 0)
+        return Product(total, tuple(t[0] for t in tables))
+    k = sourced[0]
+    weighted = often[:, :, None] * tables[k]
+    total = weighted.sum(axis=0)
+    if skip:
+        own = np.arange(world.ranks)
+        total = total - weighted[own, own if weighted.shape[1] > 1 else 0]
+    return Product(np.ones((1, 1), np.int64), tuple(total if i == k else t[0] for i, t in enumerate(tables)))
+
+
+def _one_source(often: Ints, tables: list[Ints], to: Ints, skip: bool, world: World) -> Product:
+    """Each rank hears from those whose notifies go to it: one, unless the plan is wrong."""
+    ranks = np.arange(world.ranks)
+    reached = np.zeros((world.ranks, 1), dtype=np.int64)
+    source = np.zeros(world.ranks, dtype=np.int64)
+    np.add.at(reached, (to, 0), 1)
+    source[to] = ranks
+    scalar = np.broadcast_to(often, (world.ranks, 1))[source] * reached
+    if skip:
+        scalar = scalar * (source != ranks)[:, None]
+    if (reached == 1).all() and (to == ranks).all() and often.shape[0] == 1 and not skip:
+        scalar = often
+    return Product(scalar, tuple(t[source, 0] if t.shape[0] > 1 else t[0] for t in tables))
+
+
+# ----------------------------------------------------------------------------------------------------------- comparing
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    plan: Plan
+    world: World
+    channel: Channel
+    told: tuple[Told, ...]
+    waits: tuple[Told, ...]
+    widths: list[int]
+    raised: list[Product]
+
+    def run(self) -> None:
+        wanted = self._target()
+        if wanted is not None and len(self.raised) == 1 and self._same(self.raised[0], wanted):
+            return
+        size = self.world.ranks * int(np.prod(self.widths, dtype=np.int64))
+        if size > DENSE:
+            self._probe(wanted)
+            raise unproven(self.told[0] if self.told else self.waits[0], "there are too many words to look at each")
+        target = wanted.dense(self.world.ranks) if wanted is not None else self._dense_target()
+        real = sum((p.dense(self.world.ranks) for p in self.raised), np.zeros_like(target))
+        wrong = np.argwhere(real != target)
+        if len(wrong):
+            rank, flat = (int(i) for i in wrong[0])
+            raise self._mismatch(rank, self._unflat(flat), int(real[rank, flat]), int(target[rank, flat]))
+        self._check_stream(real)
+
+    def _same(self, a: Product, b: Product) -> bool:
+        pairs = [(a.scalar, b.scalar), *zip(a.tables, b.tables, strict=True)]
+        if not all(bool(np.all(x == y)) for x, y in pairs):
+            return False
+        if self.channel.writers == "stream":
+            most = int(np.max(a.scalar, initial=0))
+            for t in a.tables:
+                most *= int(np.max(t, initial=0))
+            if most > 1:
+                # Somewhere, perhaps; look at each word.
+                return False
+        return True
+
+    def _check_stream(self, real: Ints) -> None:
+        if self.channel.writers == "stream" and (real > 1).any():
+            rank, flat = (int(i) for i in np.argwhere(real > 1)[0])
+            raise TilelinkError(
+                "TL607",
+                f"a copy engine completes word {self._unflat(flat)} of `{self.channel.tensor}` {int(real[rank, flat])} times",
+                loc=self.told[0].op.loc,
+                why="a copy engine says which call it is in, so the first of several tiles would count for all",
+                hint="give every transferred tile a word of its own: the tile of the step, no larger channel",
+            )
+
+    def _unflat(self, flat: int) -> tuple[int, ...]:
+        return tuple(int(i) for i in np.unravel_index(flat, self.widths)) if self.widths else ()
+
+    def _mismatch(self, rank: int, word: tuple[int, ...], real: int, target: int) -> TilelinkError:
+        told = self.told[0] if self.told else self.waits[0]
+        where = f"word {word} of `{self.channel.tensor}`" if word else f"the word of `{self.channel.tensor}`"
+        return TilelinkError(
+            "TL607",
+            f"{where} is raised {_times(real)} on rank {rank}, and {_times(target)} is waited for",
+            loc=told.op.loc,
+            why="a word is complete when it was raised as often as producer tiles notify it",
+            hint="this is the plan's mistake and not yours: please report it with the schedule",
+            notes=tuple(Note("waited for here", w.op.loc) for w in self.waits[:1]),
+        )
+
+    # --------------------------------------------------------------------------------------------------------- target
+    def _indices(self) -> dict[str, Any]:
+        return {f"c{k}": np.arange(w, dtype=np.int64)[None, :] for k, w in enumerate(self.widths)}
+
+    def _target(self) -> Product | None:
+        """The emitted target as a product; None if some factor mixes axes."""
+        scalar = np.ones((1, 1), dtype=np.int64)
+        tables = [np.ones((1, w), dtype=np.int64) for w in self.widths]
+        indices = self._indices()
+        guards = _split("and", self.channel.guard) if self.channel.guard is not None else []
+        factors = [*_split("*", self.channel.target), *(F.binary("!=", g, 0) for g in guards)]
+        for factor in factors:
+            used = sorted(F.symbols(factor) & indices.keys())
+            if len(used) > 1:
+                return None
+            value = self.world.value(factor, indices).astype(np.int64)
+            if used:
+                k = int(used[0][1:])
+                tables[k] = tables[k] * value
+            else:
+                scalar = scalar * value
+        return Product(scalar, tuple(tables))
+
+    def _dense_target(self) -> Ints:
+        grids = np.meshgrid(*[np.arange(w) for w in self.widths], indexing="ij")
+        env = {f"c{k}": g.ravel()[None, :] for k, g in enumerate(grids)}
+        shape = (self.world.ranks, int(np.prod(self.widths, dtype=np.int64)))
+        value = np.broadcast_to(self.world.value(self.channel.target, env), shape)
+        if self.channel.guard is not None:
+            value = value * (np.broadcast_to(self.world.value(self.channel.guard, env), shape) != 0)
+        return value
+
+    def _probe(self, wanted: Product | None) -> None:
+        """Look along each axis through the word that is raised most."""
+        if wanted is None or len(self.raised) != 1:
+            return
+        real = self.raised[0]
+        for k, (x, y) in enumerate(zip(real.tables, wanted.tables, strict=True)):
+            for rank, c in np.argwhere(np.broadcast_arrays(x != y)[0])[:100]:
+                word = tuple(int(c) if i == k else int(_row(t, int(rank)).argmax()) for i, t in enumerate(real.tables))
+                a, b = real.at(int(rank), word), wanted.at(int(rank), word)
+                if a != b:
+                    raise self._mismatch(int(rank), word, a, b)
+
+
+def _split(op: str, formula: Formula) -> list[Formula]:
+    if isinstance(formula, Binary) and formula.op == op:
+        return _split(op, formula.left) + _split(op, formula.right)
+    return [formula]
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"

@@ -1,0 +1,243 @@
+"""Rule 3, coverage: whatever is read, or returned, is written exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir.plan import Plan, here
+from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.verify.accesses import Access, reads, writes
+from tilelink.mapping.verify.covers import Cover, beside, contains, cover, flattened
+from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
+from tilelink.mapping.verify.reach import Laid
+
+
+def check_coverage(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
+    """Per tensor and axis the writers' cuts tile the axis exactly once; sources that meet in one instance differ along
+    one axis. Gaps are allowed where nobody reads.
+
+    Raises:
+        TilelinkError: TL604; TL606 where neither this nor the contrary can be shown.
+    """
+    made, used = writes(plan, laid), reads(plan, laid)
+    done: list[str] = []
+    assumed: list[str] = []
+    for tensor in plan.wiring.tensors:
+        mine = [w for w in made if w.tensor == tensor.name]
+        if mine:
+            found = _Tensor(plan, world, tensor, mine, [r for r in used if r.tensor == tensor.name])
+            found.check()
+            done.append(tensor.name)
+            assumed += found.assumed
+    text = f"each element written once: {', '.join(f'`{n}`' for n in done)}" if done else "nothing is written"
+    return "; ".join([text, *dict.fromkeys(assumed)])
+
+
+@dataclass(slots=True)
+class _Tensor:
+    plan: Plan
+    world: World
+    tensor: TensorDecl
+    writes: list[Access]
+    reads: list[Access]
+    assumed: list[str] = field(default_factory=list[str])
+
+    def check(self) -> None:
+        self._check_forwarding()
+        for w in self.writes:
+            self._check_tiles(w)
+            if w.by_data:
+                by = f" (`{self.tensor.contract}`)" if self.tensor.contract is not None else ""
+                self.assumed.append(f"assumed for `{self.tensor.name}`: what data decides is disjoint{by}")
+        stored = [a for a, axis in enumerate(self.tensor.axes) if not axis.own_slice]
+        stored = [a for a in stored if all(a in w.axes and w.axes[a].spans is not None for w in self.writes)]
+        shared = [self._shared(w) for w in self.writes]
+        if any(shared) and not all(shared):
+            raise self._unproven("some writers keep their tiles and others send them to everyone")
+        if stored:
+            self._check_axes(stored, shared=any(shared))
+
+    # ---------------------------------------------------------------------------------------------- who meets whom
+    def _shared(self, w: Access) -> bool:
+        """Whether the tiles of several ranks meet in one instance."""
+        if not w.remote:
+            return False
+        axis = w.holder_axis()
+        holder = w.holder()
+        if axis is None or not self.tensor.axes[axis].own_slice or holder is None or holder[0] is not None:
+            return True
+        return len(np.unique(np.broadcast_to(holder[1], (self.world.ranks, 1)))) < self.world.ranks
+
+    def _instance(self, w: Access, spans: Spans) -> Spans:
+        """Rows by the rank that writes become rows by the rank that holds."""
+        holder = w.holder() if w.remote else None
+        if holder is None or spans.begin.shape[0] == 1:
+            return spans
+        source = np.argsort(np.broadcast_to(holder[1], (self.world.ranks, 1))[:, 0])
+        return Spans(spans.begin[source], spans.end[source], spans.real[source])
+
+    def _extent(self, axis: int, *, shared: bool) -> tuple[Ints, Ints]:
+        of = self.tensor.axes[axis]
+        if of.split == "R" and not shared:
+            first = np.arange(self.world.ranks, dtype=np.int64)[:, None] * self.world.part(of.size)
+            return first, first + self.world.value(here(of.size))
+        size = self.world.value(of.size).astype(np.int64)
+        return np.zeros_like(size), size
+
+    # ------------------------------------------------------------------------------------------------------- the axes
+    def _check_axes(self, axes: list[int], *, shared: bool) -> None:
+        united = {a: self._united(a, shared=shared) for a in axes}
+        alone = {a: [self._alone(w, a, shared=shared) for w in self.writes] for a in axes}
+        if len(self.writes) == 1 and not shared:
+            self._settle([(a, united[a]) for a in axes], shared=shared)
+            return
+        # Sources differ along one axis; along the others each writes everything, itself just once.
+        for s in sorted(axes, key=lambda a: not united[a].exact):
+            others = [c for a in axes if a != s for c in alone[a]]
+            if united[s].twice is None and all(c.twice is None for c in others):
+                rest = [(a, c) for a in axes if a != s for c in alone[a]]
+                self._settle([(s, united[s]), *rest], shared=shared)
+                return
+        a = axes[0]
+        offence = next((c.twice for c in united.values() if c.twice is not None), None)
+        raise self._twice(a, offence)
+
+    def _united(self, axis: int, *, shared: bool) -> Cover:
+        """All sources of an instance together."""
+        low, high = self._extent(axis, shared=shared)
+        found = [self._spans(w, axis) for w in self.writes]
+        if shared:
+            return cover(flattened(found, self.world.ranks), low[:1], high[:1], exempt=self._void(shared=True)[:1])
+        instances = [self._instance(w, spans) for w, spans in zip(self.writes, found, strict=True)]
+        return cover(beside(instances), low, high, exempt=self._void(shared=False))
+
+    def _alone(self, w: Access, axis: int, *, shared: bool) -> Cover:
+        """Each source for itself; one that has no tiles at all need not cover anything."""
+        low, high = self._extent(axis, shared=shared)
+        spans = self._spans(w, axis)
+        spans = spans if shared else self._instance(w, spans)
+        idle = ~spans.filled.any(axis=1, keepdims=True)
+        return cover(spans, low, high, exempt=idle | self._void(shared=shared))
+
+    def _spans(self, w: Access, axis: int) -> Spans:
+        found = w.spans(axis)
+        assert found is not None
+        return found
+
+    def _void(self, *, shared: bool) -> Bools:
+        """Instances without elements."""
+        void = np.zeros((1, 1), dtype=np.bool_)
+        for a, axis in enumerate(self.tensor.axes):
+            if not axis.own_slice:
+                low, high = self._extent(a, shared=shared)
+                void = void | (low >= high)
+        return void
+
+    def _settle(self, covers: list[tuple[int, Cover]], *, shared: bool) -> None:
+        """Gaps must not be read."""
+        for axis, found in covers:
+            if found.twice is not None:
+                raise self._twice(axis, found.twice)
+            if found.never is not None:
+                self._check_gap(axis, found, shared=shared)
+
+    def _check_gap(self, axis: int, found: Cover, *, shared: bool) -> None:
+        assert found.never is not None
+        if self.tensor.name in self.plan.wiring.results:
+            raise self._never(axis, found.never, None)
+        for r in self.reads:
+            spans = r.spans(axis)
+            if spans is None:
+                self.assumed.append(f"assumed for `{self.tensor.name}`: data reads only what was written")
+                continue
+            written = found.spans
+            if r.remote and not shared:
+                if self.tensor.axes[axis].split != "R":
+                    raise self._unproven(f"`{r.path}` reads instances of other ranks that are not all written")
+                written = cover(flattened([written], self.world.ranks), *self._extent(axis, shared=True)).spans
+            missing = contains(written, spans)
+            if missing is not None:
+                raise self._never(axis, missing, r)
+        self.assumed.append(f"`{self.tensor.name}` only where it is read")
+
+    # ------------------------------------------------------------------------------------------------------ the tiles
+    def _check_tiles(self, w: Access) -> None:
+        """A domain axis that the index does not mention writes the same place again and again."""
+        used = w.keys()
+        if len(used) < sum(r.key is not None for r in w.axes.values()) and not w.by_data:
+            raise self._unproven("one tile index stands on two axes")
+        for a, g in enumerate(w.laid.step.grid):
+            found = w.laid.spans[a]
+            if a in used or g.kind == "own" or found is None or w.by_data:
+                continue
+            if w.laid.step.step.program.movement is not None:
+                continue
+            often = int(w.mask.on(found, a).filled.sum(axis=1).max(initial=0))
+            if often > 1:
+                raise TilelinkError(
+                    "TL604",
+                    f"`{w.param}` is stored {often} times, once for each tile along `{g.dim}`",
+                    loc=w.loc,
+                    why="tiles run on different workers, so nobody knows whose value stays",
+                    hint=f"index `{w.param}` by the tile of `{g.dim}`, or store under a test of it",
+                )
+
+    def _check_forwarding(self) -> None:
+        """What a movement leaves on its own rank must be taken from registers by everyone who reads it."""
+        for w in self.writes:
+            if not w.laid.step.skip_own:
+                continue
+            for r in self.reads:
+                if self.tensor.name not in r.laid.step.forwarded:
+                    raise TilelinkError(
+                        "TL604",
+                        f"this rank's own tiles of `{r.param}` are never written, and `{r.path}` reads them",
+                        loc=r.loc,
+                        why=f"`{w.path}` hands them over in registers, which only programs fused with it can see",
+                        hint=f"fuse `{r.path}` as well, or none of the readers",
+                    )
+
+    # ----------------------------------------------------------------------------------------------------- diagnostics
+    def _axis(self, axis: int) -> str:
+        return f"axis `{self.tensor.axes[axis].name}`"
+
+    def _twice(self, axis: int, offence: tuple[int, int, int] | None) -> TilelinkError:
+        where = f": positions {offence[1]} to {offence[2]} of {self._axis(axis)}" if offence is not None else ""
+        others = tuple(Note("written here too", w.loc) for w in self.writes[1:])
+        return TilelinkError(
+            "TL604",
+            f"`{self.tensor.name}` is written more than once{where}",
+            loc=self.writes[0].loc,
+            why="the tiles of a tensor's writers, over all ranks, must not overlap",
+            hint="let the writers differ in one coordinate, for example this rank's own on an axis R",
+            notes=others,
+        )
+
+    def _never(self, axis: int, gap: tuple[int, int, int], reader: Access | None) -> TilelinkError:
+        row, first, last = gap
+        who = "and it is a result" if reader is None else f"and `{reader.path}` reads it"
+        notes = (Note("read here", reader.loc),) if reader is not None else ()
+        return TilelinkError(
+            "TL604",
+            f"positions {first} to {last} of {self._axis(axis)} of `{self.tensor.name}` are never written, {who}",
+            loc=self.writes[0].loc,
+            why=f"the tiles of {self._writers()} do not reach there, for example on rank {row}",
+            hint="store every tile that is read",
+            notes=notes,
+        )
+
+    def _writers(self) -> str:
+        return ", ".join(dict.fromkeys(f"`{w.path}`" for w in self.writes))
+
+    def _unproven(self, what: str) -> TilelinkError:
+        return TilelinkError(
+            "TL606",
+            f"it cannot be shown that `{self.tensor.name}` is written exactly once",
+            loc=self.writes[0].loc,
+            why=what,
+            hint="write it with one program, tile by tile",
+        )

@@ -1,0 +1,253 @@
+"""Rule 4, continued: every tile that a wait stands for raises a word that the wait looks at, on the rank that looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir.plan import Channel, Plan
+from tilelink.ir.program import Notify, Wait
+from tilelink.mapping.verify.accesses import Access, writes
+from tilelink.mapping.verify.counts import count
+from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
+from tilelink.mapping.verify.reach import Key, Laid
+from tilelink.mapping.verify.words import Delivery, Told, delivery, holder_of, signals_on, spans_on, unproven
+
+
+def check_meeting(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
+    """Per axis, the words of a wait meet those of each producer tile that it intersects; both sides mean the same rank.
+
+    Raises:
+        TilelinkError: TL608; TL605 for a bell that a stream would wait for twice; TL606.
+    """
+    stored = writes(plan, laid)
+    pairs = 0
+    for channel in plan.channels:
+        told = signals_on(plan, laid, channel, "notify")
+        for wait in signals_on(plan, laid, channel, "await"):
+            for notify in told:
+                _Meeting(plan, world, channel, wait, notify, stored).run()
+                pairs += 1
+        if channel.bells:
+            _check_bells(plan, world, laid, channel, told)
+    return f"{pairs} pairs of wait and notify meet on every axis"
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    plan: Plan
+    world: World
+    channel: Channel
+    wait: Told
+    notify: Told
+    stored: tuple[Access, ...]
+
+    def run(self) -> None:
+        to = delivery(self.notify)
+        remote = self._pulls()
+        self._check_peers()
+        if remote:
+            self._check_puller(to)
+        else:
+            self._check_holder(to)
+        for k in range(len(self.channel.axes)):
+            self._check_axis(k, to, remote)
+
+    def _pulls(self) -> bool:
+        """Whether the wait is for tiles in other ranks' instances."""
+        movement = self.wait.laid.step.step.program.movement
+        if movement is None or self.wait.laid.step.push:
+            return False
+        axes = self.plan.wiring.tensor(self.channel.tensor).axes
+        view = self.wait.laid.step.step.binding(self.wait.op.param).view
+        return any(v.axis is None or (axes[v.axis].split == "R" and not v.local) for v in view)
+
+    # ------------------------------------------------------------------------------------------------------ the ranks
+    def _check_peers(self) -> None:
+        wait, notify = self.wait.op, self.notify.op
+        if wait.peer is None and notify.peer is None:
+            return
+        theirs = self._rank_of(self.notify, notify)
+        mine = self._rank_of(self.wait, wait)
+        ranks = np.arange(self.world.ranks)
+        if mine is None or theirs is None or not bool((theirs[mine] == ranks).all()):
+            raise self._refused("the rank that this wait names is not the one that notifies")
+
+    def _rank_of(self, told: Told, op: Wait | Notify) -> Ints | None:
+        """The peer that each rank names; None: it names none."""
+        found = told.laid.coordinate(op.peer) if op.peer is not None else None
+        return np.broadcast_to(found.array, (self.world.ranks, 1))[:, 0] if found is not None and found.key is None else None
+
+    def _check_holder(self, to: Delivery) -> None:
+        """Where the tile is written, there it is announced."""
+        for w in self.stored:
+            if w.path != self.notify.path or w.tensor != self.channel.tensor:
+                continue
+            index = getattr(w.site.op, "index", None)
+            own = Delivery("one", None, np.arange(self.world.ranks, dtype=np.int64))
+            place = holder_of(w.laid, w.param, None, index) if w.remote else own
+            if not to.agrees(place) and self.world.ranks > 1:
+                raise self._refused("the tile is written on one rank and announced on another")
+
+    def _check_puller(self, to: Delivery) -> None:
+        """A rank that pulls a tile hears of it."""
+        if to.kind == "all" or self.world.ranks == 1:
+            return
+        axis = next((a for a in self.channel.axes if a.kind == "part"), None)
+        wanted = spans_on(self.wait, axis.axis) if axis is not None and axis.axis is not None else None
+        if axis is None or wanted is None or to.kind != "tile":
+            raise self._refused("the tile is pulled by ranks that are not told")
+        spans, part = wanted[1], self.world.part(axis.size)
+        filled = spans.filled
+        rank = self.wait.laid.rank
+        if bool((filled & ((spans.begin // part != rank) | ((spans.end - 1) // part != rank))).any()):
+            raise self._refused("the tile is pulled by ranks that are not told")
+        made = spans_on(self.notify, axis.axis) if axis.axis is not None else None
+        if made is None or bool((made[1].filled & (made[1].begin // part != (made[1].end - 1) // part)).any()):
+            raise self._refused("a tile reaches into the parts of two ranks, and one of them is told")
+
+    # ------------------------------------------------------------------------------------------------------- the words
+    def _check_axis(self, k: int, to: Delivery, remote: bool) -> None:
+        axis = self.channel.axes[k]
+        mine, theirs = self.wait.words[k], self.notify.words[k]
+        if axis.axis is None:
+            if not remote and not (to.kind == "one" and to.to is not None and _identity(to.to)) and self.world.ranks > 1:
+                raise self._refused("the words of one source rank are waited for, and every rank raises its own")
+            return
+        if mine.by_data or theirs.by_data:
+            return
+        wanted, made = spans_on(self.wait, axis.axis), spans_on(self.notify, axis.axis)
+        if wanted is None or made is None:
+            return
+        waits = _Tiles(wanted[0], wanted[1], mine.first, mine.last)
+        tiles = _Tiles(made[0], made[1], theirs.first, theirs.last)
+        tiles = tiles.of_sources(to, self.world, flat=remote)
+        missed = _missed(waits, tiles)
+        if missed is not None:
+            at, first, last = missed
+            raise self._refused(
+                f"waiting for positions {first} to {last} of axis `{self._axis(axis.axis)}` misses the tile at {at}"
+            )
+
+    def _axis(self, axis: int) -> str:
+        return self.plan.wiring.tensor(self.channel.tensor).axes[axis].name
+
+    def _refused(self, what: str) -> TilelinkError:
+        return TilelinkError(
+            "TL608",
+            f"this wait of `{self.wait.op.param}` does not wait for `{self.notify.path}`: {what}",
+            loc=self.wait.op.loc,
+            why="a wait must end after every producer tile that intersects what it names, and so look at their words",
+            hint="name the tile and the rank as the producer does; if they do agree, please report the schedule",
+            notes=(Note("the notify", self.notify.op.loc),),
+        )
+
+
+def _identity(to: Ints) -> bool:
+    return bool((to == np.arange(len(to))).all())
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """Tiles on one axis with the words they touch: arrays of shape (1 or ranks, tiles)."""
+
+    key: Key | None
+    spans: Spans
+    first: Ints
+    last: Ints
+
+    def rows(self) -> int:
+        return max(a.shape[0] for a in (self.spans.begin, self.first, self.last))
+
+    def row(self, at: int) -> tuple[Ints, Ints, Ints, Ints, Bools]:
+        n = self.spans.begin.shape[1]
+        arrays = (self.spans.begin, self.spans.end, self.first, self.last, self.spans.filled)
+        begin, end, first, last, filled = (np.broadcast_to(a[min(at, a.shape[0] - 1)], (n,)) for a in arrays)
+        return begin, end, first, last, filled
+
+    def of_sources(self, to: Delivery, world: World, *, flat: bool) -> _Tiles:
+        """Rows by the rank that is told; one row of all tiles where each rank may be told by several."""
+        if self.rows() == 1:
+            return self
+        ranks, n = world.ranks, self.spans.begin.shape[1]
+        arrays = (self.spans.begin, self.spans.end, self.first, self.last)
+        begin, end, first, last = (np.broadcast_to(a, (ranks, n)) for a in arrays)
+        real = np.broadcast_to(self.spans.real, (ranks, n))
+        if to.kind == "one" and to.to is not None and not flat:
+            source = np.argsort(to.to, kind="stable")
+            return _Tiles(self.key, Spans(begin[source], end[source], real[source]), first[source], last[source])
+        wide = [a.reshape(1, -1) for a in (begin, end, real, first, last)]
+        return _Tiles(self.key, Spans(wide[0], wide[1], wide[2]), wide[3], wide[4])
+
+
+def _missed(waits: _Tiles, tiles: _Tiles) -> tuple[int, int, int] | None:
+    """(begin of a producer tile, the waiting interval) that intersect and share no word."""
+    for row in range(max(waits.rows(), tiles.rows())):
+        found = _missed_in_row(waits.row(row), tiles.row(row))
+        if found is not None:
+            return found
+    return None
+
+
+Row = tuple[Ints, Ints, Ints, Ints, Bools]
+
+
+def _missed_in_row(wait: Row, tile: Row) -> tuple[int, int, int] | None:
+    wb, we, wf, wl, wanted = wait
+    keep = tile[4]
+    order = np.argsort(tile[0][keep], kind="stable")
+    begin, end, first, last = (a[keep][order] for a in tile[:4])
+    wb, we, wf, wl = wb[wanted], we[wanted], wf[wanted], wl[wanted]
+    if not len(begin) or not len(wb):
+        return None
+    lo = np.searchsorted(np.maximum.accumulate(end), wb, side="right")
+    hi = np.searchsorted(begin, we, side="left")
+    sorted_words = bool((np.diff(first) >= 0).all() and (np.diff(last) >= 0).all())
+    # Where words ascend with positions, the outermost tiles decide.
+    steps = (0, -1) if sorted_words else range(int((hi - lo).max(initial=0)))
+    for step in steps:
+        at = lo + step if step >= 0 else hi - 1
+        inside = (at < hi) & (lo < hi)
+        at = np.clip(at, 0, len(begin) - 1)
+        bad = inside & ((first[at] > wl) | (last[at] < wf))
+        if bad.any():
+            i = int(np.flatnonzero(bad)[0])
+            return int(begin[at[i]]), int(wb[i]), int(we[i])
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------- bells
+def _check_bells(
+    plan: Plan, world: World, laid: Mapping[str, Laid], channel: Channel, told: tuple[Told, ...]
+) -> None:
+    """A stream's wait resets the bell: each that is rung must be waited for just once in a call."""
+    waits = [w for w in signals_on(plan, laid, channel, "await") if w.laid.step.engine == "stream"]
+    if channel.scope != "gpu" or not waits or len(told) != 1:
+        return
+    widths = [world.number(a.count) for a in channel.axes]
+    own = Delivery("one", None, np.arange(world.ranks, dtype=np.int64))
+    rung = count(told[0], widths, delivery(told[0]), world)
+    taken = [count(w, widths, own, world) for w in waits]
+    heard = _at_most(taken[0].scalar, taken[0].tables)
+    if len(taken) > 1 or heard > 1:
+        raise TilelinkError(
+            "TL605",
+            f"a copy engine waits {'twice' if len(taken) > 1 or heard == 2 else f'{heard} times'} for one word of "
+            f"`{channel.tensor}`",
+            loc=waits[0].op.loc,
+            why="its bell is rung once and reset by the first wait: the next one would never end",
+            hint=f"let the tile of `{waits[0].path}` be a multiple of that of `{told[0].path}`",
+        )
+    for a, b in zip(rung.tables, taken[0].tables, strict=True):
+        if bool(((a > 0) & (b == 0)).any()) and int(rung.scalar.max(initial=0)) > 0:
+            raise unproven(waits[0], "a bell is rung that no transfer waits for, and would be heard in a later call")
+
+
+def _at_most(scalar: Ints, tables: tuple[Ints, ...]) -> int:
+    most = int(scalar.max(initial=0))
+    for t in tables:
+        most *= int(t.max(initial=0))
+    return most

@@ -1,0 +1,234 @@
+"""The words that a wait or a notify touches, tile by tile, as the emitted code works them out; and whose words they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Channel, ChannelAxis, GridAxis, Plan, Signal
+from tilelink.ir.program import At, IndexEntry, Notify, OfTile, Tiles, Wait
+from tilelink.mapping.verify.geometry import Bools, Ints, Spans
+from tilelink.mapping.verify.reach import Key, Laid, Mask
+from tilelink.mapping.verify.sites import Site, sites
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words `[first, last]` along one channel axis, for each tile of `key`. `by_data`: some range of them."""
+
+    key: Key | None
+    first: Ints
+    last: Ints
+    real: Bools
+    by_data: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The rank that a tile goes to. `kind`: one (rank q's go to `to[q]`), tile (`to` by tile of `key`), all."""
+
+    kind: str
+    key: Key | None = None
+    to: Ints | None = None
+
+    def agrees(self, other: Delivery) -> bool:
+        """Whether what goes with `other` is told by this."""
+        if self.kind == "all":
+            return True
+        if self.kind != other.kind or self.key != other.key or self.to is None or other.to is None:
+            return False
+        return bool(np.all(self.to == other.to))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One signal of a step on a channel: what it touches along each axis of the channel."""
+
+    signal: Signal
+    channel: Channel
+    laid: Laid
+    site: Site
+    mask: Mask
+    words: tuple[Words, ...]
+
+    @property
+    def op(self) -> Wait | Notify:
+        return self.signal.op
+
+    @property
+    def path(self) -> str:
+        return self.signal.path
+
+
+def signals_on(plan: Plan, laid: Mapping[str, Laid], channel: Channel, action: str) -> tuple[Told, ...]:
+    """The notifies, or the waits (`await`), that use a channel."""
+    found = [s for s in plan.signals if s.action == action and s.channel == channel.name]
+    return tuple(_told(channel, laid[s.path], s) for s in found)
+
+
+def _told(channel: Channel, laid: Laid, signal: Signal) -> Told:
+    site = site_of(laid, signal.op)
+    mask = laid.mask(site)
+    words = tuple(_words(laid, signal.op, axis, mask) for axis in channel.axes)
+    return Told(signal, channel, laid, site, mask, words)
+
+
+def site_of(laid: Laid, op: Wait | Notify) -> Site:
+    return next(s for s in sites(laid.step.step.program) if s.op == op)
+
+
+def entry_on(laid: Laid, op: Wait | Notify, axis: int) -> IndexEntry | None:
+    return next((e for v, e in laid.index(op.param, op.index) if v.axis == axis), None)
+
+
+def _words(laid: Laid, op: Wait | Notify, axis: ChannelAxis, mask: Mask) -> Words:
+    if axis.axis is None:
+        return _source(laid, op)
+    for view, entry in laid.index(op.param, op.index):
+        if view.axis != axis.axis:
+            continue
+        reach = laid.reach(op.param, view, entry, seen=True)
+        if reach.whole:
+            break
+        if reach.spans is None:
+            return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.count) - 1, _one(), by_data=True)
+        spans = mask.on(reach.spans, reach.key)
+        first = laid.world.value(axis.index(F.Sym("_at")), {"_at": spans.begin})
+        one = isinstance(entry, At) or axis.kind == "unit" or inside_one(_grid(laid, reach.key), axis)
+        last = first if one else laid.world.value(axis.index(F.Sym("_at")), {"_at": np.maximum(spans.end - 1, 0)})
+        first, last, real = np.broadcast_arrays(first, last, spans.real)
+        return Words(reach.key, first, last, real)
+    return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.count) - 1, _one())
+
+
+def _source(laid: Laid, op: Wait | Notify) -> Words:
+    """The axis of source ranks: a notify names its own rank; so does a wait, unless it pulls from another."""
+    movement = laid.step.step.program.movement
+    if isinstance(op, Wait) and movement is not None and not laid.step.push:
+        found = holder_of(laid, op.param, op)
+        if found.kind == "tile" and found.to is not None and found.key is not None:
+            spans = laid.spans[found.key]
+            assert spans is not None
+            first, real = np.broadcast_arrays(found.to, spans.real)
+            return Words(found.key, first, first, real)
+    return Words(None, laid.rank, laid.rank, np.ones_like(laid.rank, dtype=np.bool_))
+
+
+def _one() -> Bools:
+    return np.ones((1, 1), dtype=np.bool_)
+
+
+def _grid(laid: Laid, key: Key | None) -> GridAxis | None:
+    if isinstance(key, int):
+        return laid.step.grid[key]
+    loops = (s.op for s in sites(laid.step.step.program) if isinstance(s.op, Tiles))
+    loop = next((op for op in loops if op.var == key), None)
+    if loop is None:
+        return None
+    return laid.step.loop(laid.step.step.binding(loop.param).view[loop.axis].dim)
+
+
+def inside_one(grid: GridAxis | None, axis: ChannelAxis) -> bool:
+    """Whether the emitted code takes it that a tile lies in one word: it then names the word of the tile's begin only."""
+    if grid is None or grid.kind in ("unit", "own"):
+        return True
+    if grid.kind in ("cut", "mine"):
+        return axis.kind in ("cut", "part") and (grid.tile is None or axis.span is None or axis.span % grid.tile == 0)
+    local = axis.kind == "part" and grid.kind == "plain" and grid.size != axis.size
+    return grid.tile is not None and (axis.span is None or axis.span % grid.tile == 0) and (axis.kind == "plain" or local)
+
+
+# ------------------------------------------------------------------------------------------------------------ whose words
+def holder_of(laid: Laid, param: str, op: Wait | Notify | None, index: object = None) -> Delivery:
+    """Who holds the tile that an op names in the parameter's tensor."""
+    tensor = laid.tensor(param)
+    for view, entry in laid.index(param, op.index if op is not None else index):  # type: ignore[arg-type]
+        if view.axis is None:
+            continue
+        axis = tensor.axes[view.axis]
+        if axis.split != "R" or view.local:
+            continue
+        reach = laid.reach(param, view, entry)
+        if reach.spans is None:
+            return Delivery("unknown")
+        to = reach.spans.begin if axis.own_slice else reach.spans.begin // laid.world.part(axis.size)
+        return _to(laid, reach.key, to)
+    return _slice_holder(laid, param)
+
+
+def _slice_holder(laid: Laid, param: str) -> Delivery:
+    """A plain instance seen as one slice per rank: a movement's coordinate on that axis names the rank."""
+    if laid.step.step.program.movement is not None:
+        for k, view in enumerate(laid.step.step.binding(param).view):
+            spans = laid.spans[k]
+            if view.axis is None and spans is not None:
+                return _to(laid, k, spans.begin)
+    return Delivery("all")
+
+
+def _to(laid: Laid, key: Key | None, to: Ints) -> Delivery:
+    if to.shape[1] == 1 and (key is None or _alone(laid, key)):
+        return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
+    return Delivery("tile", key, to)
+
+
+def _alone(laid: Laid, key: Key) -> bool:
+    grid = _grid(laid, key)
+    return grid is not None and grid.kind == "own"
+
+
+def delivery(told: Told) -> Delivery:
+    """Whose words a notify raises."""
+    laid, signal, op = told.laid, told.signal, told.op
+    assert isinstance(op, Notify)
+    own = Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
+    if signal.to == "self":
+        return own
+    if signal.to == "all":
+        return Delivery("all")
+    if signal.to == "peer":
+        at = laid.coordinate(op.peer) if op.peer is not None else None
+        if at is None or at.key is not None:
+            raise unproven(told, "the rank that it is for is not this rank's coordinate plus a constant")
+        return Delivery("one", None, np.broadcast_to(at.array, (laid.world.ranks, 1))[:, 0])
+    found = holder_of(laid, op.param, op)
+    return found if found.kind != "all" else _waiter(told)
+
+
+def _waiter(told: Told) -> Delivery:
+    """Of a tensor that others pull: the rank whose part of the destination the tile belongs to."""
+    axis = next((a for a in told.channel.axes if a.kind == "part" and a.axis is not None), None)
+    if axis is None or axis.axis is None:
+        raise unproven(told, "no axis says which rank it is for")
+    entry = entry_on(told.laid, told.op, axis.axis)
+    if not isinstance(entry, OfTile):
+        raise unproven(told, "its index on the axis that says which rank it is for is no tile")
+    view = next(v for v, _ in told.laid.index(told.op.param, told.op.index) if v.axis == axis.axis)
+    reach = told.laid.reach(told.op.param, view, entry, seen=True)
+    if reach.spans is None:
+        raise unproven(told, "data says which rank it is for")
+    return Delivery("tile", reach.key, reach.spans.begin // told.laid.world.part(axis.size))
+
+
+def unproven(told: Told, why: str) -> TilelinkError:
+    word = "notify" if isinstance(told.op, Notify) else "wait"
+    return TilelinkError(
+        "TL606",
+        f"it cannot be shown that this {word} of `{told.op.param}` is counted right",
+        loc=told.op.loc,
+        why=why,
+        hint="signal once per tile, under tests of positions",
+    )
+
+
+def spans_on(told: Told, axis: int) -> tuple[Key | None, Spans] | None:
+    """Positions in the tensor that the signal's tiles have on an axis; None: by data."""
+    for view, entry in told.laid.index(told.op.param, told.op.index):
+        if view.axis == axis:
+            reach = told.laid.reach(told.op.param, view, entry)
+            return (reach.key, reach.spans) if reach.spans is not None else None
+    return None
