@@ -227,17 +227,17 @@ def timings(machine: Machine, rows: list[dict[str, Any]], rounds: int, budget_s:
                 continue
             m, n, k = getattr(mlp, name)(machine.ranks)
             contenders, close = contenders_of(machine, name, m, n, k, schedules(BIG), group.group_name)
-            found = interleaved(machine, contenders, rounds)
+            found, host = interleaved(machine, contenders, rounds)
             base, gemm, comm = found["sequential"], found["cublas"], found["nccl"]
             for label, times in found.items():
                 middle = statistics.median(times)
                 row = {"operator": name, "case": mlp.name, "world": machine.ranks, "contender": label, "m": m, "n": n, "k": k,
-                       "ms": middle, "ms_min": min(times), "ms_max": max(times),
+                       "ms": middle, "host_us": statistics.median(host[label]), "ms_min": min(times), "ms_max": max(times),
                        "ms_sequential": statistics.median(base), "ms_gemm": statistics.median(gemm), "ms_comm": statistics.median(comm), "ok": True}
                 row["efficiency"] = (row["ms_sequential"] - middle) / (row["ms_sequential"] - row["ms_gemm"])
                 rows.append(row)
                 if machine.rank == 0:
-                    print(f"{name} {mlp.name} {label:28s} {middle:7.3f} ms  E {row['efficiency']:6.2f}", flush=True)
+                    print(f"{name} {mlp.name} {label:28s} {middle:7.3f} ms  E {row['efficiency']:6.2f}  host {row['host_us']:4.0f} us", flush=True)
             for op in close:
                 op.close()
             torch.cuda.empty_cache()
@@ -287,8 +287,10 @@ def contenders_of(machine: Machine, name: str, m: int, n: int, k: int, ours: dic
     return out, list(ours.values())
 
 
-def interleaved(machine: Machine, contenders: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds per contender and round, the maximum over ranks."""
+def interleaved(
+    machine: Machine, contenders: dict[str, Callable[[int], Any]], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Milliseconds per contender and round, the maximum over ranks; microseconds of this rank's host per call."""
     alive: dict[str, Callable[[int], Any]] = {}
     for label, run in contenders.items():
         failed = 0.0
@@ -303,6 +305,7 @@ def interleaved(machine: Machine, contenders: dict[str, Callable[[int], Any]], r
         if machine.worst(failed) == 0:
             alive[label] = run
     times: dict[str, list[float]] = {label: [] for label in alive}
+    host: dict[str, list[float]] = {label: [] for label in alive}
     for turn in range(rounds):
         for label, run in alive.items():
             dist.barrier()
@@ -310,14 +313,20 @@ def interleaved(machine: Machine, contenders: dict[str, Callable[[int], Any]], r
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda._sleep(1_500_000)  # the host gets ahead: launches are not what is timed
             start.record()
+            began = time.perf_counter()
             run(turn % 3)
+            host[label].append((time.perf_counter() - began) * 1e6)
             end.record()
             torch.cuda.synchronize()
             times[label].append(machine.worst(start.elapsed_time(end)))
-    return times
+    return times, host
 
 
 def commit() -> str:
+    """The commit of this tree; the file COMMIT says it where the tree is a copy without its history."""
+    noted = Path("COMMIT")
+    if noted.exists():
+        return noted.read_text().strip()
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
 

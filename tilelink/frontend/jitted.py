@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.scope import Jitted, Language, Number, Opaque, Primitive, Scope
@@ -52,8 +53,7 @@ class Helpers:
             self._need(source, scope, node, own, renames)
         if all(old == new for old, new in renames.items()):
             return "@triton.jit\n" + _from_def(source)
-        tree = _Rename(scope, own, renames).visit(source.node)
-        tree.decorator_list = []
+        tree = _Rename(own, renames).visit(_undecorated(source.node))
         return "@triton.jit\n" + ast.unparse(tree) + "\n"
 
     def _need(
@@ -119,7 +119,7 @@ def _outer_names(function: ast.FunctionDef, own: frozenset[str]) -> Iterator[ast
 class _Rename(ast.NodeTransformer):
     """Spells Triton's language `tl`, and helpers by their own names."""
 
-    def __init__(self, scope: Scope, own: frozenset[str], renames: dict[str, str]) -> None:
+    def __init__(self, own: frozenset[str], renames: dict[str, str]) -> None:
         self._own = own
         self._renames = renames
 
@@ -137,16 +137,17 @@ class _Rename(ast.NodeTransformer):
 
 
 def _from_def(source: FunctionSource) -> str:
-    """The text from `def` on, moved to the margin where that is safe."""
-    if not source.lines[0][:1].isspace():
-        text = source.text
-        return text[_def_at(text) :]
-    clean = ast.parse("if True:\n" + source.text).body[0]
-    assert isinstance(clean, ast.If)
-    function = clean.body[0]
-    assert isinstance(function, ast.FunctionDef)
-    function.decorator_list = []
-    return ast.unparse(function) + "\n"
+    """The text from `def` on, as it is written where it stands at the margin, else as Python prints it."""
+    if source.node.col_offset == 0:
+        return source.text[_def_at(source.text) :]
+    return ast.unparse(_undecorated(source.node)) + "\n"
+
+
+def _undecorated(node: ast.FunctionDef) -> ast.FunctionDef:
+    # A copy: the tree belongs to the whole file.
+    plain = deepcopy(node)
+    plain.decorator_list = []
+    return plain
 
 
 def _def_at(text: str) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from tilelink.errors import Loc, TilelinkError
 
@@ -29,34 +31,37 @@ class Function(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """A function's tree. `lines` are as in the file, from line `first` on; tree lines are `shift` behind file lines."""
+    """A function's tree, as it stands in its file. `lines` are all lines of the file."""
 
     function: Function
     node: ast.FunctionDef
     file: str
     lines: tuple[str, ...]
-    first: int
-    shift: int
 
     def loc(self, node: ast.AST) -> Loc:
         """Where a node of this tree stands in the user's file."""
-        line = getattr(node, "lineno", 1) + self.shift
-        end_line = (getattr(node, "end_lineno", None) or line - self.shift) + self.shift
+        line = getattr(node, "lineno", 1)
         text = self._line(line)
-        end = self._characters(text, getattr(node, "end_col_offset", None)) if end_line == line else len(text)
-        return Loc(self.file, line, self._characters(text, getattr(node, "col_offset", 0)) or 0, end, text)
+        ends_here = getattr(node, "end_lineno", None) == line
+        end = _characters(text, getattr(node, "end_col_offset", 0)) if ends_here else len(text)
+        return Loc(self.file, line, _characters(text, getattr(node, "col_offset", 0)), end, text)
 
     def _line(self, line: int) -> str:
-        index = line - self.first
-        return self.lines[index].rstrip("\n") if 0 <= index < len(self.lines) else ""
-
-    def _characters(self, text: str, offset: int | None) -> int | None:
-        # `ast` counts bytes of UTF-8; a caret counts characters.
-        return None if offset is None else len(text.encode()[:offset].decode(errors="ignore"))
+        return self.lines[line - 1].rstrip("\n") if 0 < line <= len(self.lines) else ""
 
     @property
     def text(self) -> str:
-        return "".join(self.lines)
+        """The function, decorators included."""
+        return "".join(self.lines[_first_line(self.node) - 1 : self.node.end_lineno])
+
+
+def _characters(text: str, offset: int) -> int:
+    # `ast` counts bytes of UTF-8; a caret counts characters.
+    return len(text.encode()[:offset].decode(errors="ignore"))
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
 def plain_function(fn: Callable[..., Any]) -> Function:
@@ -87,26 +92,31 @@ def read_source(fn: Function) -> FunctionSource:
         TilelinkError: TL110 if Python does not know the source, or the file has changed since.
     """
     file = fn.__code__.co_filename
-    try:
-        lines, first = inspect.getsourcelines(cast(FunctionType, fn))
-    except (OSError, TypeError):
-        raise _unreadable(fn, "Python does not keep the text of what is typed at its prompt or run by `exec`") from None
-    # Never dedented: continuation lines and strings may stand left of the margin. A nested function is put under an `if`.
-    nested = lines[0][:1].isspace()
-    try:
-        tree = ast.parse(("if True:\n" if nested else "") + "".join(lines))
-    except SyntaxError:
-        raise _unreadable(fn, f"{file} has changed since it was imported") from None
-    body = tree.body[0].body if nested and isinstance(tree.body[0], ast.If) else tree.body
-    shift = first - 1 - (1 if nested else 0)
-    node = body[0]
-    if isinstance(node, ast.AsyncFunctionDef):
-        loc = Loc(file, node.lineno + shift)
-        hint = "write `def`: waiting is said by `tl.consumer_tile_wait`"
-        raise TilelinkError("TL111", "`async def` in a tile program", loc=loc, why="it becomes a GPU kernel", hint=hint)
-    if not isinstance(node, ast.FunctionDef) or node.name != fn.__code__.co_name:
+    linecache.checkcache(file)
+    lines = linecache.getlines(file, fn.__globals__)
+    if not lines:
+        raise _unreadable(fn, "Python does not keep the text of what is typed at its prompt or run by `exec`")
+    # The whole file is parsed and nothing is dedented: continuation lines and strings may stand left of the margin.
+    found = _functions("".join(lines)).get((fn.__code__.co_firstlineno, fn.__code__.co_name))
+    if found is None:
         raise _unreadable(fn, f"{file} has changed since it was imported")
-    return FunctionSource(fn, node, file, tuple(lines), first, shift)
+    if isinstance(found, ast.AsyncFunctionDef):
+        hint = "write `def`: waiting is said by `tl.consumer_tile_wait`"
+        text = lines[found.lineno - 1].rstrip("\n")
+        loc = Loc(file, found.lineno, len(text) - len(text.lstrip()), None, text)
+        raise TilelinkError("TL111", "`async def` in a tile program", loc=loc, why="it becomes a GPU kernel", hint=hint)
+    return FunctionSource(fn, found, file, tuple(lines))
+
+
+@lru_cache(maxsize=64)
+def _functions(text: str) -> dict[tuple[int, str], ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every `def` of a file by the line it begins in and its name; nothing if the text is no Python."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return {}
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {(_first_line(n), n.name): n for n in ast.walk(tree) if isinstance(n, kinds)}
 
 
 def _unreadable(fn: Function, why: str) -> TilelinkError:

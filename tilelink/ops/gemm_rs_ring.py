@@ -28,7 +28,7 @@ def ring(partial: Any, inbox: Any, out: Any) -> None:
         tl.peer_tile_notify(inbox, (s - 1, m, n), s - 1)
 
 
-@tilelink.operator("M K/R, K/R N -> M/R N")
+@tilelink.operator("M K/R, K/R N -> M/R N", schedule={"ring": tilelink.fused("matmul")})
 def gemm_rs_ring(x: Any, weight: Any) -> Any:
     """`reduce_scatter(x @ weight)` over the rows; shapes as in `gemm_rs`.
 

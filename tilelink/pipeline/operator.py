@@ -281,12 +281,15 @@ def one_rank(tensors: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
     return tensors, None
 
 
-def operator(signature: str, *, name: str | None = None) -> Callable[[Callable[..., Any]], Operator]:
+def operator(
+    signature: str, *, name: str | None = None, schedule: Mapping[str, Placement] | None = None
+) -> Callable[[Callable[..., Any]], Operator]:
     """Declare an operator: its body is Python, run once per plan on symbolic tensors; it wires tile programs.
 
     Args:
         signature: shapes of arguments and results, `"M/R K, K N -> M N"`.
         name: instead of the function's own.
+        schedule: placements that the operator comes with; `Operator.schedule` replaces them step by step.
 
     Raises:
         TilelinkError: TL1xx, a signature that does not parse.
@@ -295,6 +298,7 @@ def operator(signature: str, *, name: str | None = None) -> Callable[[Callable[.
     def declare(fn: Callable[..., Any]) -> Operator:
         code = inspect.unwrap(fn).__code__
         loc = Loc(code.co_filename, code.co_firstlineno)
-        return Operator(fn, parse_signature(signature, loc), name or fn.__name__, loc)
+        shipped = Schedule().merged(schedule or {})
+        return Operator(fn, parse_signature(signature, loc), name or fn.__name__, loc, shipped)
 
     return declare

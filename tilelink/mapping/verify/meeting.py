@@ -12,9 +12,13 @@ from tilelink.ir.plan import Channel, Plan
 from tilelink.ir.program import Notify, Wait
 from tilelink.mapping.verify.accesses import Access, writes
 from tilelink.mapping.verify.counts import count
+from tilelink.mapping.verify.facts import When, fact
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Key, Laid
 from tilelink.mapping.verify.words import Delivery, Told, delivery, holder_of, signals_on, spans_on, unproven
+
+
+EMPTY: When = frozenset()
 
 
 def check_meeting(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
@@ -28,6 +32,7 @@ def check_meeting(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
     for channel in plan.channels:
         told = signals_on(plan, laid, channel, "notify")
         for wait in signals_on(plan, laid, channel, "await"):
+            _check_peers(wait, told, world)
             for notify in told:
                 _Meeting(plan, world, channel, wait, notify, stored).run()
                 pairs += 1
@@ -48,7 +53,6 @@ class _Meeting:
     def run(self) -> None:
         to = delivery(self.notify)
         remote = self._pulls()
-        self._check_peers()
         if remote:
             self._check_puller(to)
         else:
@@ -66,31 +70,22 @@ class _Meeting:
         return any(v.axis is None or (axes[v.axis].split == "R" and not v.local) for v in view)
 
     # ------------------------------------------------------------------------------------------------------ the ranks
-    def _check_peers(self) -> None:
-        wait, notify = self.wait.op, self.notify.op
-        if wait.peer is None and notify.peer is None:
-            return
-        theirs = self._rank_of(self.notify, notify)
-        mine = self._rank_of(self.wait, wait)
-        ranks = np.arange(self.world.ranks)
-        if mine is None or theirs is None or not bool((theirs[mine] == ranks).all()):
-            raise self._refused("the rank that this wait names is not the one that notifies")
-
-    def _rank_of(self, told: Told, op: Wait | Notify) -> Ints | None:
-        """The peer that each rank names; None: it names none."""
-        found = told.laid.coordinate(op.peer) if op.peer is not None else None
-        return np.broadcast_to(found.array, (self.world.ranks, 1))[:, 0] if found is not None and found.key is None else None
-
     def _check_holder(self, to: Delivery) -> None:
         """Where the tile is written, there it is announced."""
         for w in self.stored:
-            if w.path != self.notify.path or w.tensor != self.channel.tensor:
+            if w.path != self.notify.path or w.tensor != self.channel.tensor or not self._announces(w):
                 continue
-            index = getattr(w.site.op, "index", None)
             own = Delivery("one", None, np.arange(self.world.ranks, dtype=np.int64))
-            place = holder_of(w.laid, w.param, None, index) if w.remote else own
+            place = holder_of(w.laid, w.param, w.index) if w.remote else own
             if not to.agrees(place) and self.world.ranks > 1:
                 raise self._refused("the tile is written on one rank and announced on another")
+
+    def _announces(self, w: Access) -> bool:
+        """Whether it is this notify that is given for the store."""
+        if w.laid.step.step.program.movement is not None:
+            return True
+        step, op = w.laid.step.step, self.notify.op
+        return fact(step, op.param, op.index, EMPTY, op.loc).reaches(fact(step, w.param, w.index, EMPTY, w.loc))
 
     def _check_puller(self, to: Delivery) -> None:
         """A rank that pulls a tile hears of it."""
@@ -136,14 +131,38 @@ class _Meeting:
         return self.plan.wiring.tensor(self.channel.tensor).axes[axis].name
 
     def _refused(self, what: str) -> TilelinkError:
-        return TilelinkError(
-            "TL608",
-            f"this wait of `{self.wait.op.param}` does not wait for `{self.notify.path}`: {what}",
-            loc=self.wait.op.loc,
-            why="a wait must end after every producer tile that intersects what it names, and so look at their words",
-            hint="name the tile and the rank as the producer does; if they do agree, please report the schedule",
-            notes=(Note("the notify", self.notify.op.loc),),
-        )
+        return _refused(self.wait, (self.notify,), what)
+
+
+def _refused(wait: Told, told: tuple[Told, ...], what: str) -> TilelinkError:
+    whom = ", ".join(dict.fromkeys(f"`{t.path}`" for t in told))
+    return TilelinkError(
+        "TL608",
+        f"this wait of `{wait.op.param}` does not wait for {whom}: {what}",
+        loc=wait.op.loc,
+        why="a wait must end after every producer tile that intersects what it names, and so look at their words",
+        hint="name the tile and the rank as the producer does; if they do agree, please report the schedule",
+        notes=tuple(Note("the notify", t.op.loc) for t in told),
+    )
+
+
+def _check_peers(wait: Told, told: tuple[Told, ...], world: World) -> None:
+    """Somebody's notify goes from the rank that the wait names to the rank that waits."""
+    if wait.op.peer is None:
+        return
+    named = _peer(wait, wait.op, world)
+    ranks = np.arange(world.ranks)
+    for notify in told:
+        goes_to = _peer(notify, notify.op, world) if notify.op.peer is not None else ranks
+        if named is not None and goes_to is not None and bool((goes_to[named] == ranks).all()):
+            return
+    raise _refused(wait, told, "the rank that it names is not one that notifies this rank")
+
+
+def _peer(told: Told, op: Wait | Notify, world: World) -> Ints | None:
+    """The peer that each rank names; None: data, or a tile, says."""
+    found = told.laid.coordinate(op.peer) if op.peer is not None else None
+    return np.broadcast_to(found.array, (world.ranks, 1))[:, 0] if found is not None and found.key is None else None
 
 
 def _identity(to: Ints) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Channel, ChannelAxis, GridAxis, Plan, Signal
-from tilelink.ir.program import At, IndexEntry, Notify, OfTile, Tiles, Wait
+from tilelink.ir.program import At, Index, IndexEntry, Notify, OfTile, Tiles, Wait
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans
 from tilelink.mapping.verify.reach import Key, Laid, Mask
 from tilelink.mapping.verify.sites import Site, sites
@@ -109,7 +109,7 @@ def _source(laid: Laid, op: Wait | Notify) -> Words:
     """The axis of source ranks: a notify names its own rank; so does a wait, unless it pulls from another."""
     movement = laid.step.step.program.movement
     if isinstance(op, Wait) and movement is not None and not laid.step.push:
-        found = holder_of(laid, op.param, op)
+        found = holder_of(laid, op.param, op.index)
         if found.kind == "tile" and found.to is not None and found.key is not None:
             spans = laid.spans[found.key]
             assert spans is not None
@@ -143,10 +143,10 @@ def inside_one(grid: GridAxis | None, axis: ChannelAxis) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ whose words
-def holder_of(laid: Laid, param: str, op: Wait | Notify | None, index: object = None) -> Delivery:
-    """Who holds the tile that an op names in the parameter's tensor."""
+def holder_of(laid: Laid, param: str, index: Index | None) -> Delivery:
+    """Who holds the tile in the parameter's tensor."""
     tensor = laid.tensor(param)
-    for view, entry in laid.index(param, op.index if op is not None else index):  # type: ignore[arg-type]
+    for view, entry in laid.index(param, index):
         if view.axis is None:
             continue
         axis = tensor.axes[view.axis]
@@ -195,7 +195,7 @@ def delivery(told: Told) -> Delivery:
         if at is None or at.key is not None:
             raise unproven(told, "the rank that it is for is not this rank's coordinate plus a constant")
         return Delivery("one", None, np.broadcast_to(at.array, (laid.world.ranks, 1))[:, 0])
-    found = holder_of(laid, op.param, op)
+    found = holder_of(laid, op.param, op.index)
     return found if found.kind != "all" else _waiter(told)
 
 

@@ -15,7 +15,8 @@ from triton.runtime import interpreter as stock
 
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.observing import Block, Scatter
+from tilelink.runtime.simulated.memory import Region
+from tilelink.runtime.simulated.observing import Block, Scatter, Span
 
 Handle = stock.TensorHandle
 
@@ -53,44 +54,57 @@ class Accesses:
     def _load(self, ptr: Handle, mask: np.ndarray | None, other: Handle | None, *, volatile: bool) -> Handle:
         ty = ptr.get_element_ty()
         dtype = stock._get_np_dtype(ty)
-        addresses = ptr.data
-        live = addresses if mask is None else addresses[np.broadcast_to(mask, addresses.shape)]
         agent = self.scheduler.running()
-        region = self.machine.touch(agent, live, dtype.itemsize, "reads")
-        if volatile and region is not None and live.size == 1:
-            self.machine.poll(int(live.item()), region, dtype.itemsize)
+        span = _span(ptr.data, mask, dtype.itemsize)
+        span, region = self._reach(agent, span, ptr.data, "reads")
+        if volatile and region is not None and isinstance(span, Block) and span.nbytes == span.itemsize:
+            self.machine.poll(span.address, region, dtype.itemsize)
         else:
-            self.machine.moved(agent)
-            if addresses.size > 1:
-                self.scheduler.maybe_switch()
-        if self.machine.observer is not None and region is not None:
-            self.machine.observer.load(agent, _span(addresses, live, dtype.itemsize), "threads")
-        if region is not None and addresses.size == 1:
-            at = int(live.item()) - region.start
-            data = region.data[at : at + dtype.itemsize].view(dtype).copy()
-            return Handle(data.reshape(addresses.shape), ty)
-        filled = np.zeros(addresses.shape, dtype) if other is None else other.data
-        where = np.ones(addresses.shape, dtype=bool) if mask is None else mask
-        return Handle(native.load(addresses, where, filled, dtype), ty)
+            self._interrupt(agent, ptr.data)
+        if self.machine.observer is not None and span is not None:
+            self.machine.observer.load(agent, span, "threads")
+        if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
+            return Handle(_view(span, region, dtype).copy(), ty)
+        filled = np.zeros(ptr.data.shape, dtype) if other is None else other.data
+        where = np.ones(ptr.data.shape, dtype=bool) if mask is None else mask
+        return Handle(native.load(ptr.data, where, filled, dtype), ty)
 
     def _store(self, ptr: Handle, value: Handle, mask: np.ndarray | None) -> None:
-        itemsize = stock._get_np_dtype(ptr.get_element_ty()).itemsize
-        addresses = ptr.data
-        live = addresses if mask is None else addresses[np.broadcast_to(mask, addresses.shape)]
+        dtype = stock._get_np_dtype(ptr.get_element_ty())
         agent = self.scheduler.running()
-        region = self.machine.touch(agent, live, itemsize, "writes")
-        self.machine.moved(agent)
-        if region is None:
+        span = _span(ptr.data, mask, dtype.itemsize)
+        span, region = self._reach(agent, span, ptr.data, "writes")
+        self._interrupt(agent, ptr.data)
+        if region is None or span is None:
             return
+        if self.machine.observer is not None:
+            self.machine.observer.store(agent, span, "threads")
+        if isinstance(span, Block) and span.nbytes == span.itemsize and span.itemsize >= 4:
+            before = region.word(span.address, span.itemsize)
+            _view(span, region, dtype)[...] = value.data.reshape(-1)[:1].reshape(span.shape)
+            self.machine.written(span.address, region, before, span.itemsize, joins=False, signal=False)
+        elif isinstance(span, Block) and span.shape == ptr.data.shape and 0 not in span.strides:
+            _view(span, region, dtype)[...] = value.data
+        else:
+            native.store(ptr.data, value.data, np.ones(ptr.data.shape, dtype=bool) if mask is None else mask)
+
+    def _reach(
+        self, agent: Agent, span: Span | None, addresses: np.ndarray, what: str
+    ) -> tuple[Span | None, Region | None]:
+        """The memory of a span. A rectangle over several regions is taken as the list of its addresses."""
+        if span is None:
+            return None, None
+        region = self.machine.memory.holding(span, agent.rank) if isinstance(span, Block) else None
+        if region is None:
+            span = span if isinstance(span, Scatter) else Scatter(addresses.reshape(-1), span.itemsize)
+            region = self.machine.reach_all(agent, span, what)
+        self.machine.charge(agent, region, span.nbytes)
+        return span, region
+
+    def _interrupt(self, agent: Agent, addresses: np.ndarray) -> None:
+        self.machine.moved(agent)
         if addresses.size > 1:
             self.scheduler.maybe_switch()
-        if self.machine.observer is not None:
-            self.machine.observer.store(agent, _span(addresses, live, itemsize), "threads")
-        is_word = live.size == 1 and itemsize >= 4
-        before = region.word(int(live.item()), itemsize) if is_word else 0
-        native.store(addresses, value.data, np.ones(addresses.shape, dtype=bool) if mask is None else mask)
-        if is_word:
-            self.machine.written(int(live.item()), region, before, itemsize, joins=False, signal=False)
 
     # ------------------------------------------------------------------------------------------------- descriptors
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *policy: Any) -> Handle:
@@ -134,32 +148,42 @@ class Accesses:
         if min(shape) <= 0:
             return None, inner
         first = int(desc.base.data.item()) + sum(at * s for at, s in zip(low, strides, strict=True))
-        last = first + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        ends = np.array([first, last], dtype=np.uint64)
-        region = self.machine.touch(agent, ends, itemsize, what, nbytes=itemsize * int(np.prod(shape)))
-        assert region is not None
+        block = Block(first, shape, strides, itemsize)
+        region = self.machine.reach(agent, block, what)
+        self.machine.charge(agent, region, block.nbytes)
         if self.machine.observer is not None:
             observe = self.machine.observer.load if what == "reads" else self.machine.observer.store
-            observe(agent, Block(first, shape, strides, itemsize), "bulk")
-        return np.ndarray(shape, dtype, region.data, first - region.start, strides), inner
+            observe(agent, block, "bulk")
+        return _view(block, region, dtype), inner
 
 
-def _span(addresses: np.ndarray, live: np.ndarray, itemsize: int) -> Block | Scatter:
-    """A strided rectangle if the addresses are one (all of them verified), else the list of them."""
-    if live.size == addresses.size:
-        first = int(addresses.flat[0])
-        strides = []
-        for axis, size in enumerate(addresses.shape):
-            second = tuple(1 if a == axis else 0 for a in range(addresses.ndim))
-            strides.append(int(addresses[second]) - first if size > 1 else 0)
-        grid = np.full(addresses.shape, first, dtype=np.int64)
-        for axis, stride in enumerate(strides):
-            steps = [1] * addresses.ndim
-            steps[axis] = addresses.shape[axis]
-            grid += (np.arange(addresses.shape[axis], dtype=np.int64) * stride).reshape(steps)
-        if np.array_equal(grid.view(np.uint64), addresses):
-            return Block(first, addresses.shape, tuple(strides), itemsize)
-    return Scatter(live.reshape(-1), itemsize)
+def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
+    return np.ndarray(block.shape, dtype, region.data, block.address - region.start, block.strides)
+
+
+def _span(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Span | None:
+    """A rectangle if the addresses are one (all of them verified), else the list of them; None if all are masked."""
+    if mask is not None and not mask.all():
+        live = addresses[np.broadcast_to(mask, addresses.shape)]
+        return Scatter(live, itemsize) if live.size else None
+    if addresses.size == 1:
+        return Block(int(addresses.item()), addresses.shape, (0,) * addresses.ndim, itemsize)
+    strides = tuple(_step(addresses, axis) for axis in range(addresses.ndim))
+    grid = addresses.flat[:1].view(np.int64)
+    for axis, stride in enumerate(strides):
+        run = np.arange(addresses.shape[axis], dtype=np.int64) * stride
+        grid = grid + run.reshape([-1 if a == axis else 1 for a in range(addresses.ndim)])
+    if np.array_equal(grid.view(np.uint64), addresses):
+        return Block(int(addresses.flat[0]), addresses.shape, strides, itemsize)
+    return Scatter(addresses.reshape(-1), itemsize)
+
+
+def _step(addresses: np.ndarray, axis: int) -> int:
+    """From the first element to the second along an axis."""
+    if addresses.shape[axis] == 1:
+        return 0
+    second = tuple(1 if a == axis else 0 for a in range(addresses.ndim))
+    return int(addresses[second]) - int(addresses.flat[0])
 
 
 def _nan_bits(ty: Any) -> Any:

@@ -123,8 +123,8 @@ class Atomics:
         """A block of atomics: to the machine no signals, only accesses."""
         observer = self.machine.observer
         if observer is not None and live.size:
-            observer.load(agent, Scatter(live, size), "threads")
-            observer.store(agent, Scatter(live, size), "threads")
+            observer.load(agent, Scatter(live.reshape(-1), size), "threads")
+            observer.store(agent, Scatter(live.reshape(-1), size), "threads")
         return run()
 
     def _touch(self, ptr: Handle, mask: np.ndarray | None) -> tuple[Agent, np.ndarray, int, Region | None]:
@@ -134,7 +134,8 @@ class Atomics:
         size = stock._get_np_dtype(ty).itemsize
         live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
         agent = self.scheduler.running()
-        return agent, live, size, self.machine.touch(agent, live, size, "changes", nbytes=0)
+        region = self.machine.reach_all(agent, Scatter(live.reshape(-1), size), "changes") if live.size else None
+        return agent, live, size, region
 
     def _observe(self, agent: Agent, address: int, order: _Order, *, writes: bool) -> None:
         if self.machine.observer is not None:

@@ -6,15 +6,13 @@ import sys
 from collections.abc import Callable
 from types import CodeType
 
-import numpy as np
-
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime.simulated.agents import Agent, Target, Wait
 from tilelink.runtime.simulated.costs import Costs
 from tilelink.runtime.simulated.frames import chain, location
 from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess
-from tilelink.runtime.simulated.observing import Block, Observer
+from tilelink.runtime.simulated.observing import Block, Observer, Scatter
 from tilelink.runtime.simulated.records import Record, Recorder, What
 from tilelink.runtime.simulated.scheduler import Scheduler
 from tilelink.runtime.simulated.words import WordClocks
@@ -47,18 +45,23 @@ class Machine:
         """Code of every Triton function that has run, by which their frames are known."""
 
     # --------------------------------------------------------------------------------------------------------- accesses
-    def touch(
-        self, agent: Agent, addresses: np.ndarray, itemsize: int, what: str, *, nbytes: int | None = None
-    ) -> Region | None:
-        """Check every address, and let the access take its time. None if there are no addresses."""
-        try:
-            region = self.memory.check(addresses, itemsize, agent.rank)
-        except WildAccess as wild:
-            raise self._wild_access(wild, itemsize, what) from None
-        if region is not None:
-            remote = region.home is not None and region.home != agent.rank
-            agent.clock += self.costs.access(addresses.size * itemsize if nbytes is None else nbytes, remote)
+    def reach(self, agent: Agent, block: Block, what: str) -> Region:
+        """The memory of a rectangle that lies in one piece of it, such as a descriptor's tile."""
+        region = self.memory.holding(block, agent.rank)
+        if region is None:
+            raise self._wild_access(self.memory.wild(block, agent.rank), block.itemsize, what)
         return region
+
+    def reach_all(self, agent: Agent, scatter: Scatter, what: str) -> Region:
+        """The memory of the lowest address, all of them checked."""
+        try:
+            return self.memory.check(scatter, agent.rank)
+        except WildAccess as wild:
+            raise self._wild_access(wild, scatter.itemsize, what) from None
+
+    def charge(self, agent: Agent, region: Region, nbytes: int) -> None:
+        """Let an access take its time."""
+        agent.clock += self.costs.access(nbytes, region.home is not None and region.home != agent.rank)
 
     # ------------------------------------------------------------------------------------------------------------ words
     def poll(self, address: int, region: Region, size: int) -> None:

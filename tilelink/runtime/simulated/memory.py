@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from tilelink.runtime.simulated.observing import Block, Scatter
+
 
 @dataclass(slots=True, eq=False)
 class Region:
@@ -37,7 +39,7 @@ class Region:
 
 
 class WildAccess(Exception):
-    """Raised by `MemoryMap.check`; the interpreter turns it into a diagnostic with the emitted line."""
+    """Raised by `MemoryMap`; the interpreter turns it into a diagnostic with the emitted line."""
 
     def __init__(self, address: int, region: Region | None) -> None:
         self.address = address
@@ -91,16 +93,31 @@ class MemoryMap:
         """The region that ends or begins closest to `address`."""
         return min(self._regions, key=lambda r: max(r.start - address, address - r.end), default=None)
 
-    def check(self, addresses: np.ndarray, itemsize: int, rank: int) -> Region | None:
-        """The region of the first address; every single address is checked. None if there are no addresses."""
-        if not addresses.size:
-            return None
-        low = int(addresses.min())
-        region = self.find(low, int(addresses.max()) + itemsize)
+    def holding(self, block: Block, rank: int) -> Region | None:
+        """The one region that holds all of a rectangle and is open to the rank."""
+        low, high = block.bounds
+        region = self.find(low, high)
+        return region if region is not None and region.open_to(rank) else None
+
+    def wild(self, block: Block, rank: int) -> WildAccess:
+        """Why `holding` found none: the first byte that is out of bounds."""
+        low, _ = block.bounds
+        region = self.find(low, low + 1)
+        if region is None or not region.open_to(rank):
+            return WildAccess(low, region)
+        return WildAccess(region.end, self.find(region.end, region.end + 1))
+
+    def check(self, scatter: Scatter, rank: int) -> Region:
+        """The region of the lowest address; every single address is checked."""
+        low = int(scatter.addresses.min())
+        region = self.find(low, int(scatter.addresses.max()) + scatter.itemsize)
         if region is not None and region.open_to(rank):
             return region
-        for address in np.unique(addresses).tolist():
-            region = self.find(address, address + itemsize)
-            if region is None or not region.open_to(rank):
-                raise WildAccess(address, region)
-        return self.find(low, low + itemsize)
+        found = [self._of(address, scatter.itemsize, rank) for address in np.unique(scatter.addresses).tolist()]
+        return found[0]
+
+    def _of(self, address: int, itemsize: int, rank: int) -> Region:
+        region = self.find(address, address + itemsize)
+        if region is None or not region.open_to(rank):
+            raise WildAccess(address, region)
+        return region

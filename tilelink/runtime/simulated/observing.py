@@ -5,6 +5,7 @@ Nothing here decides anything. A run without an observer builds no `Span`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -20,12 +21,23 @@ Proxy = Literal["threads", "one thread", "bulk"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A strided rectangle of memory: strides in bytes."""
+    """A strided rectangle of memory: `address` of its first element, strides in bytes."""
 
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """First byte, and the byte after the last."""
+        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low = self.address + sum(s for s in steps if s < 0)
+        return low, self.address + sum(s for s in steps if s > 0) + self.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,10 @@ class Scatter:
 
     addresses: np.ndarray
     itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.addresses.size * self.itemsize
 
 
 Span = Block | Scatter

@@ -1,0 +1,269 @@
+"""Expressions: text, formula and meaning agree; coordinates of ranks wrap."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.frontend.ops import captured, lines
+from tilelink.ir.formula import Sym, evaluate, symbols
+from tilelink.ir.formula import text as formula_text
+from tilelink.ir.program import At, Expr, Load, Store
+
+LANGUAGE = SimpleNamespace(cdiv=lambda a, b: -(-a // b), minimum=min, maximum=max)
+
+
+def expression(text: str, before: str = "") -> Expr:
+    """The lowered form of an expression over coordinates `s`, `owner` and positions `e`, `f`."""
+    program = captured(
+        "e f R/R M, M/R -> e f R/R M",
+        "a, rows, out, *, flag: bool = True",
+        f"e, f, s, m = tl.tile_id(out)\nowner = tl.rank_of(rows, m)\n{before}\ntl.tile_store(out, (e, f, s, m), {text})",
+    )
+    store = program.body[-1]
+    assert isinstance(store, Store)
+    return store.value
+
+
+@pytest.mark.parametrize(
+    ("written", "text", "ring"),
+    [
+        ("s", "s", ("s", 0)),
+        ("s + 1", "(s + 1) % RANKS", ("s", 1)),
+        ("1 + s", "(s + 1) % RANKS", ("s", 1)),
+        ("s - 1", "(s + RANKS - 1) % RANKS", ("s", -1)),
+        ("s + 3", "(s + 3) % RANKS", ("s", 3)),
+        ("s - 3", "(s + RANKS - 3 % RANKS) % RANKS", ("s", -3)),
+        ("s + -2", "(s + RANKS - 2 % RANKS) % RANKS", ("s", -2)),
+        ("s + 1 + 1", "(s + 2) % RANKS", ("s", 2)),
+        ("s + 1 - 1", "s", ("s", 0)),
+        ("owner + 1", "(owner + 1) % RANKS", ("owner", 1)),
+        ("s + e", "(s + e) % RANKS", None),
+        ("s - e", "(s + RANKS - e % RANKS) % RANKS", None),
+        ("e - s", "(e + RANKS - s) % RANKS", None),
+        ("s - owner", "(s + RANKS - owner) % RANKS", None),
+        ("s - owner + 1", "((s + RANKS - owner) % RANKS + 1) % RANKS", None),
+        ("s * 2", "s * 2", None),
+        ("s * 2 + 1", "s * 2 + 1", None),
+        ("s // 2", "s // 2", None),
+        ("nxt", "nxt", ("s", 1)),
+        ("nxt + 1", "(s + 2) % RANKS", ("s", 2)),
+        ("either", "either", None),
+        ("either + 1", "(either + 1) % RANKS", None),
+        ("s if flag else owner", "s if flag else owner", None),
+    ],
+)
+def test_coordinates_wrap(written: str, text: str, ring: tuple[str, int] | None) -> None:
+    program = captured(
+        "R/R M, M/R -> R M/R",
+        "a, rows, out, *, flag: bool = True",
+        f"""
+s, m = tl.tile_id(a)
+owner = tl.rank_of(rows, m)
+e = 3
+nxt = s + 1
+either = s
+if flag:
+    either = owner
+tl.tile_push_data(out, ({written}, m), 0)
+""",
+    )
+    push = program.body[-1]
+    assert isinstance(push, Store)
+    assert isinstance(push.index[0], At)
+    assert str(push.index[0].expr) == text
+    assert push.index[0].ring == ring
+
+
+def test_a_coordinate_that_changed_is_no_longer_known_by_the_old_one() -> None:
+    program = captured(
+        "R/R M, M/R -> R M/R",
+        "a, rows, out",
+        """
+s, m = tl.tile_id(a)
+at = tl.rank_of(rows, m)
+nxt = at + 1
+at = at + 1
+tl.tile_push_data(out, (at, m), 0)
+tl.tile_push_data(out, (nxt, m), 0)
+""",
+    )
+    for push in program.body[-2:]:
+        assert isinstance(push, Store)
+        assert isinstance(push.index[0], At)
+        assert push.index[0].ring is None
+        assert push.index[0].expr.formula is None
+
+
+def test_a_walked_axis_of_ranks_is_a_coordinate() -> None:
+    program = captured(
+        "R/R M -> R M/R", "a, out", "s, m = tl.tile_id(a)\nfor q in tl.tiles(out, axis=0):\n    x = q + 1"
+    )
+    assert lines(program.body)[-1] == "  x = (q + 1) % RANKS"
+
+
+# ------------------------------------------------------------------------------------------- text, formula, meaning
+class Rank(int):
+    """What a coordinate means: an integer modulo the number of ranks."""
+
+    size = 1
+
+    def __new__(cls, value: int) -> Rank:
+        return super().__new__(cls, value % cls.size)
+
+    def __add__(self, other: int) -> Rank:
+        return Rank(int(self) + int(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> Rank:
+        return Rank(int(self) - int(other))
+
+    def __rsub__(self, other: int) -> Rank:
+        return Rank(int(other) - int(self))
+
+
+def lowest(a: int, b: int) -> int:
+    return min(int(a), int(b))
+
+
+def highest(a: int, b: int) -> int:
+    return max(int(a), int(b))
+
+
+def choose(test: object, a: int, b: int) -> int:
+    same = isinstance(a, Rank) and isinstance(b, Rank)
+    picked = a if test else b
+    return picked if same else int(picked)
+
+
+class Choice(ast.NodeTransformer):
+    """`a if t else b` with the meaning of `choose`: its type does not depend on the test."""
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        return ast.Call(ast.Name("choose", ast.Load()), [node.test, node.body, node.orelse], [])
+
+
+leaves = st.sampled_from(["s", "owner", "e", "f", "0", "1", "2", "5"])
+
+
+def compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    test = st.builds("({} {} {})".format, inner, st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), inner)
+    both = st.builds("({} {} {})".format, test, st.sampled_from(["and", "or"]), test)
+    tests = st.one_of(test, test.map("(not {})".format), both)
+    return st.one_of(
+        st.builds("({} {} {})".format, inner, st.sampled_from("+-*"), inner),
+        st.builds("({} {} {})".format, inner, st.sampled_from(["//", "%"]), st.integers(1, 5)),
+        st.builds("min({}, {})".format, inner, inner),
+        st.builds("max({}, {})".format, inner, inner),
+        st.builds("({} if {} else {})".format, inner, tests, inner),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.recursive(leaves, compound, max_leaves=6),
+    st.integers(1, 5).flatmap(lambda r: st.tuples(st.just(r), st.integers(0, r - 1), st.integers(0, r - 1))),
+    st.integers(0, 6),
+    st.integers(0, 6),
+)
+def test_text_and_formula_mean_what_is_written(written: str, ranks: tuple[int, int, int], e: int, f: int) -> None:
+    count, s, owner = ranks
+    Rank.size = count
+    meaning = ast.fix_missing_locations(Choice().visit(ast.parse(written, mode="eval")))
+    own = {"s": Rank(s), "owner": Rank(owner), "e": e, "f": f, "min": lowest, "max": highest, "choose": choose}
+    wanted = int(eval(compile(meaning, "written", "eval"), own))
+    found = expression(written)
+    env = {"s": s, "owner": owner, "e": e, "f": f, "RANKS": count}
+    assert eval(found.text, {"min": min, "max": max}, env) == wanted
+    assert found.formula is not None
+    assert evaluate(found.formula, env) == wanted
+    assert symbols(found.formula) <= env.keys()
+    assert eval(formula_text(found.formula), {"tl": LANGUAGE}, env) == wanted
+    names = {n.id for n in ast.walk(ast.parse(found.text)) if isinstance(n, ast.Name)} - {"min", "max"}
+    assert set(found.names) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "formula"),
+    [
+        ("x", "x = e + 1", "e + 1"),
+        ("x + y", "x = e + 1\ny = x * 2", "e + 1 + (e + 1) * 2"),
+        ("x", "x = e\nx = x + 1", "e + 1"),
+        ("tl.cdiv(e, 2)", "", "tl.cdiv(e, 2)"),
+        ("tl.minimum(e, f)", "", "tl.minimum(e, f)"),
+        ("int(e == f)", "", "e == f"),
+        ("+e", "", "e"),
+        ("-e", "", "0 - e"),
+        ("flag", "", "flag"),
+        ("tl.size(a, 3)", "", "M_size"),
+        ("x", "if flag:\n    x = 1\nelse:\n    x = e", "(flag != 0) + (not flag != 0) * e"),
+        ("x", "x = 1\nif e == 0:\n    x = 1", "1"),
+        ("e // 0", "", None),
+        ("e / 2", "", None),
+        ("e & 1", "", None),
+        ("tl.abs(e)", "", None),
+        ("1.5", "", None),
+        ("x", "x = 0\nfor i in range(3):\n    x += 1", None),
+        ("x", "if e == 0:\n    x = tl.size(a, 0)\nelse:\n    x = tl.size(a, 1)", None),
+        ("x", "x = e\n" + "x = x + x\n" * 12, None),
+    ],
+)
+def test_formulas_follow_assignments(text: str, before: str, formula: str | None) -> None:
+    found = expression(text, before).formula
+    assert (None if found is None else formula_text(found)) == formula
+
+
+def test_formulas_take_arrays() -> None:
+    found = expression("owner != s + 1").formula
+    assert found is not None
+    got = evaluate(found, {"owner": np.arange(4), "s": 3, "RANKS": 4})
+    assert got.tolist() == [False, True, True, True]
+
+
+def test_loops_count_in_formulas() -> None:
+    program = captured(
+        "K M -> K M", "a, out", "k, m = tl.tile_id(out)\nfor i in range(3):\n    x = tl.tile_load(a, (i + 1, m))"
+    )
+    (load,) = load_ops(program.body)
+    assert isinstance(load.index[0], At)
+    assert load.index[0].expr.formula == Sym("i") + 1
+
+
+def load_ops(body: tuple[object, ...]) -> list[Load]:
+    found = [op for op in body if isinstance(op, Load)]
+    for op in body:
+        found += load_ops(getattr(op, "body", ()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("tl.float32", "tl.float32"),
+        ("tl.math.exp(1.0)", "tl.math.exp(1.0)"),
+        ("-1e30", "-1e+30"),
+        ("float('inf')", "float('inf')"),
+        ("[1, 2]", "(1, 2)"),
+        ("(1,)", "(1,)"),
+        ("x is None", "x is None"),
+        ("x is not None", "x is not None"),
+        ("~x & 3 | 4 ^ 5", "~x & 3 | 4 ^ 5"),
+        ("x << 2 >> 1", "x << 2 >> 1"),
+        ("x[:, None]", "x[:, None]"),
+        ("x[None, :]", "x[None, :]"),
+        ("x.shape[0]", "x.shape[0]"),
+        ("tl.sum(x, axis=1, keep_dims=True)", "tl.sum(x, axis=1, keep_dims=True)"),
+        ("x.to(tl.float32, bitcast=True)", "x.to(tl.float32, bitcast=True)"),
+        ("(x + 1) * 2", "(x + 1) * 2"),
+        ("not x", "not x"),
+    ],
+)
+def test_other_expressions_stay_as_they_are(written: str, text: str) -> None:
+    assert expression(written, "x = tl.tile_load(a, (e, f, s, m))").text == text

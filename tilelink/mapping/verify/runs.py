@@ -1,0 +1,253 @@
+"""Rule 5 for executors that wait for themselves on other ranks: cut their order into runs by ring distance.
+
+Rank q takes the rows of part p in run (p - q - shift) mod R. If its order never goes back to an earlier run, and every
+word that a tile waits for is raised by tiles of a strictly earlier run on the rank that raises it, then nobody waits for
+itself: along a chain of waits the run only grows. One worker suffices for this, and so any number does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Binary, Formula
+from tilelink.ir.plan import Channel, Plan, StepPlan
+from tilelink.mapping.verify.geometry import Bools, Ints, World
+from tilelink.mapping.verify.reach import Laid
+from tilelink.mapping.verify.words import Delivery, Told, delivery, signals_on, spans_on
+
+DIRECT = 4_000_000
+"""Positions of all ranks that may be looked at one by one, where the order is no rotation."""
+ALL_PAIRS = 64
+
+
+def shift_of_runs(plan: Plan, world: World, laid: Mapping[str, Laid], host: StepPlan) -> int | None:
+    """The ring distance at which the runs of an executor begin, if by them it waits for earlier runs only."""
+    for axis, grid in enumerate(host.grid):
+        if grid.kind != "cut":
+            continue
+        order = _order(plan, world, host, axis)
+        if order is None:
+            continue
+        for shift in _shifts(host, order, world.ranks):
+            runs = _Runs(plan, world, laid, host, axis, shift)
+            if order.ascends(runs.distance) and runs.wait_for_earlier():
+                return shift
+    return None
+
+
+# --------------------------------------------------------------------------------------------------------------- orders
+@dataclass(frozen=True, slots=True)
+class Order:
+    """`parts`: the part that a rank is in, position by position where it changes (ranks, changes)."""
+
+    parts: Ints
+    real: Bools
+
+    def ascends(self, distance: Ints) -> bool:
+        """Along each rank's sequence the distance never falls."""
+        runs = np.take_along_axis(distance, self.parts, axis=1)
+        return bool(((np.diff(runs, axis=1) >= 0) | ~self.real[:, 1:]).all())
+
+
+def _shifts(host: StepPlan, order: Order, ranks: int) -> list[int]:
+    """Where the runs may begin: as the schedule says, or where the ranks do begin."""
+    named = [int(n[5:]) % ranks for n in host.order_names if n.startswith("ring+") and n[5:].isdigit()]
+    named += [0 for n in host.order_names if n == "ring"]
+    if not order.parts.shape[1]:
+        return named or [0]
+    seen = (order.parts[:, 0] - np.arange(ranks)) % ranks
+    return list(dict.fromkeys([*named, *(int(s) for s in np.unique(seen)[:4])]))
+
+
+def _order(plan: Plan, world: World, host: StepPlan, axis: int) -> Order | None:
+    total = world.value(host.total)
+    if int(total.max()) == 0:
+        return Order(np.zeros((world.ranks, 0), np.int64), np.zeros((world.ranks, 0), np.bool_))
+    found = _rotation(plan, world, host, axis, total) if total.shape[0] == 1 else None
+    if found is None and int(total.max()) * world.ranks <= DIRECT:
+        found = _direct(world, host, axis, total)
+    return found
+
+
+def _part_of(world: World, host: StepPlan, axis: int, index: Any) -> Ints | None:
+    """The part in which tile `index` lies; None if some tile lies in two."""
+    grid = host.grid[axis]
+    at = F.Sym("_at")
+    begin, end = (world.value(f, {"_at": index}) for f in (grid.begin(at), grid.end(at)))
+    size = world.part(grid.size)
+    first, last = begin // size, np.maximum(end - 1, begin) // size
+    return first.astype(np.int64) if bool((first == last).all()) else None
+
+
+def _direct(world: World, host: StepPlan, axis: int, total: Any) -> Order | None:
+    env: dict[str, Any] = {"t": np.arange(int(total.max()), dtype=np.int64)[None, :]}
+    for name, value in host.order:
+        env[name] = world.value(value, env)
+    parts = _part_of(world, host, axis, env[f"i{axis}"])
+    if parts is None:
+        return None
+    shape = (world.ranks, env["t"].shape[1])
+    return Order(np.broadcast_to(parts, shape), np.broadcast_to(env["t"] < total, shape))
+
+
+def _rotation(plan: Plan, world: World, host: StepPlan, axis: int, total: Any) -> Order | None:
+    """The order of all ranks from one walk: each goes round the same circle and starts elsewhere.
+
+    That is so if the rank enters by one let `(e + start) % length` alone, in which `e` rises with the position.
+    """
+    turn = _turn(plan, host)
+    if turn is None:
+        return None
+    name, rises, start, length = turn
+    env: dict[str, Any] = {"t": np.arange(int(total.max()), dtype=np.int64)[None, :]}
+    for n, value in host.order:
+        if n == name:
+            break
+        if not _depends(value, "rank"):
+            env[n] = world.value(value, env)
+    size = int(world.value(length, env).max())
+    steps = world.value(rises, env)
+    if size < 1 or bool((np.diff(steps, axis=1) < 0).any()) or int(steps.max()) >= size:
+        return None
+    index = _index_on_circle(world, host, axis, name, size)
+    parts = _part_of(world, host, axis, index) if index is not None else None
+    if parts is None:
+        return None
+    first = np.broadcast_to(world.value(start, env), (world.ranks, 1)) % size
+    return _round(parts[0], first, int(steps[0, 0]), int(steps[0, -1]))
+
+
+def _turn(plan: Plan, host: StepPlan) -> tuple[str, Formula, Formula, Formula] | None:
+    """(name, e, start, length) of the one let through which the rank enters."""
+    by_tile = {"t"}
+    found: tuple[str, Formula, Formula, Formula] | None = None
+    for name, value in host.order:
+        used = F.symbols(value)
+        if "rank" in used and used & by_tile:
+            if found is not None or not (isinstance(value, Binary) and value.op == "%"):
+                return None
+            inner = value.left
+            if not (isinstance(inner, Binary) and inner.op == "+"):
+                return None
+            rises, start = inner.left, inner.right
+            if _depends(rises, "rank") or F.symbols(start) & by_tile or F.symbols(value.right) & (by_tile | {"rank"}):
+                return None
+            found = name, rises, start, value.right
+        if used & by_tile:
+            by_tile.add(name)
+    return found
+
+
+def _depends(value: Formula, name: str) -> bool:
+    return name in F.symbols(value)
+
+
+def _index_on_circle(world: World, host: StepPlan, axis: int, name: str, size: int) -> Any | None:
+    """The tile index on `axis` at each point of the circle; None if it depends on more than that."""
+    env: dict[str, Any] = {name: np.arange(size, dtype=np.int64)[None, :]}
+    after = False
+    for n, value in host.order:
+        if after and F.symbols(value) <= env.keys() | dict(world.plan.sizes).keys() | {"RANKS"}:
+            env[n] = world.value(value, env)
+        after = after or n == name
+    return env.get(f"i{axis}")
+
+
+def _round(parts: Ints, first: Ints, lowest: int, highest: int) -> Order | None:
+    """Blocks of equal part on a circle, seen from each rank's start."""
+    size = len(parts)
+    if lowest != 0 or highest != size - 1:
+        return None
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(parts) != 0]))
+    blocks = len(starts)
+    block = np.searchsorted(starts, first[:, 0], side="right") - 1
+    sequence = (block[:, None] + np.arange(blocks + 1)[None, :]) % blocks
+    real = np.ones_like(sequence, dtype=np.bool_)
+    # Whoever starts inside a block comes back to its beginning at the end.
+    real[:, -1] = first[:, 0] != starts[block]
+    return Order(parts[starts][sequence], real)
+
+
+# ---------------------------------------------------------------------------------------------------------------- waits
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    plan: Plan
+    world: World
+    laid: Mapping[str, Laid]
+    host: StepPlan
+    axis: int
+    shift: int
+
+    @property
+    def distance(self) -> Ints:
+        """(rank, part) -> run."""
+        ranks = np.arange(self.world.ranks, dtype=np.int64)
+        return (ranks[None, :] - ranks[:, None] - self.shift) % self.world.ranks
+
+    def wait_for_earlier(self) -> bool:
+        inside = {self.host.path, *self.host.fused}
+        for channel in self.plan.channels:
+            notifies = [t for t in signals_on(self.plan, self.laid, channel, "notify") if t.path in inside]
+            waits = [t for t in signals_on(self.plan, self.laid, channel, "await") if t.path in inside]
+            if not all(self._earlier(channel, w, n) for w in waits for n in notifies):
+                return False
+        return True
+
+    def _earlier(self, channel: Channel, wait: Told, notify: Told) -> bool:
+        waits, raises = self._parts(channel, wait), self._parts(channel, notify)
+        if waits is None or raises is None or (wait.laid.step.push is False):
+            return False
+        to, run = delivery(notify), self.distance
+        ranks = np.arange(self.world.ranks)
+        skip = notify.laid.step.skip_own
+        if to.kind == "one" and to.to is not None:
+            # q tells to[q], of the same part.
+            told = to.to
+            bad = waits[told] & raises & (run >= run[told])
+            return not (bad & ((told != ranks)[:, None] if skip else True)).any()
+        if to.kind == "tile" and self._to_parts(notify, to):
+            # q tells the rank that holds part p.
+            bad = waits[ranks, ranks][None, :] & raises & (run >= run[ranks, ranks][None, :])
+            return not (bad & ((ranks[:, None] != ranks[None, :]) if skip else True)).any()
+        if to.kind == "all" and self.world.ranks <= ALL_PAIRS:
+            bad = waits[:, None, :] & raises[None, :, :] & (run[None, :, :] >= run[:, None, :])
+            return not (bad & ((ranks[:, None] != ranks[None, :])[:, :, None] if skip else True)).any()
+        return False
+
+    def _grid_axis(self, told: Told) -> int | None:
+        step = told.laid.step
+        if step.into is None:
+            return self.axis
+        return next((k for k, a in enumerate(step.host_axes) if a == self.axis), None)
+
+    def _parts(self, channel: Channel, told: Told) -> Bools | None:
+        """(rank, part): whether the signal is given for tiles of that part; None: its words do not tell parts apart."""
+        key = self._grid_axis(told)
+        for axis in channel.axes:
+            if axis.axis is None or axis.kind not in ("cut", "part") or key is None:
+                continue
+            found = spans_on(told, axis.axis)
+            if found is None or found[0] != key or self.world.part(axis.size) != self.world.part(self.host.grid[self.axis].size):
+                continue
+            spans = told.mask.on(found[1], key)
+            part = spans.begin // self.world.part(axis.size)
+            ranks = self.world.ranks
+            out = np.zeros((ranks, ranks), dtype=np.bool_)
+            real = np.broadcast_to(spans.filled, (ranks, spans.filled.shape[1]))
+            row, col = np.nonzero(real)
+            out[row, np.broadcast_to(part, real.shape)[row, col]] = True
+            return out
+        return None
+
+    def _to_parts(self, notify: Told, to: Delivery) -> bool:
+        """Whether a tile goes to the rank whose part it lies in."""
+        key = self._grid_axis(notify)
+        spans = notify.laid.spans[key] if key is not None else None
+        if key is None or to.key != key or to.to is None or spans is None:
+            return False
+        return bool((to.to == spans.begin // self.world.part(self.host.grid[self.axis].size)).all())
