@@ -76,3 +76,27 @@ def dot(a, b, out, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, OUT: tl.co
 def add_atomically(x, out, N: tl.constexpr):
     at = tl.arange(0, N)
     tl.atomic_add(out + at, tl.load(x + at), sem="relaxed")
+
+
+@triton.jit
+def integers(x, y, out):
+    a = tl.load(x)
+    b = tl.load(y)
+    tl.store(out + 0, a + b)
+    tl.store(out + 1, a - b)
+    tl.store(out + 2, a * b)
+    tl.store(out + 3, a // b)
+    tl.store(out + 4, a % b)
+    tl.store(out + 5, a + 7)
+    tl.store(out + 6, 7 - a)
+    tl.store(out + 7, a * 1000003)
+    tl.store(out + 8, a // 3)
+    tl.store(out + 9, 100 // b)
+    tl.store(out + 10, 100 % b)
+    tl.store(out + 11, tl.minimum(a, b))
+    tl.store(out + 12, tl.maximum(a, 5))
+    tl.store(out + 13, (a < b).to(tl.int32) + 2 * (a == b).to(tl.int32) + 4 * (a >= 3).to(tl.int32))
+    tl.store(out + 14, tl.load(x + a * 0 + 1))
+    tl.store(out + 15, tl.load(x - b + b + 1 - 1))
+    tl.store(out + 16, a + b * 2.0)
+    tl.store(out + 17, a.to(tl.int64) + b)

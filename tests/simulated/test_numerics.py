@@ -1,5 +1,6 @@
 """The interpreter computes what a GPU would: bfloat16 and 8-bit types, reductions, dots."""
 
+import math
 from typing import Any
 
 import pytest
@@ -121,3 +122,44 @@ def test_atomics_of_blocks() -> None:
     assert torch.equal(out, x + 1)
     with pytest.raises(TilelinkError, match=r"TL503: .*an atomic on bfloat16 cannot be simulated"):
         run(emitted_numbers.add_atomically, x=x.bfloat16(), out=out.bfloat16(), N=32)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize(("a", "b"), [(17, 5), (-17, 5), (17, -5), (-17, -5), (3, 3), (2**30, 2**30), (-(2**31), 1)])
+def test_single_integers(a: int, b: int, bits: int) -> None:
+    """Division is towards zero, sums wrap at the width of their type."""
+    dtype = torch.int32 if bits == 32 else torch.int64
+
+    def wrapped(value: int) -> int:
+        return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+
+    def quotient(n: int, d: int) -> int:
+        return int(math.copysign(abs(n) // abs(d), n * d))
+
+    def remainder(n: int, d: int) -> int:
+        return n - d * quotient(n, d)
+
+    x, y = torch.tensor([a, 42], dtype=dtype), torch.tensor([b], dtype=dtype)
+    out = torch.zeros(18, dtype=torch.int64)
+    run(emitted_numbers.integers, x=x, y=y, out=out)
+    expected = [
+        a + b,
+        a - b,
+        a * b,
+        quotient(a, b),
+        remainder(a, b),
+        a + 7,
+        7 - a,
+        a * 1000003,
+        quotient(a, 3),
+        quotient(100, b),
+        remainder(100, b),
+        min(a, b),
+        max(a, 5),
+        (a < b) + 2 * (a == b) + 4 * (a >= 3),
+        42,
+        a,
+    ]
+    assert out[:16].tolist() == [wrapped(value) for value in expected]
+    assert out[16] == int(torch.tensor(float(a)) + torch.tensor(b * 2.0))
+    assert out[17] == a + b

@@ -1,5 +1,6 @@
 """The trace, its clocks, and what an observer sees."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.simulated import emitted_ag_gemm
 from tests.simulated.programs import Problem, pull, push
 from tilelink.runtime.simulated import Costs, Observer, Record, Recorder, simulate
 from tilelink.runtime.simulated.agents import Agent
+from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.observing import Block, Proxy, Span
 
 SLOW_LINKS = Costs(remote_bytes=500.0, copy_bytes=500.0)
@@ -95,16 +97,22 @@ class Counting(Observer):
         self.spans: list[tuple[str, Proxy, Span]] = []
         self.atomics: list[tuple[bool, bool, str, bool]] = []
         self.fences: list[str] = []
-        self.barriers = self.started_agents = self.joins = 0
+        self.barriers = 0
+        self.order: set[tuple[str, str]] = set()
+        self.places: set[tuple[str, int]] = set()
 
-    def started(self, agent: Agent, by: Agent) -> None:
-        self.started_agents += 1
+    def attached(self, machine: Machine) -> None:
+        self.machine = machine
 
-    def joined(self, agent: Agent, others: object) -> None:
-        self.joins += 1
+    def mark(self, agent: Agent) -> object:
+        return agent.name
+
+    def after(self, agent: Agent, marks: Iterable[object]) -> None:
+        self.order |= {(str(mark), agent.name) for mark in marks}
 
     def load(self, agent: Agent, span: Span, proxy: Proxy) -> None:
         self.spans.append(("load", proxy, span))
+        self.places.add(self.machine.place(agent))
 
     def store(self, agent: Agent, span: Span, proxy: Proxy) -> None:
         self.spans.append(("store", proxy, span))
@@ -132,5 +140,16 @@ def test_an_observer_sees_accesses_and_orders() -> None:
     assert (True, True, "device", True) in observer.atomics
     assert set(observer.fences) == {"proxy_fence"}
     assert observer.barriers == 2 * 2 + 2 * 2
-    assert observer.started_agents == 2 * (1 + 6)
-    assert observer.joins > 0
+    worker = "worker 5 of ag_gemm"
+    assert {("host", "main stream"), ("main stream", worker), (worker, "main stream"), ("main stream", "host")} <= (
+        observer.order
+    )
+    assert {function for function, _ in observer.places} == {"ag_gemm", "gather", "matmul"}
+
+
+def test_an_observer_takes_a_copied_word_for_a_signal() -> None:
+    observer = Counting()
+    simulate(push(Problem.random(64, 32, 32, torch.float32)), 2, observer=observer)
+    assert ("side stream 0", "main stream") not in observer.order
+    assert ("main stream", "side stream 0") in observer.order
+    assert observer.atomics.count((False, True, "system", True)) >= 4

@@ -9,13 +9,25 @@ from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import GridAxis, part
-from tilelink.ir.program import At, Expr, Gather, IndexEntry, OfTile, Whole, walk
+from tilelink.ir.plan import GridAxis, StepPlan, here, part
+from tilelink.ir.program import At, Expr, Gather, IndexEntry, Let, OfTile, Tiles, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 
-ITEM_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "f8e4m3": 1, "f8e5m2": 1}
+ITEM_BYTES = {
+    "bf16": 2,
+    "f16": 2,
+    "f32": 4,
+    "f64": 8,
+    "i8": 1,
+    "u8": 1,
+    "i16": 2,
+    "i32": 4,
+    "i64": 8,
+    "f8e4m3": 1,
+    "f8e5m2": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +48,11 @@ def expression(scope: Scope, expr: Expr) -> str:
 def names_in(scope: Scope, text: str) -> str:
     if "RANKS" in text:
         scope.formulas.symbols.add("RANKS")
-    if not scope.replaced:
+    known = {**scope.renamed, **scope.replaced}
+    if not known:
         return text
-    pattern = r"(?<![\w.])(" + "|".join(re.escape(n) for n in sorted(scope.replaced, key=len, reverse=True)) + r")\b(?!\s*=[^=])"
-    return re.sub(pattern, lambda m: scope.replaced[m.group(1)], text)
+    pattern = r"(?<![\w.])(" + "|".join(map(re.escape, sorted(known, key=len, reverse=True))) + r")\b(?!\s*=[^=])"
+    return re.sub(pattern, lambda m: known[m.group(1)], text)
 
 
 def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
@@ -107,27 +120,23 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> t
         tile = scope.tiles[e.var]
         return lanes(tile), inside(tile)
     assert v.axis is not None
-    size = _visible(scope, tensor, v)
+    size = visible(scope, tensor, v)
     if isinstance(e, Whole):
         tile = whole(scope, v.dim, size)
         return lanes(tile), inside(tile)
     text = expression(scope, e.expr)
-    if isinstance(e, Gather):
-        return f"({text})" if not text.isidentifier() else text, f"({text} >= 0) & ({text} < {scope.text(size)})"
-    if _in_range(scope, e):
-        return text, None
-    at = text if text.isidentifier() else f"({text})"
+    if text.isdigit() or (isinstance(e, At) and _in_range(scope, e)):
+        return text, f"{text} < {scope.text(size)}" if text.isdigit() else None
+    at = text if text.isidentifier() else scope.named(f"{tensor.name}_index", text)
     return at, f"({at} >= 0) & ({at} < {scope.text(size)})"
 
 
 def _in_range(scope: Scope, e: At) -> bool:
     """Whether the position is in range by construction: a rank, or the variable of a walked axis."""
-    return e.ring is not None or e.expr.text in scope.tiles or e.expr.text in scope.replaced
+    return e.ring is not None or e.expr.text in scope.tiles or e.expr.text in scope.inside
 
 
-def _visible(scope: Scope, tensor: TensorDecl, v: ViewAxis) -> Formula:
-    from tilelink.ir.plan import here
-
+def visible(scope: Scope, tensor: TensorDecl, v: ViewAxis) -> Formula:
     assert v.axis is not None
     size = tensor.axes[v.axis].size
     return here(size) if v.local else size
@@ -176,9 +185,11 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
     """
     plan, step = scope.plan, scope.step
     view = step.step.binding(param).view
-    if plan.topology.device.capability // 10 != 9 and plan.topology.device.capability < 100 or not _has_dot(scope):
+    if (plan.topology.device.capability // 10 != 9 and plan.topology.device.capability < 100) or not _has_dot(scope):
         return None
-    stored = [(v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice]
+    stored = [
+        (v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice
+    ]
     if len(stored) != 2 or not all(isinstance(e, OfTile) for _, e in stored) or len(index) != 2:
         return None
     tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
@@ -199,19 +210,11 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
         split = tensor.axes[v.axis].split == "R" and not v.local
         first = scope.text(Sym("rank") * part(tensor.axes[v.axis].size), 2) if split else ""
         coordinates.append(f"{tile.begin} - {first}" if split else tile.begin)
-    label = f"{tensor.name}_desc" + (f"_{block[0]}x{block[1]}" if _two_blocks(scope, tensor.name, block) else "")
-    name = scope.arg(Arg(label, "descriptor", tensor.name, block=block, axes=order))
+    name = scope.arg(Arg(f"{tensor.name}_{block[0]}x{block[1]}", "descriptor", tensor.name, block=block, axes=order))
     return Tma(name, "[" + ", ".join(coordinates) + "]", transposed)
 
 
-def _two_blocks(scope: Scope, tensor: str, block: tuple[int, ...]) -> bool:
-    known = scope.args.get(f"{tensor}_desc")
-    return known is not None and known.block != block
-
-
 def _has_dot(scope: Scope) -> bool:
-    from tilelink.ir.program import Let
-
     return any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(scope.step.step.program.body))
 
 
@@ -236,13 +239,19 @@ def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:
     item = ITEM_BYTES[tensor.dtype]
     for rank in (0, scope.plan.topology.ranks - 1):
         extents = [int(F.evaluate(e, scope.plan.env(rank))) for e in buffer.extents]
-        if min(extents) < 1 or extents[order[1]] * item % 16 and buffer.space != "argument":
+        if min(extents) < 1 or (extents[order[1]] * item % 16 and buffer.space != "argument"):
             return False
     return scope.plan.layout(tensor.name).aligned if buffer.space == "argument" else True
 
 
 def index_of(scope: Scope, op: LoadOp | StoreOp) -> tuple[IndexEntry, ...]:
     return entries(scope.step.step, op.param, op.index)
+
+
+def _loop_of(step: StepPlan, var: str) -> GridAxis:
+    """The partition that a loop walks; loops over one dimension share it."""
+    op = next(op for op in walk(step.step.program.body) if isinstance(op, Tiles) and op.var == var)
+    return step.loop(step.step.binding(op.param).view[op.axis].dim)
 
 
 def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, loads: list[LoadOp]) -> bool:
@@ -255,7 +264,7 @@ def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, loads: list[LoadO
         index = index_of(scope, op)
         unnamed = [e.var for e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
         for var in unnamed:
-            grid = next(g for g in step.loops if g.var == var)
+            grid = _loop_of(step, var)
             scope.tiles[var] = TileNames("", "", "", "", grid, grid.tile or padded(scope, grid.step))
         known = dict(scope.args)
         found = tma(scope, tensor, param, index)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 from tilelink.codegen import access, signalling
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.plan import RANK, GridAxis, part
+from tilelink.ir.plan import RANK, ChannelAxis, GridAxis, part
 from tilelink.ir.program import (
     At,
     Bounds,
@@ -33,6 +37,7 @@ from tilelink.ir.wiring import TensorDecl, entries
 
 def emit_body(scope: Scope, body: tuple[Op, ...]) -> None:
     for op in body:
+        scope.loc = op.loc
         _EMIT[type(op)](scope, op)
 
 
@@ -67,31 +72,33 @@ def _tiles(scope: Scope, op: Tiles) -> None:
     grid = scope.step.loop(view.dim)
     low, high = _range(scope, op, grid)
     if view.unit:
-        scope.lines.add(f"for {op.var} in range({low}, {high}):", op.loc)
-        scope.tiles[op.var] = TileNames(op.var, f"{op.var} + 1", "", "", grid, 1)
+        var = scope.local(op.var)
+        scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
+        scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
         _nested(scope, op.body)
         return
+    if op.start is not None or op.stop is not None or op.part is not None:
+        grid = replace(grid, kind="free")
     names = tile_names(scope, op.var, grid)
     outer, depth = scope.lines, scope.lines.depth
-    scope.lines = Lines()
-    emit_body(scope, tuple(o for o in op.body if not _in_runs(scope, op, o)))
-    inner, scope.lines = scope.lines, outer
     waits = [o for o in op.body if isinstance(o, Wait) and _in_runs(scope, op, o)]
-    if waits:
-        low, high = _runs(scope, op, waits[0], waits, names, grid, low, high)
-    outer.add(f"for {names.begin} in range({low}, {high}, {scope.text(grid.step)}):", op.loc)
+    scope.lines = Lines()
+    emit_body(scope, tuple(o for o in op.body if o not in waits))
+    inner, scope.lines = scope.lines, outer
+    first, last = _runs(scope, op, waits, grid, low, high) if waits else (low, high)
+    outer.add(f"for {names.begin} in range({first}, {last}, {scope.text(grid.step)}):", op.loc)
     outer.depth += 1
     if "end" in names.used or "inside" in names.used:
         outer.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, 1)}, {high})")
     lane_lines(outer, names)
-    if op.var in _read_names(op.body):
-        outer.add(f"{op.var} = {names.begin} // {scope.text(grid.step, 3)}")
+    if op.var in read_names(op.body):
+        outer.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, 3)}")
     outer.extend(inner)
     outer.depth = depth
 
 
 def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
-    """First and last position of the loop."""
+    """First and last position of the loop, each a name or a number."""
     low, high = "0", scope.text(grid.size)
     if grid.kind == "mine":
         low = scope.text(RANK * grid.part)
@@ -101,57 +108,76 @@ def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
     if op.stop is not None and op.stop.text != "None":
         high = f"tl.minimum({high}, {expression(scope, op.stop)})"
     if op.part is not None:
-        count, piece = scope.names.fresh("piece"), expression(scope, op.part[0])
-        scope.lines.add(f"{count} = tl.cdiv({high}, {expression(scope, op.part[1])})")
-        low, high = f"{piece} * {count}", f"tl.minimum({piece} * {count} + {count}, {high})"
-    if not high.isidentifier() and not high.isdigit():
-        name = scope.names.fresh(f"{op.var}_stop")
-        scope.lines.add(f"{name} = {high}")
-        high = name
-    return low, high
+        piece = scope.named(f"{op.var}_piece", f"tl.cdiv({high}, {expression(scope, op.part[1])})")
+        low = scope.named(f"{op.var}_start", f"({expression(scope, op.part[0])}) * {piece}")
+        high = f"tl.minimum({low} + {piece}, {high})"
+    return _atomic(scope, f"{op.var}_start", low), _atomic(scope, f"{op.var}_stop", high)
 
 
-def _in_runs(scope: Scope, loop: Tiles, op: Op) -> bool:
-    """A wait at the top of the loop whose word depends on the loop's tile: it goes to an outer loop over words."""
-    if not isinstance(op, Wait):
-        return False
-    signal = scope.plan.signal(scope.step.path, op)
-    if signal.action != "await" or signal.channel is None:
-        return False
-    index = entries(scope.step.step, op.param, op.index)
-    return any(isinstance(e, OfTile) and e.var == loop.var for e in index)
+def _atomic(scope: Scope, wish: str, text: str) -> str:
+    return text if text.isidentifier() or text.isdigit() else scope.named(wish, text)
 
 
-def _runs(
-    scope: Scope, op: Tiles, first: Wait, waits: list[Wait], names: TileNames, grid: GridAxis, low: str, high: str
-) -> tuple[str, str]:
-    """Open the outer loop over words: wait for one, then walk the tiles that it completes.
+def _in_runs(scope: Scope, loop: Tiles, op: Wait) -> bool:
+    """Whether the wait's word depends on the loop's tile: it goes to an outer loop over words."""
+    return scope.plan.signal(scope.step.path, op).action == "await" and _axis_of_loop(scope, loop, op) is not None
 
-    A tile belongs to the run of the last word it touches; words are awaited in order, so all of them are complete.
+
+def _axis_of_loop(scope: Scope, loop: Tiles, op: Wait) -> tuple[ChannelAxis, bool] | None:
+    """The channel's axis that the loop walks, and whether the loop counts from the part's own begin."""
+    name = scope.plan.signal(scope.step.path, op).channel
+    view = scope.step.step.binding(op.param).view
+    for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True):
+        if isinstance(e, OfTile) and e.var == loop.var and name is not None:
+            return next(((a, v.local) for a in scope.plan.channel(name).axes if a.axis == v.axis), None)
+    return None
+
+
+def _runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
+    """Open an outer loop over the words of the first wait: await one, then walk the tiles that it completes.
+
+    A tile belongs to the run of the last word that it touches. Words are awaited in order, so all of them are complete.
+    Gives the positions from which and up to which the run's tiles begin.
     """
-    signal = scope.plan.signal(scope.step.path, first)
-    assert signal.channel is not None
-    channel = scope.plan.channel(signal.channel)
-    view = scope.step.step.binding(first.param).view
-    index = entries(scope.step.step, first.param, first.index)
-    at = next(v.axis for v, e in zip(view, index, strict=True) if isinstance(e, OfTile) and e.var == op.var)
-    axis = next(a for a in channel.axes if a.axis == at)
-    run, top = scope.names.fresh("run"), scope.names.fresh("run_end")
-    lo, hi = axis.interval(Sym(run))
-    step = scope.text(grid.step, 3)
-    outer = scope.lines
-    outer.add(f"for {run} in range({scope.text(axis.index(0)) if low == '0' else scope.text(axis.index(Sym(low)))}, "
-              f"{scope.text(axis.index(Sym(high) - 1) + 1)}):", first.loc)
-    outer.depth += 1
-    outer.add(f"{top} = {scope.text(hi)}")
-    outer.add(f"{names.begin}_0 = {scope.text(lo)} // {step} * {step}")
-    saved = scope.tiles[op.var]
-    scope.tiles[op.var] = TileNames(scope.text(lo), top, saved.at, saved.inside, GridAxis("", "unit", F.of(1), 1), 1)
+    lines, fresh = scope.lines, scope.names.fresh
+    found = _axis_of_loop(scope, op, waits[0])
+    assert found is not None
+    axis, local = found
+    run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
+    shift: F.Like = RANK * axis.part if local else 0
+    lo, hi = (edge - shift for edge in axis.interval(Sym(run)))
+    start = "0" if low == "0" else scope.text(axis.index(Sym(low)))
+    lines.add(f"for {run} in range({start}, {scope.text(axis.index(_symbol(high) - 1) + 1)}):", waits[0].loc)
+    lines.depth += 1
+    lines.add(f"{begin} = {scope.text(lo if low == '0' else F.maximum(lo, _symbol(low)))}")
+    lines.add(f"{end} = {scope.text(F.minimum(hi, _symbol(high)))}")
+    _await_run(scope, op, waits, axis, TileNames(begin, end, "", "", replace(grid, kind="free"), 1), run)
+    first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
+    lines.add(f"{first} = {scope.text(_begin_of(Sym(begin), _symbol(low), grid))}")
+    lines.add(f"{last} = tl.where({end} < {high}, {scope.text(_begin_of(Sym(end), _symbol(low), grid))}, {high})")
+    return first, last
+
+
+def _await_run(scope: Scope, op: Tiles, waits: list[Wait], axis: ChannelAxis, span: TileNames, run: str) -> None:
+    """Every wait of the loop, for the positions of one word of the first."""
+    kept, scope.tiles[op.var] = scope.tiles[op.var], span
+    first = scope.plan.signal(scope.step.path, waits[0]).channel
     for wait in waits:
-        signalling.await_signal(scope, outer, wait, scope.plan.signal(scope.step.path, wait), None)
-    scope.tiles[op.var] = saved
-    outer.add(f"{names.end}_0 = tl.where({top} < {high}, {top} // {step} * {step}, {high})")
-    return f"{names.begin}_0", f"{names.end}_0"
+        signal = scope.plan.signal(scope.step.path, wait)
+        known = {axis.axis: Sym(run)} if signal.channel == first else {}
+        signalling.await_signal(scope, scope.lines, wait, signal, None, known)
+        if _read_by_tma(scope, wait):
+            scope.lines.add("shmem.async_load_fence()")
+    scope.tiles[op.var] = kept
+
+
+def _begin_of(position: Formula, low: Formula, grid: GridAxis) -> Formula:
+    """Where the tile of a loop from `low` on that holds `position` begins."""
+    return low + (position - low) // grid.step * grid.step
+
+
+def _symbol(text: str) -> Formula:
+    return F.of(int(text)) if text.isdigit() else Sym(text)
 
 
 def _nested(scope: Scope, body: tuple[Op, ...]) -> None:
@@ -165,7 +191,7 @@ def _nested(scope: Scope, body: tuple[Op, ...]) -> None:
 
 def _loop(scope: Scope, op: Loop) -> None:
     head = expression(scope, op.header)
-    scope.lines.add(f"for {op.target} in {head}:" if op.target else f"while {head}:", op.loc)
+    scope.lines.add(f"for {scope.local(op.target)} in {head}:" if op.target else f"while {head}:", op.loc)
     _nested(scope, op.body)
 
 
@@ -177,7 +203,7 @@ def _if(scope: Scope, op: If) -> None:
         _nested(scope, op.orelse)
 
 
-def _read_names(body: tuple[Op, ...]) -> set[str]:
+def read_names(body: tuple[Op, ...]) -> set[str]:
     out: set[str] = set()
     for op in walk(body):
         for name in ("value", "test", "header", "mask", "other", "stop", "start", "condition"):
@@ -194,6 +220,8 @@ def _read_names(body: tuple[Op, ...]) -> set[str]:
 def _bounds(scope: Scope, op: Bounds) -> None:
     """Nothing is emitted: the result's name stands for what is known already."""
     scope.replaced[op.name] = _bound(scope, op)
+    if op.what in ("begin", "segment"):
+        scope.inside.add(op.name)
 
 
 def _bound(scope: Scope, op: Bounds) -> str:
@@ -207,14 +235,14 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "size":
         assert op.axis is not None
         v = view[op.axis]
-        return _atom(scope.text(Sym("RANKS") if v.axis is None else access._visible(scope, tensor, v)))
+        return _atom(scope.text(Sym("RANKS") if v.axis is None else access.visible(scope, tensor, v)))
     if op.what == "range" and op.var is None:
         v = view[op.axis or 0]
         assert v.axis is not None
-        return access.lanes(access.whole(scope, v.dim, access._visible(scope, tensor, v)))
+        return access.lanes(access.whole(scope, v.dim, access.visible(scope, tensor, v)))
     assert op.var is not None
     if op.what == "segment":
-        return f"{op.var}_segment"
+        return scope.segments[op.var]
     tile = scope.tiles[op.var]
     if op.what == "range":
         return access.lanes(tile)
@@ -232,25 +260,28 @@ def _atom(text: str) -> str:
 
 
 def _holder(scope: Scope, op: Holder) -> None:
-    tensor = _tensor(scope, op.param)
+    tensor, name = _tensor(scope, op.param), scope.local(op.name)
     view = scope.step.step.binding(op.param).view
     for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True):
         if v.axis is None or tensor.axes[v.axis].split != "R":
             continue
         if isinstance(e, OfTile):
-            scope.lines.add(f"{op.name} = {scope.text(Sym(scope.tiles[e.var].begin) // part(tensor.axes[v.axis].size))}", op.loc)
+            scope.lines.add(
+                f"{name} = {scope.text(Sym(scope.tiles[e.var].begin) // part(tensor.axes[v.axis].size))}", op.loc
+            )
             return
         if isinstance(e, At):
             at = signalling.position(scope, e)
             size = tensor.axes[v.axis]
-            scope.lines.add(f"{op.name} = {scope.text(at if size.own_slice else at // part(size.size))}", op.loc)
+            scope.lines.add(f"{name} = {scope.text(at if size.own_slice else at // part(size.size))}", op.loc)
             return
     scope.uses_rank = True
-    scope.lines.add(f"{op.name} = rank", op.loc)
+    scope.lines.add(f"{name} = rank", op.loc)
 
 
 def _let(scope: Scope, op: Let) -> None:
-    scope.lines.add(f"{', '.join(op.target)} = {expression(scope, op.value)}", op.loc)
+    targets = ", ".join(scope.local(name) for name in op.target)
+    scope.lines.add(f"{targets} = {expression(scope, op.value)}", op.loc)
 
 
 def _check(scope: Scope, op: Check) -> None:
@@ -261,19 +292,20 @@ def _load(scope: Scope, op: Load) -> None:
     tensor = _tensor(scope, op.param)
     held = scope.forwarded.get(tensor.name)
     index = access.index_of(scope, op)
+    name = scope.local(op.name)
     if held is None:
-        _load_memory(scope, op, tensor, op.name)
+        _load_memory(scope, op, tensor, name)
         return
     slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.dim == "R" or v.unit]
     if scope.plan.buffer_or_none(tensor.name) is None or not slices:
-        scope.lines.add(f"{op.name} = {held}", op.loc)
+        scope.lines.add(f"{name} = {held}", op.loc)
         return
     at = next(e for e in slices if isinstance(e, At))
     scope.lines.add(f"if {expression(scope, at.expr)} == rank:", op.loc)
-    scope.lines.add(f"    {op.name} = {held}")
+    scope.lines.add(f"    {name} = {held}")
     scope.lines.add("else:")
     scope.lines.depth += 1
-    _load_memory(scope, op, tensor, op.name)
+    _load_memory(scope, op, tensor, name)
     scope.lines.depth -= 1
 
 
@@ -320,7 +352,9 @@ def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     index = access.index_of(scope, op)
     found = access.tma(scope, tensor, op.param, index) if op.mask is None else None
     if found is not None and not found.transposed:
-        scope.lines.add(f"{found.name}.store({found.coordinates}, tl.cast({value}, {TRITON_DTYPES[tensor.dtype]}))", op.loc)
+        scope.lines.add(
+            f"{found.name}.store({found.coordinates}, tl.cast({value}, {TRITON_DTYPES[tensor.dtype]}))", op.loc
+        )
         scope.stored_async = True
         return
     _store_at(scope, op, tensor, value, scope.tensor(tensor.name), RANK)
@@ -355,10 +389,11 @@ def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> N
     there = scope.names.fresh(f"{tensor.name}_there")
     ctx = scope.context(tensor.name)
     if owner is None:
-        scope.lines.add("for pe in range(RANKS):", op.loc)
+        pe = scope.names.fresh("pe")
+        scope.lines.add(f"for {pe} in range(RANKS):", op.loc)
         scope.formulas.symbols.add("RANKS")
         scope.lines.depth += 1
-        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, (rank + pe) % RANKS, {ctx})")
+        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, (rank + {pe}) % RANKS, {ctx})")
         scope.uses_rank = True
         _store_at(scope, op, tensor, value, there, RANK)
         scope.lines.depth -= 1
@@ -370,11 +405,7 @@ def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> N
 
 def _named(scope: Scope, owner: Formula) -> str:
     text = scope.text(owner)
-    if text.isidentifier():
-        return text
-    name = scope.names.fresh("owner")
-    scope.lines.add(f"{name} = {text}")
-    return name
+    return text if text.isidentifier() else scope.named("owner", text)
 
 
 # ---------------------------------------------------------------------------------------------------------------- signals
@@ -385,8 +416,14 @@ def _wait(scope: Scope, op: Wait) -> None:
     tensor = _tensor(scope, op.param)
     if tensor.name in scope.forwarded:
         view = scope.step.step.binding(op.param).view
-        at = next((e for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True)
-                   if isinstance(e, At) and v.unit), None)
+        at = next(
+            (
+                e
+                for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True)
+                if isinstance(e, At) and v.unit
+            ),
+            None,
+        )
         assert at is not None
         scope.lines.add(f"if {expression(scope, at.expr)} != rank:")
         scope.uses_rank = True
@@ -423,7 +460,9 @@ def _waiter(scope: Scope, op: Notify) -> Formula:
     assert channel is not None
     axis = next(a for a in channel.axes if a.kind == "part")
     view = scope.step.step.binding(op.param).view
-    entry = next(e for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True) if v.axis == axis.axis)
+    entry = next(
+        e for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True) if v.axis == axis.axis
+    )
     assert isinstance(entry, OfTile)
     return Sym(scope.tiles[entry.var].begin) // axis.part
 
@@ -432,7 +471,7 @@ def _move(scope: Scope, op: Move) -> None:
     raise AssertionError(f"a movement is emitted as a whole: {scope.step.path}, {op.loc}")
 
 
-_EMIT = {
+_EMIT: dict[type, Callable[[Scope, Any], None]] = {
     Tile: _nothing,
     Tiles: _tiles,
     Loop: _loop,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from tilelink.codegen.enter import emit_await, emit_enter, emit_leave, emit_ready
+from tilelink.codegen.naming import naming_of
 from tilelink.codegen.step import Function, emit_step
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
@@ -45,7 +46,12 @@ def emit(plan: Plan) -> KernelSource:
 
 
 def _head(plan: Plan) -> list[str]:
-    out = [f'"""{plan.wiring.name}: {plan.wiring.signature}', "", "Emitted by tilelink; how each tile program runs:", ""]
+    out = [
+        f'"""{plan.wiring.name}: {plan.wiring.signature}',
+        "",
+        "Emitted by tilelink; how each tile program runs:",
+        "",
+    ]
     width = max(len(s.path) for s in plan.steps)
     out += [f"    {s.path.ljust(width)}  {describe(s)}" for s in plan.steps]
     out += ['"""', "", "import triton", "import triton.language as tl", ""]
@@ -124,7 +130,8 @@ def _write_kernel(rows: list[tuple[str, Loc | None]], plan: Plan, kernel: Kernel
     for path, _ in kernel.roles:
         for f in emit_step(plan, plan.step(path)):
             functions[f.name] = f
-    roots = [path.replace(".", "_") for path, _ in kernel.roles]
+    naming = naming_of(plan)
+    roots = [naming.functions[path] for path, _ in kernel.roles]
     args = _union([f for name, f in functions.items() if name in roots])
     for name, f in functions.items():
         if name not in roots and name not in written:
@@ -138,7 +145,7 @@ def _write_kernel(rows: list[tuple[str, Loc | None]], plan: Plan, kernel: Kernel
         for name in roots:
             f = functions[name]
             _write(rows, f, _signature(name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
-        _write_roles(rows, kernel, functions, args)
+        _write_roles(rows, kernel, [(functions[n], w) for n, (_, w) in zip(roots, kernel.roles, strict=True)], args)
     return _declare(plan, kernel, args)
 
 
@@ -151,17 +158,19 @@ def _union(functions: list[Function]) -> tuple[Arg, ...]:
 
 
 def _write_roles(
-    rows: list[tuple[str, Loc | None]], kernel: KernelPlan, functions: dict[str, Function], args: tuple[Arg, ...]
+    rows: list[tuple[str, Loc | None]],
+    kernel: KernelPlan,
+    roles: list[tuple[Function, int | None]],
+    args: tuple[Arg, ...],
 ) -> None:
     """The kernel of several roles: the first workers move, the others compute (co-residency: movers come first)."""
     rows += [("", None), ("", None), (_decorator(args), None)]
     rows += [(line, None) for line in _signature(kernel.name, [_parameter(a) for a in args])]
     rows.append(("    worker = tl.program_id(0)", None))
     base = 0
-    for k, (path, workers) in enumerate(kernel.roles):
-        f = functions[path.replace(".", "_")]
+    for k, (f, workers) in enumerate(roles):
         assert workers is not None
-        last = k == len(kernel.roles) - 1
+        last = k == len(roles) - 1
         if not last:
             rows.append((f"    {'if' if k == 0 else 'elif'} worker < {base + workers}:", None))
         else:

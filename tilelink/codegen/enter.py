@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tilelink.codegen import signalling
 from tilelink.codegen.scope import Scope, open_scope
-from tilelink.codegen.step import Function, _arguments
+from tilelink.codegen.step import Function, arguments
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -41,7 +41,7 @@ def emit_enter(plan: Plan) -> Function:
     lines.add(f"        shmem.signal_wait_until({entered} + pe, shmem.CMP_GE, used + 1)")
     lines.add(f"tl.store({last}, epoch)")
     rows = tuple([(0, f"{n} = {text}", None) for n, text in scope.formulas.definitions()] + lines.rows)
-    return Function("enter", (), _arguments(scope, rows), rows)
+    return Function("enter", (), arguments(scope, rows), rows)
 
 
 def _totals(scope: Scope, lines: Lines, channel: Channel) -> None:
@@ -79,7 +79,7 @@ def emit_ready(plan: Plan) -> Function:
     lines.add("for pe in range(RANKS):")
     lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, pe, ctx)")
     rows = tuple(lines.rows)
-    return Function("ready", (), _arguments(scope, rows), rows)
+    return Function("ready", (), arguments(scope, rows), rows)
 
 
 def emit_leave(plan: Plan) -> Function:
@@ -93,7 +93,7 @@ def emit_leave(plan: Plan) -> Function:
     lines.add("for pe in range(RANKS):")
     lines.add(f"    shmem.signal_wait_until({flags} + pe, shmem.CMP_GE, tl.load({epoch}))")
     rows = tuple(lines.rows)
-    return Function("leave", (), _arguments(scope, rows), rows)
+    return Function("leave", (), arguments(scope, rows), rows)
 
 
 def emit_await(plan: Plan) -> Function:
@@ -102,4 +102,4 @@ def emit_await(plan: Plan) -> Function:
     scope.arg(Arg("value_at", "word"))
     scope.lines.add("shmem.signal_wait_until(word_at, shmem.CMP_GE, tl.load(value_at))")
     rows = tuple(scope.lines.rows)
-    return Function("await_word", (), _arguments(scope, rows), rows)
+    return Function("await_word", (), arguments(scope, rows), rows)

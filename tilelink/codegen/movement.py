@@ -132,11 +132,7 @@ def tile_alias(scope: Scope, k: int, g: GridAxis) -> None:
 
 def _name(scope: Scope, base: str, formula: Formula) -> str:
     text = scope.text(formula)
-    if text.isidentifier():
-        return text
-    name = scope.names.fresh(base)
-    scope.lines.add(f"{name} = {text}")
-    return name
+    return text if text.isidentifier() else scope.named(base, text)
 
 
 def _buffer(scope: Scope, tensor: str) -> Buffer:
@@ -179,12 +175,12 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
     here, row = run_of(scope, source, RANK)
     signal = scope.plan.signal(scope.step.path, notify)
     if owner is None:
-        lines.add("for turn in range(RANKS):")
+        turn, pe = scope.names.fresh("turn"), scope.names.fresh("pe")
+        lines.add(f"for {turn} in range(RANKS):")
         lines.depth += 1
-        lines.add("pe = (rank + turn) % RANKS")
+        lines.add(f"{pe} = (rank + {turn}) % RANKS")
         scope.uses_rank = True
         scope.formulas.symbols |= {"RANKS"}
-        pe = "pe"
     else:
         pe = _name(scope, "owner", owner)
         if scope.step.skip_own:

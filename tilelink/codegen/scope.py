@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tilelink.codegen.text import RESERVED, Formulas, Lines, Names
+from tilelink.codegen.naming import TABLE, Naming, bound, naming_of
+from tilelink.codegen.text import Formulas, Lines, Names
+from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.plan import GridAxis, Plan, StepPlan, here, part
-from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, Tile, Tiles, walk
 
 TRITON_DTYPES = {
     "bf16": "tl.bfloat16",
@@ -41,10 +42,18 @@ class TileNames:
 
 @dataclass(slots=True)
 class Scope:
-    """What is known while one function is being emitted."""
+    """What is known while one function is being emitted.
+
+    `renamed`: names of the program that something else has here; `replaced`: names that stand for a bound, with its text;
+    `inside`: those of them that are in range wherever they index; `segments`: of the tiles of a run-time split.
+    """
 
     plan: Plan
     step: StepPlan
+    naming: Naming
+    renamed: dict[str, str] = field(default_factory=dict[str, str])
+    segments: dict[str, str] = field(default_factory=dict[str, str])
+    inside: set[str] = field(default_factory=set[str])
     args: dict[str, Arg] = field(default_factory=dict[str, Arg])
     tiles: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
     wholes: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
@@ -56,14 +65,27 @@ class Scope:
     uses_rank: bool = False
     async_tensors: set[str] = field(default_factory=set[str])
     stored_async: bool = False
+    loc: Loc | None = None
+    """Of the op that is being emitted."""
 
     def arg(self, arg: Arg) -> str:
         """Declare a parameter (once) and give its name."""
-        self.args.setdefault(arg.name, arg)
-        return arg.name
+        name = arg.name if arg.kind == "tensor" else self.naming.argument(arg.name)
+        self.args.setdefault(name, replace(arg, name=name))
+        return name
+
+    def local(self, name: str) -> str:
+        """What a name of the program is called here."""
+        return self.renamed.get(name, name)
+
+    def named(self, wish: str, text: str) -> str:
+        """Give a value a name of its own, here."""
+        name = self.names.fresh(wish)
+        self.lines.add(f"{name} = {text}", self.loc)
+        return name
 
     def tensor(self, name: str) -> str:
-        return self.arg(Arg(name, "tensor", name))
+        return self.arg(Arg(self.naming.tensors[name], "tensor", name))
 
     def context(self, tensor: str) -> str:
         return self.arg(Arg(context_name(self.plan, tensor), "context", tensor))
@@ -80,9 +102,7 @@ class Scope:
         if buffer.space == "argument":
             if self.plan.layout(tensor).unit_axis == axis:
                 return F.of(1)
-            name = f"{tensor}_stride_{axis}"
-            self.arg(Arg(name, "stride", tensor, axis=axis))
-            return Sym(name)
+            return Sym(self.arg(Arg(f"{tensor}_stride_{axis}", "stride", tensor, axis=axis)))
         out: Formula = F.of(1)
         for extent in extents[axis + 1 :]:
             out = out * extent
@@ -95,48 +115,54 @@ def context_name(plan: Plan, tensor: str) -> str:
     return f"{tensor}_ctx" if own else "ctx"
 
 
-def open_scope(plan: Plan, step: StepPlan) -> Scope:
-    """A scope in which the user's names, the tensors' and the sizes' are taken."""
-    taken = set(RESERVED) | {t.name for t in plan.wiring.tensors} | set(plan.wiring.sizes)
-    for op in walk(step.step.program.body):
-        if isinstance(op, (Bounds, Holder, Load)):
-            taken.add(op.name)
-        elif isinstance(op, Let):
-            taken |= set(op.target)
-        elif isinstance(op, Tiles):
-            taken.add(op.var)
-        elif isinstance(op, Loop) and op.target:
-            taken.add(op.target)
-        elif isinstance(op, Tile):
-            taken |= {n for n in op.names if n}
-    scope = Scope(plan, step, names=Names(taken))
+def open_scope(plan: Plan, step: StepPlan, passed: frozenset[str] = frozenset()) -> Scope:
+    """A scope in which the program's names, the tensors' and the sizes' are taken; `passed`: what the caller hands over."""
+    naming = naming_of(plan)
+    evading = naming.evading(step, passed)
+    names = Names({*naming.fixed, *naming.parameters, *passed, *bound(step.step.program)})
+    scope = Scope(plan, step, naming, names=names)
+    scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m}
+    for name in sorted(evading):
+        scope.renamed[name] = names.fresh(f"this_{name}")
+    for name, value in step.step.constants:
+        if isinstance(value, float):
+            # A kernel's argument: two of its steps may have a scalar of that name.
+            scope.renamed[name] = scope.arg(Arg(f"{step.path.replace('.', '_')}_{name}", "scalar", f"{step.path}.{name}"))
+    for table in sorted({g.table for g in (*step.grid, *step.loops) if g.table is not None}):
+        names.taken |= {f"{naming.tensors[table]}_{x}" for x in TABLE}
+        if naming.tensors[table] != table:
+            scope.formulas.renamed[f"{table}_tiles"] = f"{naming.tensors[table]}_tiles"
     _name_sizes(scope)
     return scope
 
 
 def _name_sizes(scope: Scope) -> None:
     """Names for what formulas repeat: parts, local lengths, tiles per part."""
-    formulas = scope.formulas
+
+    def define(formula: Formula, name: str) -> None:
+        if isinstance(formula, Binary) and formula not in scope.formulas.names:
+            scope.formulas.define(formula, scope.names.fresh(name))
+
     for tensor in scope.plan.wiring.tensors:
         for axis in tensor.axes:
             if axis.name == "R" or isinstance(axis.size, F.Const):
                 continue
             label = _label(axis.size, axis.name)
-            formulas.define(part(axis.size), f"{label}_part")
+            define(part(axis.size), f"{label}_part")
             if axis.split == "R":
-                formulas.define(here(axis.size), f"{label}_here")
-                formulas.define(F.Sym("rank") * part(axis.size), f"{label}_first")
+                define(here(axis.size), f"{label}_here")
+                define(F.Sym("rank") * part(axis.size), f"{label}_first")
     for grid in (*scope.step.grid, *scope.step.loops):
         if isinstance(grid.size, F.Const) or grid.kind == "own":
             continue
         label = _label(grid.size, grid.dim)
         if grid.kind == "cut":
-            formulas.define(grid.per, f"{label}_per_part")
-        formulas.define(grid.count, f"{grid.dim}_tiles" if grid.dim.isidentifier() and grid.dim[0] != "_" else "tiles")
+            define(grid.per, f"{label}_per_part")
+        define(grid.count, f"{grid.dim}_tiles" if grid.dim.isidentifier() and grid.dim[0] != "_" else "tiles")
     for channel in scope.plan.channels:
         for axis in channel.axes:
             if axis.kind in ("cut", "part"):
-                formulas.define(axis.per, f"{channel.tensor}_per_part")
+                define(axis.per, f"{channel.tensor}_per_part")
 
 
 def _label(size: Formula, dim: str) -> str:

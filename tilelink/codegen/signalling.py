@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilelink.codegen.access import expression
@@ -44,11 +44,21 @@ def declare_words(scope: Scope, channel: Channel) -> tuple[str, str]:
     )
 
 
-def await_signal(scope: Scope, lines: Lines, op: Wait, signal: Signal, source: F.Like | None) -> None:
-    """Wait for every word that the index intersects."""
+def await_signal(
+    scope: Scope,
+    lines: Lines,
+    op: Wait,
+    signal: Signal,
+    source: F.Like | None,
+    known: Mapping[int | None, Formula] | None = None,
+) -> None:
+    """Wait for every word that the index intersects; `known`: the word's index along an axis of the tensor."""
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
-    spans = [_span(scope, lines, channel, a, op.param, op.index, source) for a in channel.axes]
+    given = {axis: Span(index, index) for axis, index in (known or {}).items()}
+    spans = [
+        given.get(a.axis) or _span(scope, lines, channel, a, op.param, op.index, source) for a in channel.axes
+    ]
     wait = "shmem.signal_wait_until" if channel.scope == "sys" else "shmem.local_wait_until"
     pointer, total = scope.arg(Arg(words(channel), "words", channel.name)), ""
     if channel.writers != "stream":
@@ -74,7 +84,7 @@ def _each_word(
         if span.single and not isinstance(first, str):
             indices.append(first)
             continue
-        name = "c" if len(spans) == 1 else f"c{k}"
+        name = scope.names.fresh("c" if len(spans) == 1 else f"c{k}")
         low = first if isinstance(first, str) else scope.text(first)
         high = f"{span.last} + 1" if isinstance(span.last, str) else scope.text(span.last + 1)
         lines.add(f"for {name} in range({low}, {high}):", loc)
@@ -82,8 +92,9 @@ def _each_word(
         indices.append(Sym(name))
     flat = scope.text(channel.flat(tuple(indices)), 1)
     if any(isinstance(i, F.Binary) for i in indices) and not flat.isidentifier():
-        lines.add(f"c = {flat}", loc)
-        flat = "c"
+        name = scope.names.fresh("c")
+        lines.add(f"{name} = {flat}", loc)
+        flat = name
     emit(flat)
     lines.depth = depth
 
@@ -114,8 +125,8 @@ def _span(
     if isinstance(entry, Gather):
         vector = expression(scope, entry.expr)
         low, high = scope.names.fresh("low"), scope.names.fresh("high")
-        lines.add(f"{high} = tl.max({vector}, 0)")
-        lines.add(f"{low} = tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)")
+        lines.add(f"{high} = tl.max({vector}, 0)", scope.loc)
+        lines.add(f"{low} = tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)", scope.loc)
         return Span(axis.index(Sym(low)), axis.index(F.maximum(Sym(high), 0)))
     return Span(F.of(0), axis.count - 1)
 
@@ -123,8 +134,8 @@ def _span(
 def position(scope: Scope, entry: At) -> Formula:
     """A scalar index as a formula: of the program's names, which are the emitted ones."""
     if entry.expr.formula is not None:
-        renamed = {n: Sym(scope.replaced[n]) for n in F.symbols(entry.expr.formula) if n in scope.replaced}
-        return F.substitute(entry.expr.formula, renamed)
+        known = {**scope.renamed, **scope.replaced}
+        return F.substitute(entry.expr.formula, {n: Sym(known[n]) for n in F.symbols(entry.expr.formula) if n in known})
     return Sym(expression(scope, entry.expr))
 
 
@@ -140,9 +151,11 @@ def _entry_on(scope: Scope, param: str, index: tuple[IndexEntry, ...] | None, ax
 
 
 def _inside_one(grid: GridAxis, axis: ChannelAxis) -> bool:
-    """Whether a tile of `grid` can only lie in one word of `axis`."""
+    """Whether a tile of `grid` can only lie in one word of `axis` (`free`: it may begin anywhere)."""
     if grid.kind in ("unit", "own"):
         return True
+    if grid.kind == "free":
+        return False
     if grid.kind in ("cut", "mine"):
         return axis.kind in ("cut", "part") and (grid.tile is None or _aligned(grid, axis))
     return grid.tile is not None and _aligned(grid, axis) and (axis.kind == "plain" or _local(grid, axis))
@@ -187,8 +200,9 @@ def _raiser(
     def remote(flat: str) -> None:
         ctx = scope.context(channel.tensor)
         if signal.to == "all":
-            lines.add("for pe in range(RANKS):", loc)
-            lines.add(f"    shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, (rank + pe) % RANKS, {ctx})")
+            pe = scope.names.fresh("pe")
+            lines.add(f"for {pe} in range(RANKS):", loc)
+            lines.add(f"    shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, (rank + {pe}) % RANKS, {ctx})")
             return
         lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
 

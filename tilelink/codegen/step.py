@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from tilelink.codegen import access, movement, signalling
-from tilelink.codegen.body import emit_body, lane_lines, tile_names
+from tilelink.codegen.body import emit_body, lane_lines, read_names, tile_names
 from tilelink.codegen.scope import Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
@@ -47,12 +48,8 @@ def emit_step(plan: Plan, step: StepPlan) -> list[Function]:
         _assign_order(scope, name, value)
     outer.extend(_late(scope, bounds))
     outer.extend(inner)
-    functions.append(_close(scope, _name(step), ("worker", "workers")))
+    functions.append(_close(scope, scope.naming.functions[step.path], ("worker", "workers")))
     return functions
-
-
-def _name(step: StepPlan) -> str:
-    return step.path.replace(".", "_")
 
 
 def _total(scope: Scope) -> str:
@@ -63,7 +60,7 @@ def _assign_order(scope: Scope, name: str, value: F.Formula) -> None:
     """`i0 = …`: the tile's index per axis; axes with one coordinate need none."""
     if name[0] == "i" and name[1:].isdigit():
         grid = scope.step.grid[int(name[1:])]
-        if grid.kind == "own" or grid.kind == "plain" and grid.tile is None:
+        if grid.kind == "own" or (grid.kind == "plain" and grid.tile is None):
             return
         if grid.kind == "unit":
             scope.lines.add(f"{_unit_name(scope, grid)} = {scope.text(value)}")
@@ -74,13 +71,11 @@ def _assign_order(scope: Scope, name: str, value: F.Formula) -> None:
 def _unit_name(scope: Scope, grid: GridAxis) -> str:
     if scope.step.step.program.movement is not None:
         return movement.begin(grid, scope.step.grid)
-    return grid.var or f"{grid.dim}_at"
+    return scope.local(grid.var) if grid.var else f"{grid.dim}_at"
 
 
 def _used_names(step: StepPlan) -> set[str]:
-    from tilelink.codegen.body import _read_names
-
-    return _read_names(step.step.program.body)
+    return read_names(step.step.program.body)
 
 
 def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames | None]]:
@@ -90,11 +85,13 @@ def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames | None]]:
         if g.var is None:
             continue
         if g.kind in ("unit", "own"):
-            scope.tiles[g.var] = TileNames(g.var if g.kind == "unit" else "rank", "", "", "", g, 1)
+            scope.tiles[g.var] = TileNames(scope.local(g.var) if g.kind == "unit" else "rank", "", "", "", g, 1)
             if g.kind == "own":
                 scope.replaced[g.var] = "rank"
                 scope.uses_rank = True
             continue
+        if g.kind == "table":
+            scope.segments[g.var] = scope.names.fresh(f"{g.var}_segment")
         out.append((a, g, tile_names(scope, g.var, g)))
     return out
 
@@ -118,10 +115,12 @@ def _late(scope: Scope, bounds: list[tuple[int, GridAxis, TileNames | None]]) ->
         else:
             lines.add(f"{names.begin} = {scope.text(g.begin(Sym(f'i{a}')))}")
             if names.used & {"end", "inside"} or _end_used(scope, names):
-                lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(g.step, 1)}, {scope.text(g.limit(Sym(f'i{a}')))})")
+                lines.add(
+                    f"{names.end} = tl.minimum({names.begin} + {scope.text(g.step, 1)}, {scope.text(g.limit(Sym(f'i{a}')))})"
+                )
         lane_lines(lines, names)
         if g.var in read:
-            lines.add(f"{g.var} = i{a}")
+            lines.add(f"{scope.local(g.var or '')} = i{a}")
     return lines
 
 
@@ -132,10 +131,10 @@ def _end_used(scope: Scope, names: TileNames) -> bool:
 def _table_tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> None:
     assert g.table is not None and g.var is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, 3)
-    segment = f"{g.var}_segment"
+    segment, before = scope.segments[g.var], scope.names.fresh(f"{g.var}_before")
     lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
-    lines.add(f"{g.var}_before = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
-    lines.add(f"{names.begin} = tl.load({table} + {segment}) + (i{a} - {g.var}_before) * {tile}")
+    lines.add(f"{before} = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
+    lines.add(f"{names.begin} = tl.load({table} + {segment}) + (i{a} - {before}) * {tile}")
     lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, tl.load({table} + {segment} + 1))")
 
 
@@ -172,16 +171,19 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
         if v.local:
             first = f" - {host.text(RANK * part(g.size), 2)}"
             owner = host.text(Sym(names.begin) // part(g.size))
-        elif step.own_rows and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].split == "R":
+        elif (
+            step.own_rows
+            and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].split == "R"
+        ):
             owner = host.text(Sym(names.begin) // part(g.size))
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]
-    values = [v for t, v in host.forwarded.items()]
+    values = list(host.forwarded.values())
     function, needs = _fused_function(host.plan, step, values)
     for arg in needs.args:
         host.arg(arg)
     # What the function's formulas name has to reach it through the host.
     names = [a.name for a in needs.args]
-    call = f"{_name(step)}({', '.join([*values, *passed, *names])})"
+    call = f"{host.naming.functions[step.path]}({', '.join([*values, *passed, *names])})"
     lines = host.lines
     if step.own_rows and owner is not None:
         host.uses_rank = True
@@ -193,8 +195,7 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
 
 
 def _fused_function(plan: Plan, step: StepPlan, values: list[str]) -> tuple[Function, Function]:
-    scope = open_scope(plan, step)
-    scope.names.taken |= set(values)
+    scope = open_scope(plan, step, frozenset(values))
     leading = list(values)
     outer, scope.lines = scope.lines, Lines()
     tiles: list[TileNames] = []
@@ -219,7 +220,7 @@ def _fused_function(plan: Plan, step: StepPlan, values: list[str]) -> tuple[Func
     for names in tiles:
         lane_lines(scope.lines, names)
     scope.lines.extend(inner)
-    function = _close(scope, _name(step), tuple(leading))
+    function = _close(scope, scope.naming.functions[step.path], tuple(leading))
     return function, function
 
 
@@ -271,26 +272,26 @@ def _push_block(
     signal = scope.plan.signal(scope.step.path, notify)
     lines, ctx = scope.lines, scope.context(tensor_name)
     loc = scope.step.step.program.loc
+    pe = scope.names.fresh("owner")
     if owner is None:
-        lines.add("for turn in range(RANKS):", loc)
+        turn = scope.names.fresh("turn")
+        lines.add(f"for {turn} in range(RANKS):", loc)
         lines.depth += 1
-        lines.add("owner = (rank + turn) % RANKS")
+        lines.add(f"{pe} = (rank + {turn}) % RANKS")
         scope.formulas.symbols.add("RANKS")
     else:
-        lines.add(f"owner = {scope.text(owner)}", loc)
+        lines.add(f"{pe} = {scope.text(owner)}", loc)
     scope.uses_rank = True
     if scope.step.skip_own:
-        lines.add("if owner != rank:")
+        lines.add(f"if {pe} != rank:")
         lines.depth += 1
     there = scope.names.fresh(f"{tensor_name}_there")
-    lines.add(f"{there} = shmem.ptr({scope.tensor(tensor_name)}, owner, {ctx})")
-    pieces, blocks = access.terms(scope, tensor, view, index, Sym("owner"))
+    lines.add(f"{there} = shmem.ptr({scope.tensor(tensor_name)}, {pe}, {ctx})")
+    pieces, blocks = access.terms(scope, tensor, view, index, Sym(pe))
     where, mask = access.address(scope, there, pieces, blocks)
     lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
     if signal.action == "notify":
-        from dataclasses import replace
-
-        signalling.notify(scope, lines, notify, replace(signal, to="owner"), "owner")
+        signalling.notify(scope, lines, notify, replace(signal, to="owner"), pe)
     lines.depth = 0
 
 
@@ -309,20 +310,17 @@ def _close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
         if "inside" in tile.used:
             head.add(f"{tile.inside} = {tile.at} < {tile.end}")
     for const, value in step.step.constants:
-        if isinstance(value, float):
-            scope.arg(Arg(const, "scalar", f"{step.path}.{const}"))
-        else:
-            head.add(f"{const}: tl.constexpr = {value!r}")
+        if not isinstance(value, float):
+            head.add(f"{scope.local(const)}: tl.constexpr = {value!r}")
     rows = tuple(head.rows + scope.lines.rows)
-    return Function(name, leading, _arguments(scope, rows), rows)
+    return Function(name, leading, arguments(scope, rows), rows)
 
 
-def _arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tuple[Arg, ...]:
-    import re
-
+def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tuple[Arg, ...]:
     words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(text for _, text, _ in rows)))
     args = [a for a in scope.args.values() if a.name in words]
-    sizes = [Arg(n, "size", formula=Sym(n)) for n in scope.plan.wiring.sizes if n in words]
+    named = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
+    sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
     rank = [Arg("rank", "size", formula=Sym("rank"))] if "rank" in words else []
     ranks = [Arg("RANKS", "constant", value=scope.plan.topology.ranks)] if "RANKS" in words else []
     order = {"tensor": 0, "stage": 0, "descriptor": 1, "words": 2, "due": 2, "bells": 2, "state": 3, "context": 4}

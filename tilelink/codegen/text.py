@@ -9,8 +9,6 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 
-RESERVED = frozenset({"tl", "triton", "shmem", "worker", "workers", "rank", "RANKS", "t", "pe", "c", "ctx", "epoch"})
-
 
 @dataclass(slots=True)
 class Lines:
@@ -48,8 +46,12 @@ class Names:
 
 @dataclass(slots=True)
 class Formulas:
-    """Prints formulas, with named subformulas; those that were used become assignments at the head of a function."""
+    """Prints formulas, with named subformulas; those that were used become assignments at the head of a function.
 
+    `renamed`: symbols that are printed under another name.
+    """
+
+    renamed: dict[str, str] = field(default_factory=dict[str, str])
     names: dict[Formula, str] = field(default_factory=dict[Formula, str])
     used: list[Formula] = field(default_factory=list[Formula])
     symbols: set[str] = field(default_factory=set[str])
@@ -62,7 +64,10 @@ class Formulas:
     def text(self, formula: F.Like, outer: int = 0) -> str:
         shortened = self._shorten(F.of(formula))
         self.symbols |= F.symbols(shortened)
-        return F.text(shortened, outer)
+        return F.text(self._printed(shortened), outer)
+
+    def _printed(self, f: Formula) -> Formula:
+        return F.substitute(f, {n: Sym(m) for n, m in self.renamed.items()}) if self.renamed else f
 
     def _shorten(self, f: Formula) -> Formula:
         if f in self.names:
@@ -84,5 +89,6 @@ class Formulas:
         out: list[tuple[str, str]] = []
         for f in self.used:
             assert isinstance(f, Binary)
-            out.append((self.names[f], F.text(Binary(f.op, self._shorten(f.left), self._shorten(f.right)))))
+            value = Binary(f.op, self._shorten(f.left), self._shorten(f.right))
+            out.append((self.names[f], F.text(self._printed(value))))
         return out

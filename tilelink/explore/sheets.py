@@ -17,6 +17,7 @@ from tilelink.ir.plan import (
     HostStep,
     Join,
     Launch,
+    Leave,
     Plan,
     Signal,
     Stage,
@@ -277,6 +278,8 @@ def _host(plan: Plan, step: HostStep) -> str:
     match step:
         case Enter():
             return "enter: count the call, tell the peers, raise the due values"
+        case Leave():
+            return "leave: wait until every peer has read the arguments that it reads in place"
         case Stage(tensors):
             return f"copy {', '.join(tensors)} to symmetric memory, say so to the peers"
         case Fork(stream):

@@ -7,10 +7,7 @@ from typing import NoReturn
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.binding import Given
 from tilelink.frontend.symbolic import Record, SymbolicTensor
-
-
-def count(number: int, word: str) -> str:
-    return f"{number} {word}" + ("" if number == 1 else "s")
+from tilelink.frontend.wording import count
 
 
 def record_of(user: str, param: str, tensor: object, loc: Loc | None) -> Record:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record
+from tilelink.frontend.wording import count
 from tilelink.ir.formula import Const, Formula, Sym, cdiv
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum
 
@@ -64,8 +65,7 @@ def align(given: Given, user: str, loc: Loc | None) -> tuple[Slot, ...]:
         have.insert(wants_own if before_rest else max(len(have) - behind, 0), None)
     spare = len(have) - len(shape.axes)
     if spare < 0 or (spare and shape.rest is None):
-        wanted_axes = f"{len(shape.axes)} {'axis' if len(shape.axes) == 1 else 'axes'}"
-        _mismatch(given, user, loc, f"{wanted_axes} wanted, {len(have)} given")
+        _mismatch(given, user, loc, f"{count(len(shape.axes), 'axis', 'axes')} wanted, {len(have)} given")
     at = len(shape.axes) if shape.rest is None else shape.rest
     wanted: list[Axis | None] = [*shape.axes[:at], *(None for _ in range(spare)), *shape.axes[at:]]
     slots: list[Slot] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -13,6 +12,7 @@ from tilelink.frontend.callsite import call_site
 from tilelink.frontend.running import Trace, tracing
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep, PendingView
+from tilelink.frontend.wording import nearest
 from tilelink.ir.program import Constant, TileProgram
 
 Plain = bool | int | float | str
@@ -104,8 +104,8 @@ def _size(program: TileProgram, key: str, value: object, loc: Loc | None) -> int
 
 
 def _unknown_keyword(program: TileProgram, key: str, known: list[str], loc: Loc | None) -> NoReturn:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    hint = f"did you mean `{close[0]}=`?" if close else f"it takes {', '.join(f'`{k}=`' for k in known)}"
+    close = nearest(key, known)
+    hint = f"did you mean `{close}=`?" if close else f"it takes {', '.join(f'`{k}=`' for k in known)}"
     why = "keywords are the constants of a program, and sizes and results of its signature"
     raise TilelinkError("TL209", f"`{program.name}` has no `{key}=`", loc=loc, why=why, hint=hint)
 

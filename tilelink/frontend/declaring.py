@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.arguments import count
 from tilelink.frontend.binding import Dimensions, Seen, dims_of
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.grammar import parse_shape
 from tilelink.frontend.owners import parse_owner
 from tilelink.frontend.running import tracing
 from tilelink.frontend.symbolic import Record, SymbolicTensor, formula_of
+from tilelink.frontend.wording import count, nearest
 from tilelink.ir.shape import RANK_AXIS, Axis
 
 
@@ -58,7 +56,7 @@ def symmetric(
     word = dtype or parsed.dtype or (like.dtype if like is not None else run.frame.dtype)
     term = None if owner is None else parse_owner(owner, loc)
     if term is not None and len(term.variables) > len(axes):
-        why = f"`{shape}` has {count(len(axes), 'axis') if len(axes) == 1 else f'{len(axes)} axes'}"
+        why = f"`{shape}` has {count(len(axes), 'axis', 'axes')}"
         message = f"the owner map has {len(term.variables)} variables"
         raise TilelinkError(
             "TL104", message, loc=loc, why=why, hint="write one variable for each axis, from the first on"
@@ -71,13 +69,11 @@ def _check_axis(axis: Axis, dimensions: Dimensions, loc: Loc | None) -> None:
     known = [n for n in dimensions.seen if n != RANK_AXIS]
     for name in dims_of(axis.size):
         if name not in dimensions.seen:
-            close = difflib.get_close_matches(name, known, n=1)
+            close = nearest(name, known)
             hint = f"pass it by name, `{name}=...`, or a tensor that has it, `like=`"
             why = f"known are {', '.join(f'`{n}`' for n in known)}"
             message = f"the size `{name}` is not known"
-            raise TilelinkError(
-                "TL205", message, loc=loc, why=why, hint=f"did you mean `{close[0]}`?" if close else hint
-            )
+            raise TilelinkError("TL205", message, loc=loc, why=why, hint=f"did you mean `{close}`?" if close else hint)
     if axis.split not in (None, RANK_AXIS):
         why = "a declared tensor is split over the ranks or not at all"
         raise TilelinkError("TL103", f"`{axis}` is split by a table", loc=loc, why=why, hint=f"write `{axis.size}`")

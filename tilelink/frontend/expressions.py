@@ -305,6 +305,8 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
         _tensor_as_value(state, node, tensor)
     value = lower(state, node.value)
     entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if not entries:
+        state.fail("TL111", node, "an empty subscript in a tile program", "it chooses nothing", "write what it chooses")
     lowered = [_subscript_entry(state, e) for e in entries]
     inner: ast.expr = ast.Tuple([v.node for v in lowered], ast.Load()) if len(lowered) > 1 else lowered[0].node
     made = _combine(ast.Subscript(value.node, inner, ast.Load()), [value, *lowered])

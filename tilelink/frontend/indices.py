@@ -7,6 +7,7 @@ import ast
 from tilelink.errors import Loc, Note
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import UNKNOWN, Tensor, TileIndex, TileTuple, Value, Variable, constant_of
+from tilelink.frontend.wording import count
 from tilelink.ir.program import At, Gather, Index, IndexEntry, OfTile, Param, Whole
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim
 
@@ -23,20 +24,16 @@ def build_index(state: Lowering, param: Param, node: ast.expr | None) -> Index:
         why = f"`{param.name}` is `{param.shape}`" + (
             "; axes behind `...` are not indexed" if param.shape.rest is not None else ""
         )
-        hint = f"write at most {_count(len(axes), 'entry', 'entries')}"
+        hint = f"write at most {count(len(axes), 'entry', 'entries')}"
         state.fail(
             "TL140",
             node,
-            f"{_count(len(parts), 'index entry', 'index entries')} for {_count(len(axes), 'axis', 'axes')}",
+            f"{count(len(parts), 'index entry', 'index entries')} for {count(len(axes), 'axis', 'axes')}",
             why,
             hint,
         )
     entries = [_entry(state, param, axis, part, node) for axis, part in zip(axes, parts, strict=False)]
     return (*entries, *(Whole() for _ in axes[len(entries) :]))
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _parts(state: Lowering, node: ast.expr) -> list[ast.expr | TileIndex | Variable]:
@@ -70,7 +67,7 @@ def tile_alias(state: Lowering, node: ast.expr) -> TileIndex | TileTuple | Varia
         return TileTuple(tile.vars[slice(*bounds)], tile.loc)
     index = _literal(state, node.slice)
     if index is None or not -len(tile.vars) <= index < len(tile.vars):
-        why = f"`{node.value.id}` stands for {_count(len(tile.vars), 'index', 'indices')}"
+        why = f"`{node.value.id}` stands for {count(len(tile.vars), 'index', 'indices')}"
         state.fail("TL142", node, f"`{ast.unparse(node)}` is none of its indices", why, "count from 0")
     return _index_binding(state, tile.vars[index])
 
@@ -97,7 +94,7 @@ def _entry(
         return _of_binding(state, param, axis, part, part.loc if index is None else state.loc(index))
     found = tile_alias(state, part) or (state.env.get(part.id) if isinstance(part, ast.Name) else None)
     if isinstance(found, TileTuple):
-        why = f"`{ast.unparse(part)}` stands for {_count(len(found.vars), 'index', 'indices')}; here one is written"
+        why = f"`{ast.unparse(part)}` stands for {count(len(found.vars), 'index', 'indices')}; here one is written"
         state.fail("TL142", part, "all indices of a tile in the place of one", why, "write one of them")
     if isinstance(found, Tensor):
         hint = f"load the positions first: `tl.tile_load({found.param}, ...)`"

@@ -6,7 +6,6 @@ The modules around it (`expressions`, `indices`, `primitives`, `statements`) are
 from __future__ import annotations
 
 import ast
-import difflib
 import keyword
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from tilelink.frontend.merging import without_root
 from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
 from tilelink.frontend.source import FunctionSource
 from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value, Variable
+from tilelink.frontend.wording import nearest
 from tilelink.ir.program import Op, Param, Tile
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
@@ -119,8 +119,8 @@ class Lowering:
             self.env[other] = without_root(binding, name)
 
     def suggestion(self, word: str, known: Iterable[str]) -> str:
-        close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.7)
-        return f"did you mean `{close[0]}`?" if close else ""
+        close = nearest(word, known)
+        return f"did you mean `{close}`?" if close else ""
 
     def check_target(self, target: ast.Name) -> None:
         """Refuses to assign a tensor parameter."""

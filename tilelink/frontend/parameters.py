@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from typing import NoReturn
 
 from tilelink.errors import TilelinkError
 from tilelink.frontend.source import FunctionSource
 from tilelink.frontend.values import constant_of
+from tilelink.frontend.wording import count, nearest
 from tilelink.ir.program import Constant, Param
 from tilelink.ir.shape import RANK_AXIS, Dim, Product, Signature, Size, Sum
 
@@ -42,17 +42,13 @@ def read_parameters(source: FunctionSource, signature: Signature) -> tuple[tuple
     if len(tensors) != len(shapes):
         why = f"`{signature}` has {len(signature.inputs)} in and {len(signature.outputs)} out"
         hint = "write one parameter for each tensor, results last"
-        message = f"{_count(len(tensors), 'parameter')} for {_count(len(shapes), 'tensor')}"
+        message = f"{count(len(tensors), 'parameter')} for {count(len(shapes), 'tensor')}"
         _fail(source, "TL112", tensors[-1] if tensors else source.node, message, why, hint)
     roles = ["in"] * len(signature.inputs) + ["out"] * len(signature.outputs)
     params = tuple(Param(a.arg, s, r) for a, s, r in zip(tensors, shapes, roles, strict=True))
     for param, argument in zip(params, tensors, strict=True):
         _tables(source, params, param, argument)
     return params, _constants(source, signature)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def _fail(source: FunctionSource, code: str, node: ast.AST, message: str, why: str, hint: str) -> NoReturn:
@@ -66,9 +62,9 @@ def _tables(source: FunctionSource, params: tuple[Param, ...], param: Param, arg
             continue
         table = next((p for p in params if p.name == axis.split), None)
         if table is None:
-            close = difflib.get_close_matches(str(axis.split), names, n=1)
+            close = nearest(str(axis.split), names)
             hint = (
-                f"did you mean `{axis.size}/{close[0]}`?"
+                f"did you mean `{axis.size}/{close}`?"
                 if close
                 else f"name the parameter that holds the offsets: {', '.join(names)}"
             )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.binding import dims_of, names_of
+from tilelink.frontend.wording import count, nearest
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum
 
 
@@ -61,7 +61,7 @@ def bind_sizes(
         TilelinkError: TL202 (number of tensors), TL203 (number of axes), TL204 (contradictions), TL205 (names).
     """
     if len(shapes) != len(signature.inputs):
-        message = f"{len(shapes)} tensors for {len(signature.inputs)} inputs"
+        message = f"{count(len(shapes), 'tensor')} for {count(len(signature.inputs), 'input')}"
         raise TilelinkError(
             "TL202", message, loc=loc, why=f"the signature is `{signature}`", hint="pass one for each input"
         )
@@ -80,8 +80,8 @@ def bind_sizes(
 def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
     known = names_of(signature)
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean `{close[0]}=`?" if close else f"its sizes are {', '.join(known)}"
+        close = nearest(name, known)
+        hint = f"did you mean `{close}=`?" if close else f"its sizes are {', '.join(known)}"
         why = f"the signature is `{signature}`"
         raise TilelinkError("TL205", f"there is no size `{name}`", loc=sizes.loc, why=why, hint=hint)
     sizes.known[name] = (int(value), f"`{name}={int(value)}`")
@@ -98,9 +98,10 @@ def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> li
         shape = Shape((*axes[:at], *axes[at + 1 :]), _rest_without(shape.rest, at), shape.dtype)
         axes, spare = list(shape.axes), spare + 1
     if spare < 0 or (spare and shape.rest is None):
-        message = f"{label} has {len(local)} axes"
+        message = f"{label} has {count(len(local), 'axis', 'axes')}"
+        wanted = ("at least " if shape.rest is not None else "") + count(len(axes), "axis", "axes")
         why = f"its shape here is {local}; the signature says `{shape}`"
-        raise TilelinkError("TL203", message, loc=sizes.loc, why=why, hint=f"pass a tensor of {len(axes)} axes")
+        raise TilelinkError("TL203", message, loc=sizes.loc, why=why, hint=f"pass a tensor of {wanted}")
     at = len(axes) if shape.rest is None else shape.rest
     for number, value in enumerate(local[at : at + spare]):
         sizes.unify(f"_{number}", value, label)

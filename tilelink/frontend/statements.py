@@ -17,6 +17,7 @@ from tilelink.frontend.merging import after_branches
 from tilelink.frontend.scope import Language, Primitive
 from tilelink.frontend.unsupported import construct, refused
 from tilelink.frontend.values import TileIndex, TileTuple, Value, Variable, constant_of, root
+from tilelink.frontend.wording import count
 from tilelink.ir.formula import symbols
 from tilelink.ir.program import Check, Expr, If, Let, Param, Tile
 from tilelink.ir.shape import RANK_AXIS
@@ -254,7 +255,7 @@ def _domain_to_names(state: Lowering, names: list[ast.Name], param: Param, node:
         rest = "; axes behind `...` have no index" if param.shape.rest is not None else ""
         why = f"`{param.name}` is `{param.shape}`{rest}"
         hint = f"write {len(axes)}; `_` for one that you do not need"
-        message = f"{len(names)} names for {len(axes)} {'axis' if len(axes) == 1 else 'axes'}"
+        message = f"{len(names)} names for {count(len(axes), 'axis', 'axes')}"
         state.fail("TL151", node, message, why, hint)
     written = [None if n.id == "_" else n.id for n in names]
     if len(set(names_ := [n for n in written if n])) < len(names_):

@@ -9,12 +9,13 @@ from inspect import signature as parameters_of
 from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.arguments import check_dtype, count, outside, record_of, wrong_count
+from tilelink.frontend.arguments import check_dtype, outside, record_of, wrong_count
 from tilelink.frontend.binding import RANKS, Dimensions, Given, Slot, align, evaluate_size, names_of
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.running import Frame, Trace, running, tracing
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wiring import assemble
+from tilelink.frontend.wording import count
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature
 from tilelink.ir.wiring import Wiring
@@ -48,7 +49,7 @@ def trace(
         ranks: how many ranks; it is the size of axes `R`, and what the parts of split axes follow from.
 
     Raises:
-        TilelinkError: TL201 to TL213, and what `capture` raises for the programs that are called.
+        TilelinkError: TL201 to TL212, and what `capture` raises for the programs that are called.
     """
     names = _argument_names(name, fn, signature, loc)
     run = Trace(ranks)
@@ -214,7 +215,7 @@ def inline(
         loc: where the operator is defined; errors about the call point at the call.
 
     Raises:
-        TilelinkError: TL201 to TL213.
+        TilelinkError: TL201 to TL212.
     """
     run, site = tracing(), call_site() or loc
     if run is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class Binary(_Operators):
         return text(self)
 
 
-Formula: TypeAlias = Union[Const, Sym, Binary]
+Formula: TypeAlias = Const | Sym | Binary
 Like: TypeAlias = "Formula | _Operators | int"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -363,7 +363,7 @@ class Leave:
     """Wait until every peer has come here: arguments that peers read in place may be overwritten afterwards."""
 
 
-HostStep: TypeAlias = Union[Enter, Stage, Fork, Join, Launch, Transfer, Leave]
+HostStep: TypeAlias = Enter | Stage | Fork | Join | Launch | Transfer | Leave
 
 
 # ---------------------------------------------------------------------------- what a copy engine does, ready to execute
@@ -406,7 +406,7 @@ class SetWord:
     pe: int
 
 
-StreamOp: TypeAlias = Union[BellWait, WordWait, Copy, SetWord]
+StreamOp: TypeAlias = BellWait | WordWait | Copy | SetWord
 
 
 @dataclass(frozen=True, slots=True)

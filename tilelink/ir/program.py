@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
@@ -63,7 +63,7 @@ class Gather:
     expr: Expr
 
 
-IndexEntry: TypeAlias = Union[Whole, OfTile, At, Gather]
+IndexEntry: TypeAlias = Whole | OfTile | At | Gather
 Index: TypeAlias = "tuple[IndexEntry, ...]"
 """One entry per axis of the parameter's shape, `...` already expanded away: entries for `...` are not listed."""
 
@@ -209,7 +209,7 @@ class Check:
     loc: Loc
 
 
-Op: TypeAlias = Union[Tile, Tiles, Loop, If, Bounds, Holder, Load, Store, Move, Notify, Wait, Let, Check]
+Op: TypeAlias = Tile | Tiles | Loop | If | Bounds | Holder | Load | Store | Move | Notify | Wait | Let | Check
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Library:
     tile: tuple[tuple[str, int], ...] = ()
 
 
-Placement: TypeAlias = Union[Sms, CopyEngine, Fused, Library]
+Placement: TypeAlias = Sms | CopyEngine | Fused | Library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

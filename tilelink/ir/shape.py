@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
@@ -47,7 +47,7 @@ class Product:
         return f"{self.left}*{self.right}"
 
 
-Size: TypeAlias = Union[Dim, int, Sum, Product]
+Size: TypeAlias = Dim | int | Sum | Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,7 @@ class Signature:
 
     def global_dims(self) -> frozenset[str]:
         """Dimensions that carry `/R` somewhere here: positions on them are global in this program."""
-        return frozenset(
-            a.name for s in self.shapes for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS
-        )
+        return frozenset(a.name for s in self.shapes for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS)
 
     def __str__(self) -> str:
         left = ", ".join(str(s) for s in self.inputs)

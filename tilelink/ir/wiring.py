@@ -98,7 +98,9 @@ class Wiring:
     def producers(self, tensor: str) -> tuple[Step, ...]:
         """The steps that have `tensor` as an output, in order."""
         return tuple(
-            s for s in self.steps if any(b.tensor == tensor and s.program.param(b.param).role == "out" for b in s.bindings)
+            s
+            for s in self.steps
+            if any(b.tensor == tensor and s.program.param(b.param).role == "out" for b in s.bindings)
         )
 
 

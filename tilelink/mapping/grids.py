@@ -55,7 +55,11 @@ def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> froze
                 if v.axis is not None and v.dim in dims and (b.tensor, v.axis) in lineage:
                     forced.add(lineage[(b.tensor, v.axis)])
                 # A fused program that runs for own rows only needs whole parts as well.
-                if v.axis is not None and wiring.tensor(b.tensor).axes[v.axis].split == "R" and (b.tensor, v.axis) in lineage:
+                if (
+                    v.axis is not None
+                    and wiring.tensor(b.tensor).axes[v.axis].split == "R"
+                    and (b.tensor, v.axis) in lineage
+                ):
                     forced.add(lineage[(b.tensor, v.axis)])
     return frozenset(forced)
 

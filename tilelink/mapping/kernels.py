@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Enter, Fork, HostStep, Join, KernelPlan, Launch, Leave, Stage, StepPlan, Transfer
@@ -10,6 +11,8 @@ from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 
 MAIN = 0
+
+_OF_EVERY_FILE = {"tl", "triton", "shmem", "enter", "ready", "leave", "await_word"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> P
         if s.own_kernel:
             stream, side = side, side + 1
         members = [*roles[s.path], s.path] if s.path not in roles[s.path] else roles[s.path]
-        name = _kernel_name(wiring, members)
+        name = _kernel_name(wiring, members, [k.name for k in kernels])
         kernels.append(_kernel(name, members, by_path, stream))
         for m in members:
             for path in (m, *by_path[m].fused):
@@ -70,11 +73,19 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> P
 
 def _leads(s: StepPlan) -> bool:
     """Computing steps have kernels of their own; movements join a neighbour's unless told otherwise."""
-    return s.step.program.movement is None and s.workers is None or s.own_kernel
+    return (s.step.program.movement is None and s.workers is None) or s.own_kernel
 
 
-def _kernel_name(wiring: Wiring, members: list[str]) -> str:
-    return members[0].replace(".", "_") if len(members) == 1 else wiring.name + "_" + members[-1].replace(".", "_")
+def _kernel_name(wiring: Wiring, members: list[str], taken: list[str]) -> str:
+    """After its step or its steps; never what a tensor, a size or anything else of the emitted file is called."""
+    words = members[-1:] if len(members) == 1 else [wiring.name, members[-1]]
+    name = "_".join(w.replace(".", "_") for w in words)
+    programs = [s.program for s in wiring.steps]
+    users = {n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers])}
+    users |= {t.name for t in wiring.tensors} | set(wiring.sizes) | _OF_EVERY_FILE | set(taken)
+    while name in users or iskeyword(name):
+        name += "_kernel"
+    return name
 
 
 def _neighbour(wiring: Wiring, s: StepPlan, steps: dict[str, StepPlan]) -> str | None:
@@ -171,4 +182,6 @@ def _rings(placement: Placement, steps: dict[str, StepPlan], transfer: StepPlan)
         for s in steps.values()
         if any(b.tensor == source and s.step.program.param(b.param).role == "out" for b in s.step.bindings)
     ]
-    return max((placement.kernel_of[m] for m in makers), key=lambda name: [k.name for k in placement.kernels].index(name))
+    return max(
+        (placement.kernel_of[m] for m in makers), key=lambda name: [k.name for k in placement.kernels].index(name)
+    )

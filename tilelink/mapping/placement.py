@@ -59,11 +59,11 @@ def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
     loops = [_loop_dim(step, op) for op in walk(program.body) if isinstance(op, Tiles)]
     inner = [d for d in loops if d is not None and d not in dims]
     if not any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(program.body)):
-        tile = {d: 16 for d in dims[:-1]} | {d: 512 for d in dims[-1:]} | {d: 64 for d in inner}
+        tile = dict.fromkeys(dims[:-1], 16) | dict.fromkeys(dims[-1:], 512) | dict.fromkeys(inner, 64)
         return Sms(tile=tuple(tile.items()), order=("row",))
     small = topology.world == "simulated"
-    tile = {d: 64 if small else 128 for d in dims[:-1]} | {d: 64 if small else 256 for d in dims[-1:]}
-    tile |= {d: 64 for d in inner}
+    tile = dict.fromkeys(dims[:-1], 64 if small else 128) | dict.fromkeys(dims[-1:], 64 if small else 256)
+    tile |= dict.fromkeys(inner, 64)
     return Sms(tile=tuple(tile.items()), order=(_ring(step, wiring), "group 8"), warps=8, stages=3)
 
 
@@ -186,9 +186,7 @@ def directed(p: Placed) -> tuple[str, bool]:
     push = not movement.pull
     if isinstance(p.placement, (Sms, CopyEngine)) and p.placement.push is not None:
         push = p.placement.push
-    elif isinstance(p.placement, Fused):
-        push = True
-    elif movement.pinned:
+    elif isinstance(p.placement, Fused) or movement.pinned:
         push = True
     return (movement.source if push else movement.destination), push
 

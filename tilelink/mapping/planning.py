@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import Buffer, Credit, Layout, Plan, Signal, StepPlan, here, part
+from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan, here, part
 from tilelink.ir.program import Load
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
@@ -89,9 +89,7 @@ def _buffer(
 ) -> Buffer | None:
     """Where the tensor's own instance lives, from who touches it (G9); None: it lives in registers only."""
     by_path = {s.path: s for s in steps}
-    touching = [
-        (by_path[s.path], b.param) for s in wiring.steps for b in s.bindings if b.tensor == tensor.name
-    ]
+    touching = [(by_path[s.path], b.param) for s in wiring.steps for b in s.bindings if b.tensor == tensor.name]
     remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(wiring, s, p) for s, p in touching)
     if tensor.origin == "argument":
         staged = remote and not layouts[tensor.name].symmetric

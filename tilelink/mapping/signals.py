@@ -11,7 +11,7 @@ from tilelink.ir.plan import RANK, RANKS, Channel, ChannelAxis, GridAxis, Link, 
 from tilelink.ir.program import At, Gather, Notify, OfTile, Store, Wait, Whole
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Topology
-from tilelink.ir.wiring import Step, TensorDecl, Wiring
+from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping.guards import notify_guard
 from tilelink.mapping.kernels import Placement
 from tilelink.mapping.views import entries, signal_ops, tensor_of, walk
@@ -46,9 +46,7 @@ def lower(
         for op in signal_ops(s.step.program):
             if isinstance(op, Wait):
                 signals.append(_wait(wiring, topology, s, op, by_path, where, links, uses))
-    channels = tuple(
-        _channel(wiring, schedule, tensor, found) for tensor, found in sorted(uses.items())
-    )
+    channels = tuple(_channel(wiring, schedule, tensor, found) for tensor, found in sorted(uses.items()))
     named = {c.tensor: c for c in channels}
     for s in steps:
         for op in signal_ops(s.step.program):
@@ -120,9 +118,7 @@ def crosses(wiring: Wiring, s: StepPlan, param: str) -> bool:
     movement = s.step.program.movement
     if movement is not None:
         return bool(s.push) and param == movement.destination
-    return any(
-        isinstance(op, Store) and op.to == "holders" and op.param == param for op in walk(s.step.program.body)
-    )
+    return any(isinstance(op, Store) and op.to == "holders" and op.param == param for op in walk(s.step.program.body))
 
 
 def _implied(consumer: StepPlan, producer: StepPlan, where: Placement) -> str | None:
@@ -142,7 +138,9 @@ def _root(s: StepPlan) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------- notifies
-def _notify(wiring: Wiring, s: StepPlan, op: Notify, channels: dict[str, Channel], uses: dict[str, list[_Use]]) -> Signal:
+def _notify(
+    wiring: Wiring, s: StepPlan, op: Notify, channels: dict[str, Channel], uses: dict[str, list[_Use]]
+) -> Signal:
     tensor = tensor_of(wiring, s.step, op.param)
     channel = channels.get(tensor.name)
     heard = [u for u in uses.get(tensor.name, []) if u.producer.path == s.path]
@@ -248,9 +246,7 @@ def _domain_axis(s: StepPlan, entry: object) -> GridAxis | None:
     return None
 
 
-def _channel_axis(
-    tensor: TensorDecl, a: int, uses: list[_Use], schedule: Schedule, pulled: bool
-) -> ChannelAxis | None:
+def _channel_axis(tensor: TensorDecl, a: int, uses: list[_Use], schedule: Schedule, pulled: bool) -> ChannelAxis | None:
     """The words along one axis of the tensor; None where one word serves the whole axis."""
     axis = tensor.axes[a]
     if axis.own_slice:
@@ -258,7 +254,7 @@ def _channel_axis(
     use = uses[0]
     entry, grid = notify_entry(use.producer, use.notify, tensor, a)
     waited = [_waits_by_tile(u, a) for u in uses]
-    if grid is None and not isinstance(entry, At) or not all(waited):
+    if (grid is None and not isinstance(entry, At)) or not all(waited):
         return None
     if axis.unit or axis.name == "R":
         return ChannelAxis(a, "unit", axis.size, 1)
@@ -287,8 +283,10 @@ def _waits_by_tile(use: _Use, a: int) -> bool:
     step = use.consumer.step
     binding = step.binding(use.wait.param)
     if step.program.movement is not None:
-        return any(v.axis == a and (use.consumer.grid[k].tile is not None or use.consumer.grid[k].kind in ("cut", "mine"))
-                   for k, v in enumerate(binding.view))
+        return any(
+            v.axis == a and (use.consumer.grid[k].tile is not None or use.consumer.grid[k].kind in ("cut", "mine"))
+            for k, v in enumerate(binding.view)
+        )
     for v, e in zip(binding.view, entries(step, use.wait.param, use.wait.index), strict=True):
         if v.axis == a:
             return isinstance(e, (OfTile, At, Gather))

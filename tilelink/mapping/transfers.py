@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[tuple[tuple[int, int
     columns: list[tuple[Any, Any]] = []
     for a, g in enumerate(step.grid):
         index = F.Sym(f"i{a}")
-        columns.append(tuple(np.broadcast_to(F.evaluate(f, env), (total,)) for f in (g.begin(index), g.end(index))))
+        lo, hi = (np.broadcast_to(F.evaluate(f, env), (total,)) for f in (g.begin(index), g.end(index)))
+        columns.append((lo, hi))
     return [tuple((int(lo[t]), int(hi[t])) for lo, hi in columns) for t in range(total)]
 
 
@@ -78,9 +80,11 @@ def _waits(
     channel = plan.channel(signal.channel)
     words = words_of(plan, channel, step, source, tile, rank, holder)
     if channel.bells:
-        return [BellWait(channel.name, w) for w in words] if channel.scope == "gpu" else [
-            WordWait(channel.name, "channel", w) for w in words
-        ]
+        return (
+            [BellWait(channel.name, w) for w in words]
+            if channel.scope == "gpu"
+            else [WordWait(channel.name, "channel", w) for w in words]
+        )
     return [WordWait(channel.name, "channel", w) for w in words]
 
 
@@ -97,9 +101,8 @@ def words_of(
         lo, hi = _bounds(step, param, axis.axis, tile)
         spans.append(range(int(F.evaluate(axis.index(lo), env)), int(F.evaluate(axis.index(hi - 1), env)) + 1))
     out: list[int] = []
-    for indices in np.ndindex(*[len(s) for s in spans]):
-        flat = channel.flat(tuple(s[i] for s, i in zip(spans, indices, strict=True)))
-        out.append(int(F.evaluate(flat, env)))
+    for indices in itertools.product(*spans):
+        out.append(int(F.evaluate(channel.flat(indices), env)))
     return out
 
 
@@ -119,9 +122,7 @@ def _word(
     return found[0]
 
 
-def holder_of(
-    plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], rank: int
-) -> int | None:
+def holder_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], rank: int) -> int | None:
     """The rank that holds the tile in a parameter's tensor; None: every rank has its own whole instance."""
     tensor = plan.wiring.tensor(step.step.binding(param).tensor)
     for v, (begin, _) in zip(step.step.binding(param).view, tile, strict=True):
@@ -137,9 +138,7 @@ def _part(plan: Plan, tensor: TensorDecl, v: ViewAxis) -> int:
     return max(1, -(-int(F.evaluate(tensor.axes[v.axis].size, plan.env(0))) // plan.topology.ranks))
 
 
-def run_of(
-    plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], holder: int
-) -> tuple[int, int]:
+def run_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], holder: int) -> tuple[int, int]:
     """(offset, elements) of the tile in the instance of rank `holder`, which must be one contiguous run."""
     tensor = plan.wiring.tensor(step.step.binding(param).tensor)
     extents = [int(F.evaluate(e, plan.env(holder))) for e in plan.buffer(tensor.name).extents]

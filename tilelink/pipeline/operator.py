@@ -92,8 +92,14 @@ class Operator:
     _stages: dict[object, Stages] = field(default_factory=dict[object, Stages])
 
     # -------------------------------------------------------------------------------------------------------- schedules
-    def schedule(self, entries: Mapping[str, Placement] | None = None, *, slots: int | None = None,
-                 channels: Mapping[str, int] | None = None, **placements: Placement) -> Operator:
+    def schedule(
+        self,
+        entries: Mapping[str, Placement] | None = None,
+        *,
+        slots: int | None = None,
+        channels: Mapping[str, int] | None = None,
+        **placements: Placement,
+    ) -> Operator:
         """The same operator with some steps placed differently.
 
         Args:
@@ -123,7 +129,9 @@ class Operator:
         """The plan for these arguments: owners, tiles, orders, channels, slots, credits, kernels."""
         return self._made(tensors, ranks, topology, given).plan
 
-    def verify(self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any) -> Verdict:
+    def verify(
+        self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
+    ) -> Verdict:
         """The structural proof of the plan: form, order, coverage, counts, deadlock, epochs.
 
         Raises:
@@ -135,7 +143,9 @@ class Operator:
         """The emitted Triton file."""
         return self._made(tensors, ranks, topology, given).source.text
 
-    def _made(self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]) -> Stages:
+    def _made(
+        self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
+    ) -> Stages:
         given.pop("out", None)
         mine, counted = one_rank(tensors)
         if topology is None:
@@ -196,7 +206,9 @@ class Operator:
             session.prepared[(self._identity, key)] = ready
         workspace, plan = ready.workspace, ready.plan
         named = dict(zip(plan.wiring.arguments, tensors, strict=True))
-        for name, (shape, dtype), mine in zip(plan.wiring.results, ready.results, _given_results(out, ready), strict=True):
+        for name, (shape, dtype), mine in zip(
+            plan.wiring.results, ready.results, _given_results(out, ready), strict=True
+        ):
             if mine is not None:
                 _check_out(self.name, mine, shape, dtype, self.loc)
             named[name] = mine if mine is not None else world.empty(shape, dtype)

@@ -173,7 +173,9 @@ class _Preparation:
         if op.kind == "channel":
             word = self.words(op.of, "words")[op.word :]
             stream_written = self.plan.channel(op.of).writers == "stream"
-            value = self.workspace.view("epoch", torch.int64, 1) if stream_written else self.words(op.of, "due")[op.word :]
+            value = (
+                self.workspace.view("epoch", torch.int64, 1) if stream_written else self.words(op.of, "due")[op.word :]
+            )
         else:
             word = self.workspace.view(op.kind, torch.int64, self.world.ranks)[op.word :]
             value = self.workspace.view("epoch", torch.int64, 1)

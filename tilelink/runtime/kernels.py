@@ -144,11 +144,11 @@ def _import(module_name: str, saved: tuple[Path, str]) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     linecache.checkcache(str(path))
     sys.modules[module_name] = module
-    try:
+    with contextlib.ExitStack() as undo:
+        # A module that does not run to its end is not kept, whatever ended it.
+        undo.callback(sys.modules.pop, module_name)
         spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
+        undo.pop_all()
     return module
 
 

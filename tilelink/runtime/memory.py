@@ -108,7 +108,8 @@ class Workspace:
 
     def fits(self, wanted: tuple[Region, ...]) -> bool:
         return all(
-            r.name in self.capacity and self.capacity[r.name].nbytes >= r.nbytes
+            r.name in self.capacity
+            and self.capacity[r.name].nbytes >= r.nbytes
             and self.capacity[r.name].symmetric == r.symmetric
             for r in wanted
         )

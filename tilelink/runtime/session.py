@@ -127,7 +127,9 @@ def simulated(
     from tilelink.runtime.simulated import simulate
 
     if _current.get() is not None:
-        raise TilelinkError("TL450", "a simulation was started inside a rank", hint="call tilelink.launch once, outside")
+        raise TilelinkError(
+            "TL450", "a simulation was started inside a rank", hint="call tilelink.launch once, outside"
+        )
 
     def body(world: World) -> T:
         with using(Session(world)):

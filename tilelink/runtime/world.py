@@ -36,9 +36,7 @@ class Stream(Protocol):
         """
         ...
 
-    def launch(
-        self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int
-    ) -> None:
+    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
         """Start `workers` instances of a `triton.jit` kernel; `args` by parameter name."""
         ...
 

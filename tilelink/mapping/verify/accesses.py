@@ -102,9 +102,7 @@ def _accesses(laid: Laid, *, writing: bool) -> list[Access]:
     return out
 
 
-def access(
-    laid: Laid, site: Site, param: str, index: Index | None, *, remote: bool, masked: bool = False
-) -> Access:
+def access(laid: Laid, site: Site, param: str, index: Index | None, *, remote: bool, masked: bool = False) -> Access:
     mask = laid.mask(site)
     axes: dict[int, Reach] = {}
     by_data = masked or mask.data

@@ -150,7 +150,7 @@ def _meet(told: Told, often: Ints, tables: list[Ints], to: Delivery, world: Worl
     total = weighted.sum(axis=0)
     if skip:
         own = np.arange(world.ranks)
-        total = total - weighted[own, own if weighted.shape[1] > 1 else 0]
+        total = total - weighted[own, np.minimum(own, weighted.shape[1] - 1)]
     return Product(np.ones((1, 1), np.int64), tuple(total if i == k else t[0] for i, t in enumerate(tables)))
 
 
@@ -159,7 +159,7 @@ def _one_source(often: Ints, tables: list[Ints], to: Ints, skip: bool, world: Wo
     ranks = np.arange(world.ranks)
     reached = np.zeros((world.ranks, 1), dtype=np.int64)
     source = np.zeros(world.ranks, dtype=np.int64)
-    np.add.at(reached, (to, 0), 1)
+    np.add.at(reached, (to, np.zeros_like(to)), 1)
     source[to] = ranks
     scalar = np.broadcast_to(often, (world.ranks, 1))[source] * reached
     if skip:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +17,6 @@ class Cover:
     spans: Spans
     twice: tuple[int, int, int] | None
     never: tuple[int, int, int] | None
-    active: Bools
-    """(rows, 1): whether the row has any interval at all."""
 
     @property
     def exact(self) -> bool:
@@ -28,7 +27,6 @@ def cover(spans: Spans, low: Ints, high: Ints, exempt: Bools | None = None) -> C
     """Compare the intervals of each row with `[low, high)`, both of shape (1 or rows, 1); `exempt` rows may be empty."""
     spans = _sorted(spans)
     filled = spans.filled
-    active = filled.any(axis=1, keepdims=True)
     end = np.where(filled, spans.end, np.int64(-1))
     reach = np.maximum.accumulate(end, axis=1) if end.shape[1] else end
     before = np.maximum(np.concatenate([np.full((end.shape[0], 1), -1), reach[:, :-1]], axis=1), low)
@@ -36,18 +34,21 @@ def cover(spans: Spans, low: Ints, high: Ints, exempt: Bools | None = None) -> C
     twice = filled & (spans.begin < before)
     missing = filled & (spans.begin > before)
     last = np.maximum(reach[:, -1:], low) if reach.shape[1] else np.broadcast_to(low, (filled.shape[0], 1))
-    ends = (last < high) & (low < high)
+    ends: Bools = np.asarray((last < high) & (low < high))
     if exempt is not None:
-        ends = ends & ~exempt
-    return Cover(spans, _first(twice, spans.begin, spans.end), _gap(missing, before, spans.begin, ends, last, high), active)
+        ends = np.asarray(ends & ~exempt)
+    return Cover(spans, _first(twice, spans.begin, spans.end), _gap(missing, before, spans.begin, ends, last, high))
 
 
 def _sorted(spans: Spans) -> Spans:
     if spans.begin.shape[1] < 2 or bool((np.diff(spans.begin, axis=1) >= 0).all()):
         return spans
     order = np.argsort(np.where(spans.filled, spans.begin, np.iinfo(np.int64).max), axis=1, kind="stable")
-    begin, end, real = (np.take_along_axis(a, order, axis=1) for a in (spans.begin, spans.end, spans.real))
-    return Spans(begin, end, real)
+
+    def sort(a: Any) -> Any:
+        return np.take_along_axis(a, order, axis=1)
+
+    return Spans(sort(spans.begin), sort(spans.end), sort(spans.real))
 
 
 def _first(where: Bools, begin: Ints, end: Ints) -> tuple[int, int, int] | None:
@@ -71,29 +72,31 @@ def _gap(
 
 def flattened(parts: list[Spans], ranks: int) -> Spans:
     """All rows of all parts in one row; a part with one row is the same on every rank and counts as often."""
-    begins, ends, reals = [], [], []
-    for p in parts:
-        # Twice is enough to show an overlap.
-        times = min(ranks, 2) if p.begin.shape[0] == 1 else 1
-        begins.append(np.tile(p.begin.ravel(), times))
-        ends.append(np.tile(p.end.ravel(), times))
-        reals.append(np.tile(p.real.ravel(), times))
-    return Spans(np.concatenate(begins)[None, :], np.concatenate(ends)[None, :], np.concatenate(reals)[None, :])
+    # Twice is enough to show an overlap.
+    times = [min(ranks, 2) if p.begin.shape[0] == 1 else 1 for p in parts]
+
+    def flat(arrays: list[Any]) -> Any:
+        return np.concatenate([np.tile(a.ravel(), n) for a, n in zip(arrays, times, strict=True)])[None, :]
+
+    return Spans(flat([p.begin for p in parts]), flat([p.end for p in parts]), flat([p.real for p in parts]))
 
 
 def beside(parts: list[Spans]) -> Spans:
     """The intervals of all parts, row by row."""
     rows = max(p.begin.shape[0] for p in parts)
-    wide = [[np.broadcast_to(a, (rows, a.shape[1])) for a in (p.begin, p.end, p.real)] for p in parts]
-    begin, end, real = (np.concatenate([w[k] for w in wide], axis=1) for k in range(3))
-    return Spans(begin, end, real)
+
+    def wide(arrays: list[Any]) -> Any:
+        return np.concatenate([np.broadcast_to(a, (rows, a.shape[1])) for a in arrays], axis=1)
+
+    return Spans(wide([p.begin for p in parts]), wide([p.end for p in parts]), wide([p.real for p in parts]))
 
 
 def contains(written: Spans, read: Spans) -> tuple[int, int, int] | None:
     """(row, first, last) of an interval that is read and not all written; `written` is ascending in each row."""
     if written.begin.shape[1] == read.begin.shape[1] and bool((written.begin == read.begin).all()):
         inside = written.real & (written.end >= read.end)
-        return _first(read.filled & ~inside, *np.broadcast_arrays(read.begin, read.end))
+        missing = read.filled & ~inside
+        return _first(missing, np.broadcast_to(read.begin, missing.shape), np.broadcast_to(read.end, missing.shape))
     rows = max(written.begin.shape[0], read.begin.shape[0])
     for row in range(rows):
         found = _row(written, read, row)
@@ -112,9 +115,10 @@ def _row(written: Spans, read: Spans, row: int) -> tuple[int, int] | None:
     if not len(begin):
         return int(lo[0]), int(hi[0])
     # Runs of intervals that join.
-    starts = np.concatenate([[True], begin[1:] > np.maximum.accumulate(end)[:-1]])
+    starts: Bools = np.ones(len(begin), dtype=np.bool_)
+    starts[1:] = begin[1:] > np.maximum.accumulate(end)[:-1]
     run_begin = begin[starts]
-    run_end = np.maximum.reduceat(end, np.flatnonzero(starts))
-    at = np.searchsorted(run_begin, lo, side="right") - 1
-    bad = (at < 0) | (run_end[np.maximum(at, 0)] < hi)
+    run_end: Ints = np.maximum.reduceat(end, np.flatnonzero(starts))
+    at: Ints = np.asarray(np.searchsorted(run_begin, lo, side="right"), dtype=np.int64) - 1
+    bad: Bools = (at < 0) | (run_end[np.maximum(at, 0)] < hi)
     return (int(lo[bad][0]), int(hi[bad][0])) if bad.any() else None

@@ -13,7 +13,7 @@ from tilelink.mapping.verify.exact import Moment, find_cycle, shrunk, size_of
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.hosting import executors
 from tilelink.mapping.verify.reach import Laid
-from tilelink.mapping.verify.runs import shift_of_runs
+from tilelink.mapping.verify.runs import runs_of
 
 EXACT = 20_000
 """Signals of all ranks up to which the graph of the actual plan is built."""
@@ -39,12 +39,11 @@ def check_deadlock(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
 def _circle(plan: Plan, world: World, laid: Mapping[str, Laid], graph: Any, members: set[str]) -> str:
     """Executors that wait for one another."""
     name = ", ".join(f"`{m}`" for m in sorted(members))
-    if len(members) == 1:
-        host = plan.step(next(iter(members)))
-        shift = shift_of_runs(plan, world, laid, host)
-        if shift is not None:
-            start = "its own rows" if shift == 0 else f"the rows of rank + {shift}"
-            return f"{name} waits for strictly earlier runs of the ring, which begins at {start}"
+    inside = graph.subgraph(members).edges(data="by")
+    if all(by == "words" for *_, by in inside):
+        runs = runs_of(plan, world, laid, sorted(members))
+        if runs is not None:
+            return f"{name} {'waits' if len(members) == 1 else 'wait'} for earlier runs only, {runs}"
     nodes = size_of(plan, world, members)
     if nodes <= EXACT:
         cycle = find_cycle(plan, members)
@@ -56,7 +55,7 @@ def _circle(plan: Plan, world: World, laid: Mapping[str, Laid], graph: Any, memb
     if cycle is not None:
         sizes = ", ".join(f"{n}={v}" for n, v in small.sizes)
         raise _deadlock(plan, cycle, f" (shown for {small.topology.ranks} ranks and {sizes})")
-    raise _unproven(plan, graph, members, nodes)
+    raise _unproven(plan, members, nodes)
 
 
 def _deadlock(plan: Plan, cycle: tuple[Moment, ...], where: str) -> TilelinkError:
@@ -68,18 +67,12 @@ def _deadlock(plan: Plan, cycle: tuple[Moment, ...], where: str) -> TilelinkErro
         f"`{first.path}` waits in a circle for itself{where}",
         loc=first.loc,
         why="a worker takes its tiles in order, so whoever waits for a later tile of a worker that waits for him waits forever",
-        hint=_advice(plan, first),
-        notes=tuple(_step(around, i) for i in range(len(around)) if _tells(around, i)),
+        hint=_advice(plan, cycle),
+        notes=tuple(_step(m) for m in around),
     )
 
 
-def _tells(around: tuple[Moment, ...], i: int) -> bool:
-    """Whether the moment is one to show: a wait, or the notify that it waits for."""
-    return around[i].waits or around[(i + 1) % len(around)].rank != around[i].rank
-
-
-def _step(around: tuple[Moment, ...], i: int) -> Note:
-    m = around[i]
+def _step(m: Moment) -> Note:
     verb = "waits" if m.waits else "would notify"
     return Note(f"rank {m.rank}: `{m.path}` {verb} at tile {m.tile_text}, the {_nth(m.position)} of its order", m.loc)
 
@@ -91,14 +84,17 @@ def _nth(position: int) -> str:
     return f"{n}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th') }"
 
 
-def _advice(plan: Plan, first: Moment) -> str:
-    host = plan.step(first.executor)
-    have = " ".join(f'"{n}"' for n in host.order_names)
-    return f'order `{host.path}` so that what others wait for comes first: order="ring+1" instead of {have}'
+def _advice(plan: Plan, cycle: tuple[Moment, ...]) -> str:
+    """Whoever hands rows on must take the others' rows first, and all of the circle in one order."""
+    hosts = [plan.step(path) for path in sorted({m.executor for m in cycle})]
+    names = " and ".join(f"`{h.path}`" for h in hosts)
+    have = [", ".join(f'"{n}"' for n in h.order_names) for h in hosts]
+    if len(hosts) > 1:
+        return f'let {names} take their tiles in one order, such as order="ring+1" (now {" and ".join(have)})'
+    return f'order {names} so that what others wait for comes first, such as order="ring+1" (now {have[0]})'
 
 
-def _unproven(plan: Plan, graph: Any, members: set[str], nodes: int) -> TilelinkError:
-    del graph
+def _unproven(plan: Plan, members: set[str], nodes: int) -> TilelinkError:
     first = plan.step(min(members))
     return TilelinkError(
         "TL606",

@@ -79,10 +79,14 @@ def _check_implied(plan: Plan, step: StepPlan, op: Wait, signal: Signal, tensor:
         raise _lost(step, op, "it reads what other ranks make")
     for maker in makers:
         if _pushes(plan, maker, tensor.name):
-            raise _lost(step, op, f"`{maker.path}` of other ranks writes it", Note("written here", maker.step.program.loc))
+            raise _lost(
+                step, op, f"`{maker.path}` of other ranks writes it", Note("written here", maker.step.program.loc)
+            )
         kept = _same_tile(plan, step, maker, op) if signal.reason == "worker" else _launched_before(plan, maker, step)
         if not kept:
-            what = "is no tile that the same worker has just made" if signal.reason == "worker" else "may still be running"
+            what = (
+                "is no tile that the same worker has just made" if signal.reason == "worker" else "may still be running"
+            )
             raise _lost(step, op, f"`{maker.path}` {what}", Note("the step that makes it", maker.step.loc))
 
 
@@ -90,7 +94,10 @@ def _makers(plan: Plan, tensor: str) -> list[StepPlan]:
     return [
         s
         for s in plan.steps
-        if any(isinstance(op, (Store, Move)) and s.step.binding(op.param).tensor == tensor for op in walk(s.step.program.body))
+        if any(
+            isinstance(op, (Store, Move)) and s.step.binding(op.param).tensor == tensor
+            for op in walk(s.step.program.body)
+        )
     ]
 
 

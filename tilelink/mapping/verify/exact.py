@@ -20,9 +20,9 @@ from tilelink.mapping.verify.reach import Key, Laid, lay
 from tilelink.mapping.verify.sites import sites
 from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on
 
-Graph = Any
 WordNode: TypeAlias = tuple[str, int, tuple[int, ...]]
 """(channel, rank, word)"""
+Graph: TypeAlias = "nx.DiGraph[Moment | WordNode]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,10 @@ class Moment:
     op: int
     loc: Loc
     waits: bool
+
+    @property
+    def runs_on(self) -> tuple[int, str, int]:
+        return self.rank, self.executor, self.worker
 
     @property
     def tile_text(self) -> str:
@@ -70,18 +74,43 @@ def shrunk(plan: Plan) -> Plan:
 
 
 def find_cycle(plan: Plan, members: set[str]) -> tuple[Moment, ...] | None:
-    """Signals that wait for one another in a circle, if there are any."""
+    """Signals that wait for one another in a circle, if there are any: one that crosses between workers as seldom as
+    can be, and of each worker only where it waits and what it would notify afterwards."""
     builder = _Builder(plan, World(plan), members)
     builder.build()
-    try:
-        edges = nx.find_cycle(builder.graph)
-    except nx.NetworkXNoCycle:
-        return None
-    return tuple(node for node, *_ in edges if isinstance(node, Moment))
+    for found in nx.strongly_connected_components(builder.graph):
+        if len(found) > 1:
+            return _told_apart(_shortest(builder.graph.subgraph(found)))
+    return None
+
+
+def _shortest(graph: Graph) -> list[Moment]:
+    """Every signal of the graph lies on a circle; take a short one through a wait."""
+    start = min((n for n in graph if isinstance(n, Moment) and n.waits), key=lambda m: (m.position, m.rank, m.op))
+    best: list[Any] = []
+    for before in graph.predecessors(start):
+        path = nx.dijkstra_path(graph, start, before, weight=lambda a, b, _: 0 if isinstance(b, Moment) else 1)
+        if not best or _crossings(path) < _crossings(best):
+            best = path
+    return [n for n in best if isinstance(n, Moment)]
+
+
+def _crossings(path: list[Any]) -> int:
+    return sum(not isinstance(n, Moment) for n in path)
+
+
+def _told_apart(circle: list[Moment]) -> tuple[Moment, ...]:
+    """Where the circle comes to a worker and where it leaves it."""
+    around = zip(circle, [circle[-1], *circle[:-1]], [*circle[1:], circle[0]], strict=True)
+    return tuple(m for m, before, after in around if m.runs_on != before.runs_on or m.runs_on != after.runs_on)
 
 
 def _ops(step: StepPlan) -> Iterator[Wait | Notify]:
     return (s.op for s in sites(step.step.program) if isinstance(s.op, (Wait, Notify)))
+
+
+def _empty() -> Graph:
+    return nx.DiGraph()
 
 
 @dataclass(slots=True)
@@ -89,7 +118,7 @@ class _Builder:
     plan: Plan
     world: World
     members: set[str]
-    graph: Graph = field(default_factory=nx.DiGraph)
+    graph: Graph = field(default_factory=_empty)
     told: dict[tuple[str, int], Told] = field(default_factory=dict[tuple[str, int], Told])
     to: dict[tuple[str, int], Delivery] = field(default_factory=dict[tuple[str, int], Delivery])
 
@@ -136,9 +165,7 @@ class _Builder:
             words = set(self._words(told, columns, rank))
             if not words:
                 continue
-            moment = Moment(
-                rank, executor, worker, position, step.path, own, at, op.loc, isinstance(op, Wait)
-            )
+            moment = Moment(rank, executor, worker, position, step.path, own, at, op.loc, isinstance(op, Wait))
             self.graph.add_node(moment)
             for word in words:
                 if isinstance(op, Wait):
@@ -207,6 +234,3 @@ def _range(w: Words, at: Mapping[Key, int], rank: int) -> range:
     column = min(at.get(w.key, 0) if w.key is not None else 0, w.first.shape[1] - 1)
     last = w.last[min(rank, w.last.shape[0] - 1), min(column, w.last.shape[1] - 1)]
     return range(int(w.first[row, column]), int(last) + 1)
-
-
-__all__ = ["Moment", "Notify", "find_cycle", "shrunk", "size_of"]

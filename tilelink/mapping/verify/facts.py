@@ -72,16 +72,15 @@ def _ring(var: str, shift: int) -> str:
 
 def _names(expr: Expr) -> frozenset[str]:
     """Names that the value depends on, through what was put in for them as well."""
-    return frozenset(expr.names) | (symbols(expr.formula) if expr.formula is not None else frozenset())
+    through: frozenset[str] = symbols(expr.formula) if expr.formula is not None else frozenset()
+    return frozenset(expr.names) | through
 
 
 def fact(step: Step, param: str, index: Index | None, when: When, loc: Loc) -> Fact:
     """An axis that the parameter's view does not name is this rank's own slice: there is nothing to tell apart."""
     binding = step.binding(param)
     placed = tuple(
-        (v.axis, entry(e))
-        for v, e in zip(binding.view, entries(step, param, index), strict=True)
-        if v.axis is not None
+        (v.axis, entry(e)) for v, e in zip(binding.view, entries(step, param, index), strict=True) if v.axis is not None
     )
     return Fact(binding.tensor, placed, when, loc)
 

@@ -40,10 +40,7 @@ def check_flow(plan: Plan) -> str:
         TilelinkError: TL602 (loads), TL603 (stores).
     """
     awaited = frozenset(
-        s.step.binding(op.param).tensor
-        for s in plan.steps
-        for op in walk(s.step.program.body)
-        if isinstance(op, Wait)
+        s.step.binding(op.param).tensor for s in plan.steps for op in walk(s.step.program.body) if isinstance(op, Wait)
     )
     loads = stores = 0
     for step in plan.steps:

@@ -29,12 +29,16 @@ class Spans:
         return self.real & (self.begin < self.end)
 
     def shifted(self, by: Ints) -> Spans:
-        begin, end, real = np.broadcast_arrays(self.begin + by, self.end + by, self.real)
-        return Spans(begin, end, real)
+        return evened(self.begin + by, self.end + by, self.real)
 
     def where(self, mask: Bools) -> Spans:
-        begin, end, real = np.broadcast_arrays(self.begin, self.end, self.real & mask)
-        return Spans(begin, end, real)
+        return evened(self.begin, self.end, self.real & mask)
+
+
+def evened(begin: Ints, end: Ints, real: Bools) -> Spans:
+    """The three in one shape."""
+    shape = np.broadcast_shapes(begin.shape, end.shape, real.shape)
+    return Spans(np.broadcast_to(begin, shape), np.broadcast_to(end, shape), np.broadcast_to(real, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +74,16 @@ class World:
     def _partition(self, grid: GridAxis) -> Spans:
         count = self.value(grid.count)
         index = np.arange(int(count.max()), dtype=np.int64)[None, :]
-        begin, end = self.value(grid.begin(F.Sym("_at")), {"_at": index}), self.value(
-            grid.end(F.Sym("_at")), {"_at": index}
+        begin, end = (
+            self.value(grid.begin(F.Sym("_at")), {"_at": index}),
+            self.value(grid.end(F.Sym("_at")), {"_at": index}),
         )
-        begin, end, real = np.broadcast_arrays(begin, end, index < count)
-        return Spans(begin.astype(np.int64), end.astype(np.int64), real)
+        return evened(begin.astype(np.int64), end.astype(np.int64), index < count)
 
     def own(self, size: Formula) -> Spans:
         """Each rank's part of a split axis."""
         first = _column(self.ranks) * self.part(size)
-        begin, end, real = np.broadcast_arrays(first, first + self.value(here(size)), np.True_)
-        return Spans(begin, end, real)
+        return evened(first, first + self.value(here(size)), np.ones((1, 1), dtype=np.bool_))
 
     def whole(self, size: Formula) -> Spans:
         end = self.value(size).astype(np.int64)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import networkx as nx
 
-from tilelink.errors import Note, TilelinkError
+from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Fork, Join, Launch, Plan, StepPlan, Transfer
 
 MAIN = 0
-Graph = Any
-"""networkx.DiGraph over executors; edges carry `by`: order | words."""
+Graph: TypeAlias = "nx.DiGraph[str]"
+"""Over executors; edges carry `by`: order | words."""
 
 
 def root(step: StepPlan) -> str:
@@ -32,7 +32,9 @@ def executors(plan: Plan) -> Graph:
         using = [s for s in plan.signals if s.channel == channel.name]
         for notify in (s for s in using if s.action == "notify"):
             for wait in (s for s in using if s.action == "await"):
-                graph.add_edge(root(plan.step(notify.path)), root(plan.step(wait.path)), by="words")
+                edge = root(plan.step(notify.path)), root(plan.step(wait.path))
+                if not graph.has_edge(*edge):
+                    graph.add_edge(*edge, by="words")
     return graph
 
 
@@ -88,8 +90,3 @@ def _check_started(plan: Plan, started: dict[str, int], open_streams: set[int]) 
             why="the next call, and whoever reads the results, would overtake it",
             hint="this is the plan's mistake and not yours: please report it with the schedule",
         )
-
-
-def cycle_text(plan: Plan, cycle: list[str]) -> tuple[Note, ...]:
-    """The executors of a cycle, as notes."""
-    return tuple(Note(f"`{path}` is one of them", plan.step(path).step.loc) for path in cycle)

@@ -17,7 +17,6 @@ from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Key, Laid
 from tilelink.mapping.verify.words import Delivery, Told, delivery, holder_of, signals_on, spans_on, unproven
 
-
 EMPTY: When = frozenset()
 
 
@@ -109,7 +108,11 @@ class _Meeting:
         axis = self.channel.axes[k]
         mine, theirs = self.wait.words[k], self.notify.words[k]
         if axis.axis is None:
-            if not remote and not (to.kind == "one" and to.to is not None and _identity(to.to)) and self.world.ranks > 1:
+            if (
+                not remote
+                and not (to.kind == "one" and to.to is not None and _identity(to.to))
+                and self.world.ranks > 1
+            ):
                 raise self._refused("the words of one source rank are waited for, and every rank raises its own")
             return
         if mine.by_data or theirs.by_data:
@@ -192,14 +195,15 @@ class _Tiles:
         if self.rows() == 1:
             return self
         ranks, n = world.ranks, self.spans.begin.shape[1]
-        arrays = (self.spans.begin, self.spans.end, self.first, self.last)
-        begin, end, first, last = (np.broadcast_to(a, (ranks, n)) for a in arrays)
-        real = np.broadcast_to(self.spans.real, (ranks, n))
+        shape = (ranks, n)
+        begin, end = np.broadcast_to(self.spans.begin, shape), np.broadcast_to(self.spans.end, shape)
+        first, last = np.broadcast_to(self.first, shape), np.broadcast_to(self.last, shape)
+        real = np.broadcast_to(self.spans.real, shape)
         if to.kind == "one" and to.to is not None and not flat:
-            source = np.argsort(to.to, kind="stable")
-            return _Tiles(self.key, Spans(begin[source], end[source], real[source]), first[source], last[source])
-        wide = [a.reshape(1, -1) for a in (begin, end, real, first, last)]
-        return _Tiles(self.key, Spans(wide[0], wide[1], wide[2]), wide[3], wide[4])
+            at = np.argsort(to.to, kind="stable")
+            return _Tiles(self.key, Spans(begin[at], end[at], real[at]), first[at], last[at])
+        spans = Spans(begin.reshape(1, -1), end.reshape(1, -1), real.reshape(1, -1))
+        return _Tiles(self.key, spans, first.reshape(1, -1), last.reshape(1, -1))
 
 
 def _missed(waits: _Tiles, tiles: _Tiles) -> tuple[int, int, int] | None:
@@ -239,9 +243,7 @@ def _missed_in_row(wait: Row, tile: Row) -> tuple[int, int, int] | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- bells
-def _check_bells(
-    plan: Plan, world: World, laid: Mapping[str, Laid], channel: Channel, told: tuple[Told, ...]
-) -> None:
+def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Channel, told: tuple[Told, ...]) -> None:
     """A stream's wait resets the bell: each that is rung must be waited for just once in a call."""
     waits = [w for w in signals_on(plan, laid, channel, "await") if w.laid.step.engine == "stream"]
     if channel.scope != "gpu" or not waits or len(told) != 1:

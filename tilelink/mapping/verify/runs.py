@@ -1,43 +1,65 @@
-"""Rule 5 for executors that wait for themselves on other ranks: cut their order into runs by ring distance.
+"""Rule 5 for executors that wait for themselves, or in a circle, on other ranks: cut their orders into runs.
 
-Rank q takes the rows of part p in run (p - q - shift) mod R. If its order never goes back to an earlier run, and every
-word that a tile waits for is raised by tiles of a strictly earlier run on the rank that raises it, then nobody waits for
-itself: along a chain of waits the run only grows. One worker suffices for this, and so any number does.
+Rank q takes the rows of part p in run (p - q - shift) mod R (or, part by part, p R more). If no order ever goes back to an
+earlier run, and whatever a tile waits for is raised by tiles of a strictly earlier run on the rank that raises it, then
+nobody waits for itself: along a chain of waits the run only grows. Between two executors the same run will do, if it only
+ever goes one way. One worker suffices for this, and so any number does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, TypeAlias
 
+import networkx as nx
 import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula
 from tilelink.ir.plan import Channel, Plan, StepPlan
 from tilelink.mapping.verify.geometry import Bools, Ints, World
+from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.words import Delivery, Told, delivery, signals_on, spans_on
 
 DIRECT = 4_000_000
 """Positions of all ranks that may be looked at one by one, where the order is no rotation."""
 ALL_PAIRS = 64
+Chosen: TypeAlias = "tuple[tuple[StepPlan, int], ...]"
+"""Executors, each with the axis of its grid along which the parts lie."""
 
 
-def shift_of_runs(plan: Plan, world: World, laid: Mapping[str, Laid], host: StepPlan) -> int | None:
-    """The ring distance at which the runs of an executor begin, if by them it waits for earlier runs only."""
-    for axis, grid in enumerate(host.grid):
-        if grid.kind != "cut":
+def runs_of(plan: Plan, world: World, laid: Mapping[str, Laid], members: list[str]) -> str | None:
+    """How the orders of executors are cut so that they wait for earlier runs only, in words; None: not in these ways."""
+    cuts = [[(plan.step(m), a) for a, g in enumerate(plan.step(m).grid) if g.kind == "cut"] for m in members]
+    for chosen in product(*cuts):
+        orders = [_order(plan, world, host, axis) for host, axis in chosen]
+        parts = {world.part(host.grid[axis].size) for host, axis in chosen}
+        found = [o for o in orders if o is not None]
+        if len(found) < len(orders) or len(parts) > 1:
             continue
-        order = _order(plan, world, host, axis)
-        if order is None:
-            continue
-        for shift in _shifts(host, order, world.ranks):
-            runs = _Runs(plan, world, laid, host, axis, shift)
-            if order.ascends(runs.distance) and runs.wait_for_earlier():
-                return shift
+        for distance, text in _ways(chosen, found, world.ranks):
+            if not all(o.ascends(distance) for o in found):
+                continue
+            if _Runs(plan, world, laid, dict(zip(members, chosen, strict=True)), distance).wait_for_earlier():
+                return text
     return None
+
+
+def _ways(chosen: Chosen, orders: list[Order], ranks: int) -> Iterator[tuple[Ints, str]]:
+    """(rank, part) -> run: round the ring from where the ranks begin, or part by part and round the ring in each."""
+    own, part = np.arange(ranks, dtype=np.int64)[:, None], np.arange(ranks, dtype=np.int64)[None, :]
+    shifts = [s for (host, _), order in zip(chosen, orders, strict=True) for s in _shifts(host, order, ranks)]
+    for shift in dict.fromkeys(shifts):
+        yield (part - own - shift) % ranks, f"round the ring from the rows of {_place(shift)}"
+    for shift in (1, 0):
+        yield part * ranks + (part - own - shift) % ranks, f"part by part, in each round the ring from {_place(shift)}"
+
+
+def _place(shift: int) -> str:
+    return "its own rank" if shift == 0 else f"rank + {shift}"
 
 
 # --------------------------------------------------------------------------------------------------------------- orders
@@ -179,26 +201,30 @@ class _Runs:
     plan: Plan
     world: World
     laid: Mapping[str, Laid]
-    host: StepPlan
-    axis: int
-    shift: int
-
-    @property
-    def distance(self) -> Ints:
-        """(rank, part) -> run."""
-        ranks = np.arange(self.world.ranks, dtype=np.int64)
-        return (ranks[None, :] - ranks[:, None] - self.shift) % self.world.ranks
+    hosts: Mapping[str, tuple[StepPlan, int]]
+    """Executor -> its step and the axis of its grid along which the parts lie."""
+    distance: Ints
+    """(rank, part) -> run."""
 
     def wait_for_earlier(self) -> bool:
-        inside = {self.host.path, *self.host.fused}
+        """Every wait is for an earlier run, or for the same one of another executor, which then never waits back."""
+        level: nx.DiGraph[str] = nx.DiGraph()
         for channel in self.plan.channels:
-            notifies = [t for t in signals_on(self.plan, self.laid, channel, "notify") if t.path in inside]
-            waits = [t for t in signals_on(self.plan, self.laid, channel, "await") if t.path in inside]
-            if not all(self._earlier(channel, w, n) for w in waits for n in notifies):
-                return False
-        return True
+            notifies = [t for t in signals_on(self.plan, self.laid, channel, "notify") if self._root(t) in self.hosts]
+            waits = [t for t in signals_on(self.plan, self.laid, channel, "await") if self._root(t) in self.hosts]
+            for w in waits:
+                for n in notifies:
+                    if not self._holds(channel, w, n, np.less):
+                        if not self._holds(channel, w, n, np.less_equal):
+                            return False
+                        level.add_edge(self._root(n), self._root(w))
+        return nx.is_directed_acyclic_graph(level)
 
-    def _earlier(self, channel: Channel, wait: Told, notify: Told) -> bool:
+    def _root(self, told: Told) -> str:
+        return root(told.laid.step)
+
+    def _holds(self, channel: Channel, wait: Told, notify: Told, before: Any) -> bool:
+        """Whether the run of each notify is `before` that of the waits which hear it."""
         waits, raises = self._parts(channel, wait), self._parts(channel, notify)
         if waits is None or raises is None or (wait.laid.step.push is False):
             return False
@@ -207,23 +233,27 @@ class _Runs:
         skip = notify.laid.step.skip_own
         if to.kind == "one" and to.to is not None:
             # q tells to[q], of the same part.
-            told = to.to
-            bad = waits[told] & raises & (run >= run[told])
-            return not (bad & ((told != ranks)[:, None] if skip else True)).any()
+            bad = waits[to.to] & raises & ~before(run, run[to.to])
+            return not (bad & ((to.to != ranks)[:, None] if skip else True)).any()
         if to.kind == "tile" and self._to_parts(notify, to):
             # q tells the rank that holds part p.
-            bad = waits[ranks, ranks][None, :] & raises & (run >= run[ranks, ranks][None, :])
+            bad = waits[ranks, ranks][None, :] & raises & ~before(run, run[ranks, ranks][None, :])
             return not (bad & ((ranks[:, None] != ranks[None, :]) if skip else True)).any()
         if to.kind == "all" and self.world.ranks <= ALL_PAIRS:
-            bad = waits[:, None, :] & raises[None, :, :] & (run[None, :, :] >= run[:, None, :])
+            bad = waits[:, None, :] & raises[None, :, :] & ~before(run[None, :, :], run[:, None, :])
             return not (bad & ((ranks[:, None] != ranks[None, :])[:, :, None] if skip else True)).any()
         return False
 
+    def _part(self, told: Told) -> int:
+        host, axis = self.hosts[self._root(told)]
+        return self.world.part(host.grid[axis].size)
+
     def _grid_axis(self, told: Told) -> int | None:
         step = told.laid.step
+        _, axis = self.hosts[self._root(told)]
         if step.into is None:
-            return self.axis
-        return next((k for k, a in enumerate(step.host_axes) if a == self.axis), None)
+            return axis
+        return next((k for k, a in enumerate(step.host_axes) if a == axis), None)
 
     def _parts(self, channel: Channel, told: Told) -> Bools | None:
         """(rank, part): whether the signal is given for tiles of that part; None: its words do not tell parts apart."""
@@ -232,7 +262,7 @@ class _Runs:
             if axis.axis is None or axis.kind not in ("cut", "part") or key is None:
                 continue
             found = spans_on(told, axis.axis)
-            if found is None or found[0] != key or self.world.part(axis.size) != self.world.part(self.host.grid[self.axis].size):
+            if found is None or found[0] != key or self.world.part(axis.size) != self._part(told):
                 continue
             spans = told.mask.on(found[1], key)
             part = spans.begin // self.world.part(axis.size)
@@ -250,4 +280,4 @@ class _Runs:
         spans = notify.laid.spans[key] if key is not None else None
         if key is None or to.key != key or to.to is None or spans is None:
             return False
-        return bool((to.to == spans.begin // self.world.part(self.host.grid[self.axis].size)).all())
+        return bool((to.to == spans.begin // self._part(notify)).all())

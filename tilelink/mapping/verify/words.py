@@ -136,10 +136,11 @@ def inside_one(grid: GridAxis | None, axis: ChannelAxis) -> bool:
     """Whether the emitted code takes it that a tile lies in one word: it then names the word of the tile's begin only."""
     if grid is None or grid.kind in ("unit", "own"):
         return True
+    aligned = axis.span is None or (grid.tile is not None and axis.span % grid.tile == 0)
     if grid.kind in ("cut", "mine"):
-        return axis.kind in ("cut", "part") and (grid.tile is None or axis.span is None or axis.span % grid.tile == 0)
+        return axis.kind in ("cut", "part") and (grid.tile is None or aligned)
     local = axis.kind == "part" and grid.kind == "plain" and grid.size != axis.size
-    return grid.tile is not None and (axis.span is None or axis.span % grid.tile == 0) and (axis.kind == "plain" or local)
+    return grid.tile is not None and aligned and (axis.kind == "plain" or local)
 
 
 # ------------------------------------------------------------------------------------------------------------ whose words

@@ -157,7 +157,7 @@ class Atomics:
 
     def create_assert(self, condition: Handle, message: str, *rest: Any) -> None:
         if not condition.data.all():
-            raise self.machine.diagnostic("TL507", f"tl.device_assert failed: {message}")
+            raise self.machine.diagnostic("TL506", f"tl.device_assert failed: {message}")
 
     def create_assume(self, condition: Handle) -> None:
         if not condition.data.all():

@@ -19,12 +19,12 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
+from tilelink.runtime.simulated import scalars
 from tilelink.runtime.simulated.accesses import Accesses
 from tilelink.runtime.simulated.arithmetic import Arithmetic
 from tilelink.runtime.simulated.atomics import Atomics
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.numerics import is_narrow, narrow, widen
-from tilelink.runtime.simulated.scalars import short_ways
 from tilelink.runtime.world import Descriptor
 
 ACCESSES = (
@@ -198,8 +198,11 @@ class Interpreter:
         stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_builder, scope)
         # Stock's `int(array)` needs a 0-dimensional array since numpy 2.4.
         scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
-        for name, short in short_ways().items():
+        for name, short in scalars.methods().items():
             scope.set_attr(tl.tensor, name, short(getattr(tl.tensor, name)))
+        for name, short in scalars.functions().items():
+            for module in (tl, tl.core):
+                scope.set_attr(module, name, short(getattr(module, name)))
         for name in ("reduce", "associative_scan"):
             combine = _wide(getattr(tl, name))
             scope.set_attr(tl, name, combine)

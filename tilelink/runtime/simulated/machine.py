@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType
 
 from tilelink.errors import TilelinkError
@@ -43,6 +43,8 @@ class Machine:
         self.words = WordClocks()
         self.codes: set[CodeType] = set()
         """Code of every Triton function that has run, by which their frames are known."""
+        if observer is not None:
+            observer.attached(self)
 
     # --------------------------------------------------------------------------------------------------------- accesses
     def reach(self, agent: Agent, block: Block, what: str) -> Region:
@@ -80,7 +82,7 @@ class Machine:
         agent = self.scheduler.running()
         agent.polled = None
         agent.target = Target(address, condition, text)
-        self.record("wait", agent.clock, detail=f"{self.word_name(agent, address)} {text}")
+        self.record("wait", agent.clock, detail=f"{self.name_of(agent, address)} {text}")
 
     def end_wait(self) -> None:
         agent = self.scheduler.running()
@@ -89,7 +91,7 @@ class Machine:
         self.moved(agent)
         agent.clock = max(agent.clock, self.words.satisfied(target.address, target.condition))
         agent.target = None
-        self.record("resume", agent.clock, detail=f"{self.word_name(agent, target.address)} {target.text}")
+        self.record("resume", agent.clock, detail=f"{self.name_of(agent, target.address)} {target.text}")
 
     def written(self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool) -> None:
         """The running agent has written a word. `joins`: it has also acquired what earlier writers released."""
@@ -101,7 +103,7 @@ class Machine:
         after = region.word(address, size)
         self.words.write(address, before, after, seen)
         if signal and self.recorder is not None:
-            self.record("signal", agent.clock, detail=f"{self.word_name(agent, address)} = {after}")
+            self.record("signal", agent.clock, detail=f"{self.name_of(agent, address)} = {after}")
         self.scheduler.wake(address)
 
     def moved(self, agent: Agent) -> None:
@@ -113,7 +115,7 @@ class Machine:
             agent.polled = None
         self.scheduler.moves += 1
 
-    def word_name(self, agent: Agent, address: int) -> str:
+    def name_of(self, agent: Agent, address: int) -> str:
         """`words[3]`, or `words[3] of rank 2`, or what else the address can be called."""
         region = self.memory.find(address, address + 1)
         if region is None:
@@ -125,7 +127,7 @@ class Machine:
         return (name or f"{region.name}+{address - region.start}") + whose
 
     def _awaited(self, agent: Agent, address: int, region: Region, size: int) -> str:
-        name, value = self.word_name(agent, address), region.word(address, size)
+        name, value = self.name_of(agent, address), region.word(address, size)
         return f"{name} is {value}" + (f", waits until it is {agent.target.text}" if agent.target is not None else "")
 
     # ---------------------------------------------------------------------------------------------------------- copies
@@ -146,10 +148,32 @@ class Machine:
                 self.words.write(address, value, region.word(address), seen)
         self.scheduler.wake_range(start, end)
 
-    def observe_copy(self, agent: Agent, target: Block, source: Block) -> None:
+    # ------------------------------------------------------------------------------------------------------- observation
+    def mark(self, agent: Agent) -> object:
+        """What `agent` has done so far, in the observer's terms."""
+        return None if self.observer is None else self.observer.mark(agent)
+
+    def after(self, agent: Agent, marks: Iterable[object]) -> None:
         if self.observer is not None:
-            self.observer.load(agent, source, "threads")
+            self.observer.after(agent, marks)
+
+    def observe_copy(self, agent: Agent, target: Block, source: Block) -> None:
+        """A stream copies. One word is a signal: who acquires it sees what the stream did before."""
+        if self.observer is None:
+            return
+        self.observer.load(agent, source, "threads")
+        if target.nbytes == WORD:
+            self.observer.atomic(agent, target.address, acquire=False, release=True, scope="system", writes=True)
+        else:
             self.observer.store(agent, target, "threads")
+
+    def place(self, agent: Agent) -> tuple[str, int]:
+        """The innermost function of the kernel's own file that the running agent is in, and its line."""
+        if agent.launch is None:
+            return "", 0
+        file = agent.launch.file
+        steps = chain(sys._getframe(1), self.codes)
+        return next(((s.function, s.line) for s in steps if s.file == file), (agent.launch.kernel, 0))
 
     # ------------------------------------------------------------------------------------------------------ diagnostics
     def diagnostic(self, code: str, message: str, *, why: str | None = None, hint: str | None = None) -> TilelinkError:
@@ -185,7 +209,7 @@ class Machine:
         if self.recorder is None:
             return
         agent = self.scheduler.running()
-        function, line = self._emitted_place(agent)
+        function, line = self.place(agent)
         self.recorder.records.append(
             Record(
                 step=len(self.recorder.records),
@@ -201,13 +225,6 @@ class Machine:
                 detail=detail,
             )
         )
-
-    def _emitted_place(self, agent: Agent) -> tuple[str, int]:
-        """The innermost function of the kernel's own file, and its line."""
-        if agent.launch is None:
-            return "", 0
-        steps = chain(sys._getframe(2), self.codes)
-        return next(((s.function, s.line) for s in steps if s.file == agent.launch.file), (agent.launch.kernel, 0))
 
 
 def _beside(region: Region, address: int) -> str:

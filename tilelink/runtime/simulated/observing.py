@@ -14,6 +14,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tilelink.runtime.simulated.agents import Agent
+    from tilelink.runtime.simulated.machine import Machine
 
 Proxy = Literal["threads", "one thread", "bulk"]
 """Who accesses: all threads (loads and stores), the one thread of scalar atomics, or a bulk copy (descriptor, TMA)."""
@@ -56,20 +57,27 @@ Span = Block | Scatter
 
 
 class Observer:
-    """Override what is of interest. `agent.place()` tells rank, worker and emitted line."""
+    """Override what is of interest.
 
-    def started(self, agent: Agent, by: Agent) -> None:
-        """`agent` begins, after everything `by` has done so far."""
+    Agents with the same rank, stream and worker number are one line of execution, launched again and again. All calls
+    come in an order in which the run could have happened; what is ordered for certain is what the calls say.
+    """
 
-    def joined(self, agent: Agent, others: Iterable[Agent]) -> None:
-        """`agent` goes on after everything `others` have done so far."""
+    def attached(self, machine: Machine) -> None:
+        """The run begins. `machine.place(agent)` tells the emitted line, `machine.name_of` what an address is."""
+
+    def mark(self, agent: Agent) -> object:
+        """Everything `agent` has done so far, for `after`."""
+
+    def after(self, agent: Agent, marks: Iterable[object]) -> None:
+        """`agent` goes on (or begins) after everything that is marked: launches, ends, events, collective calls."""
 
     def load(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
 
     def store(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
 
     def atomic(self, agent: Agent, address: int, *, acquire: bool, release: bool, scope: str, writes: bool) -> None:
-        """One scalar atomic; a poll (`atomic_add` of 0) does not write."""
+        """One word, by a scalar atomic, or by a stream. A poll (`atomic_add` of 0) does not write."""
 
     def barrier(self, agent: Agent) -> None:
         """A barrier of all threads of one program."""

@@ -30,11 +30,11 @@ PIECES = 4
 
 @dataclass(slots=True, eq=False)
 class SimulatedEvent:
-    """`by`: the stream's agent at that point, once it has come there."""
+    """`mark`: what the stream had done at that point, once it has come there."""
 
     done: bool = False
     clock: float = 0.0
-    by: Agent | None = None
+    mark: object = None
 
 
 class Multiprocessors:
@@ -58,7 +58,7 @@ class SimulatedStream:
         self._interpreter = interpreter
         self._host = host
         self._processors = processors
-        self._queue: deque[tuple[float, Callable[[], None]]] = deque()
+        self._queue: deque[tuple[float, object, Callable[[], None]]] = deque()
         self.agent = Agent(rank=host.rank, stream=index)
         self.idle = True
 
@@ -109,17 +109,16 @@ class SimulatedStream:
         return self.agent.stream
 
     def _push(self, work: Callable[[], None]) -> None:
-        self._queue.append((self._host.clock, work))
+        self._queue.append((self._host.clock, self._machine.mark(self._host), work))
         if self.idle:
             self.idle = False
-            if self._machine.observer is not None:
-                self._machine.observer.started(self.agent, self._host)
             self._machine.scheduler.spawn(self.agent, self._work_off)
 
     def _work_off(self) -> None:
         while self._queue:
-            issued, work = self._queue.popleft()
+            issued, mark, work = self._queue.popleft()
             self.agent.clock = max(self.agent.clock, issued)
+            self._machine.after(self.agent, [mark])
             work()
             self._machine.scheduler.moves += 1
         self.idle = True
@@ -136,8 +135,7 @@ class SimulatedStream:
         workers = [self._start(launch, number, lambda: function(**given)) for number in range(launch.workers)]
         machine.scheduler.block(Wait(launch, lambda: _unfinished(launch)), lambda: launch.running == 0)
         agent.clock = max([agent.clock, *(w.clock for w in workers)])
-        if machine.observer is not None:
-            machine.observer.joined(agent, workers)
+        machine.after(agent, [machine.mark(w) for w in workers])
         for region in regions:
             self._close(region)
         machine.record("end", agent.clock, kernel=launch.kernel)
@@ -149,8 +147,7 @@ class SimulatedStream:
         clock = max(self.agent.clock, heapq.heappop(free))
         worker = Agent(self.agent.rank, self._index, number, launch, clock)
         launch.running += 1
-        if machine.observer is not None:
-            machine.observer.started(worker, self.agent)
+        machine.after(worker, [machine.mark(self.agent)])
         machine.scheduler.spawn(worker, lambda: self._work(worker, launch, body))
         return worker
 
@@ -204,14 +201,13 @@ class SimulatedStream:
 
     # ------------------------------------------------------------------------------------------------------------- events
     def _run_record(self, event: SimulatedEvent) -> None:
-        event.done, event.clock, event.by = True, self.agent.clock, self.agent
+        event.done, event.clock, event.mark = True, self.agent.clock, self._machine.mark(self.agent)
         self._machine.scheduler.wake(event)
 
     def _run_wait(self, event: SimulatedEvent) -> None:
         self._machine.scheduler.block(Wait(event, lambda: "waits for an event of another stream"), lambda: event.done)
         self.agent.clock = max(self.agent.clock, event.clock)
-        if self._machine.observer is not None and event.by is not None:
-            self._machine.observer.joined(self.agent, [event.by])
+        self._machine.after(self.agent, [event.mark])
 
 
 def _kind(tensor: torch.Tensor) -> str:

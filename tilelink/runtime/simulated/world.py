@@ -25,6 +25,7 @@ class Meeting:
 
     what: str
     values: dict[int, Any] = field(default_factory=dict)
+    marks: list[object] = field(default_factory=list)
     clock: float = 0.0
 
 
@@ -35,7 +36,6 @@ class Meetings:
         self._machine = machine
         self._meetings: list[Meeting] = []
         self._seen = [0] * machine.ranks
-        self._hosts: dict[int, Agent] = {}
 
     def meet(self, host: Agent, what: str, value: Any) -> list[Any]:
         """Every rank's value, by rank; returns when all have come."""
@@ -51,7 +51,7 @@ class Meetings:
                 f"rank {host.rank} calls {what} where rank {other} calls {meeting.what}",
                 why="every rank makes the same collective calls in the same order",
             )
-        self._hosts[host.rank] = host
+        meeting.marks.append(self._machine.mark(host))
         meeting.values[host.rank] = value
         meeting.clock = max(meeting.clock, host.clock)
         ranks = self._machine.ranks
@@ -61,8 +61,7 @@ class Meetings:
             lambda: len(meeting.values) == ranks,
         )
         host.clock = max(host.clock, meeting.clock)
-        if self._machine.observer is not None:
-            self._machine.observer.joined(host, [h for r, h in self._hosts.items() if r != host.rank])
+        self._machine.after(host, meeting.marks)
         return [meeting.values[r] for r in range(ranks)]
 
 
@@ -192,8 +191,7 @@ class SimulatedWorld:
                 Wait(stream, lambda s=stream: f"waits for its {s.agent.name}"), lambda s=stream: s.idle
             )
             self._host.clock = max(self._host.clock, stream.agent.clock)
-        if self._machine.observer is not None:
-            self._machine.observer.joined(self._host, [s.agent for s in self._streams.values()])
+        self._machine.after(self._host, [self._machine.mark(s.agent) for s in self._streams.values()])
 
     def agree(self, value: Any) -> list[Any]:
         # What crosses between ranks on GPUs is pickled: nobody shares an object.

@@ -1,0 +1,149 @@
+"""Global sizes from the shapes that one rank sees."""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.frontend.harness import message
+from tilelink.errors import Loc
+from tilelink.frontend import bind_sizes, parse_signature
+
+
+def sizes(signature: str, *shapes: tuple[int, ...], ranks: int = 4, **given: int) -> dict[str, int]:
+    return bind_sizes(parse_signature(signature), shapes, ranks, given)
+
+
+@pytest.mark.parametrize(
+    ("signature", "shapes", "found"),
+    [
+        ("M K, K N", [(3, 5), (5, 7)], {"M": 3, "K": 5, "N": 7}),
+        ("M/R K", [(3, 5)], {"M": 12, "K": 5}),
+        ("M/R K, M", [(3, 5), (12,)], {"M": 12, "K": 5}),
+        ("R M", [(4, 5)], {"M": 5}),
+        ("R/R M", [(1, 5)], {"M": 5}),
+        ("R/R M", [(5,)], {"M": 5}),
+        ("R/R ...", [(1, 5)], {"_0": 5}),
+        ("R/R ...", [(5, 6)], {"_0": 5, "_1": 6}),
+        ("M/R ...", [(5, 6, 7)], {"M": 20, "_0": 6, "_1": 7}),
+        ("... M", [(5, 6, 7)], {"_0": 5, "_1": 6, "M": 7}),
+        ("e+1, e K", [(5,), (4, 2)], {"e": 4, "K": 2}),
+        ("e+1", [(5,)], {"e": 4}),
+        ("T K, T*K", [(3, 2), (6,)], {"T": 3, "K": 2}),
+        ("T*K, T K", [(6,), (3, 2)], {"T": 3, "K": 2}),
+        ("T/R K, T*K/R", [(3, 2), (6,)], {"T": 12, "K": 2}),
+        ("2*M, M", [(6,), (3,)], {"M": 3}),
+        ("3 M", [(3, 5)], {"M": 5}),
+        ("P/start K, e+1", [(9, 2), (4,)], {"P": 9, "K": 2, "e": 3}),
+        ("M/R K", [(0, 5)], {"M": 0, "K": 5}),
+        ("e/R R C H, e/R R", [(2, 4, 8, 3), (2, 4)], {"e": 8, "C": 8, "H": 3}),
+    ],
+)
+def test_found(signature: str, shapes: list[tuple[int, ...]], found: dict[str, int]) -> None:
+    assert sizes(signature, *shapes) == found
+
+
+@pytest.mark.parametrize("local", [3, 1])
+def test_uneven_shards_are_said(local: int) -> None:
+    assert sizes("M/R K", (local, 5), M=10) == {"M": 10, "K": 5}
+
+
+def test_a_size_that_only_a_result_has() -> None:
+    assert sizes("M -> M C", (3,), C=4) == {"C": 4, "M": 3}
+
+
+@given(st.integers(1, 9), st.integers(0, 40))
+def test_every_part_of_an_even_split_is_accepted(ranks: int, total: int) -> None:
+    part = -(-total // ranks)
+    for rank in range(ranks):
+        local = max(0, min(total, (rank + 1) * part) - rank * part)
+        assert sizes("M/R", (local,), ranks=ranks, M=total) == {"M": total}
+
+
+# --------------------------------------------------------------------------------------------------------- diagnostics
+def said(
+    signature: str, shapes: list[tuple[int, ...]], given: dict[str, int] | None = None, names: tuple[str, ...] = ()
+) -> list[str]:
+    parsed = parse_signature(signature)
+    return message(lambda: bind_sizes(parsed, shapes, 4, given, names=names)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("signature", "shapes", "given", "text"),
+    [
+        (
+            "M K, K N", [(3, 5), (6, 7)], {},
+            ["TL204: `K` is 5 and 6", "  why: it is 5 by tensor 1, `M K`, and 6 by tensor 2, `K N`", "  do:  pass tensors that agree"],
+        ),
+        (
+            "M/R K, M/R", [(3, 5), (4,)], {},
+            ["TL204: `M` is 12 and 16", "  why: it is 12 by tensor 1, `M/R K`, 3 on each of 4 ranks, and 16 by tensor 2, `M/R`, 4 on each of 4 ranks", "  do:  pass tensors that agree"],
+        ),
+        (
+            "M/R K", [(4, 5)], {"M": 10},
+            ["TL204: `M` is 10 and 16", "  why: it is 10 by `M=10`, and 16 by tensor 1, `M/R K`, 4 on each of 4 ranks", "  do:  pass tensors that agree"],
+        ),
+        (
+            "M K", [(4, 5)], {"K": 6},
+            ["TL204: `K` is 6 and 5", "  why: it is 6 by `K=6`, and 5 by tensor 1, `M K`", "  do:  pass tensors that agree"],
+        ),
+        (
+            "e+1, e", [(4,), (4,)], {},
+            ["TL204: `e+1` is 5 and 4", "  why: it is 5 by the other sizes, and 4 by tensor 1, `e+1`", "  do:  pass tensors that agree"],
+        ),
+        (
+            "T K, T*K", [(4, 2), (9,)], {},
+            ["TL204: `T*K` is 8 and 9", "  why: it is 8 by the other sizes, and 9 by tensor 2, `T*K`", "  do:  pass tensors that agree"],
+        ),
+        (
+            "3 M", [(4, 2)], {},
+            ["TL204: `3` is 3 and 4", "  why: it is 3 by the other sizes, and 4 by tensor 1, `3 M`", "  do:  pass tensors that agree"],
+        ),
+        (
+            "R M", [(3, 2)], {},
+            ["TL204: `R` is 4 and 3", "  why: it is 4 by the number of ranks, and 3 by tensor 1, `R M`", "  do:  pass tensors that agree"],
+        ),
+        (
+            "R/R M", [(3, 2)], {},
+            ["TL204: `R/R` is 1 and 3", "  why: it is 1 by the signature, and 3 by tensor 1, `R/R M`", "  do:  pass tensors that agree"],
+        ),
+        (
+            "M ..., N ...", [(3, 2), (4, 5)], {},
+            ["TL204: `_0` is 2 and 5", "  why: it is 2 by tensor 1, `M ...`, and 5 by tensor 2, `N ...`", "  do:  pass tensors that agree"],
+        ),
+        (
+            "M K", [(3,)], {},
+            ["TL203: tensor 1, `M K` has 1 axis", "  why: its shape here is (3,); the signature says `M K`", "  do:  pass a tensor of 2 axes"],
+        ),
+        (
+            "M ...", [()], {},
+            ["TL203: tensor 1, `M ...` has 0 axes", "  why: its shape here is (); the signature says `M ...`", "  do:  pass a tensor of at least 1 axis"],
+        ),
+        (
+            "M, K", [(3,)], {},
+            ["TL202: 1 tensor for 2 inputs", "  why: the signature is `M, K`", "  do:  pass one for each input"],
+        ),
+        (
+            "rows K", [(3, 4)], {"row": 3},
+            ["TL205: there is no size `row`", "  why: the signature is `rows K`", "  do:  did you mean `rows=`?"],
+        ),
+        (
+            "rows K", [(3, 4)], {"M": 3},
+            ["TL205: there is no size `M`", "  why: the signature is `rows K`", "  do:  its sizes are rows, K"],
+        ),
+    ],
+)  # fmt: skip
+def test_diagnosed(signature: str, shapes: list[tuple[int, ...]], given: dict[str, int], text: list[str]) -> None:
+    assert said(signature, shapes, given) == text
+
+
+def test_tensors_by_their_names() -> None:
+    assert said("M K, K N", [(3, 5), (6, 7)], names=("x", "weight"))[1] == "  why: it is 5 by `x`, and 6 by `weight`"
+
+
+def test_the_line_of_the_call() -> None:
+    parsed = parse_signature("M, M")
+    text = message(lambda: bind_sizes(parsed, [(3,), (4,)], 4, loc=Loc("a.py", 7, 0, 3, "ag(x)")))
+    assert text.splitlines()[1:4] == ["  --> a.py:7", "    |", "  7 | ag(x)"]

@@ -1,0 +1,97 @@
+"""Rule 7, bounds: every tile lies inside the instance that it is read from or written to, and words exist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.plan import Plan
+from tilelink.mapping.verify.accesses import Access, reads, writes
+from tilelink.mapping.verify.geometry import Bools, Ints, World
+from tilelink.mapping.verify.reach import Laid
+from tilelink.mapping.verify.words import Told, signals_on
+
+
+def check_bounds(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
+    """Raises:
+    TilelinkError: TL611.
+    """
+    count = 0
+    for buffer in plan.buffers:
+        if buffer.space == "symmetric" and any(world.value(e).shape[0] > 1 for e in buffer.extents):
+            raise _uneven(plan, buffer.tensor)
+    for a in (*writes(plan, laid), *reads(plan, laid)):
+        if plan.buffer_or_none(a.tensor) is not None:
+            count += _check_access(plan, world, a)
+    for channel in plan.channels:
+        for action in ("notify", "await"):
+            for told in signals_on(plan, laid, channel, action):
+                _check_words(world, told)
+    return f"{count} axes of accesses lie in their instances on every rank"
+
+
+def _check_access(plan: Plan, world: World, a: Access) -> int:
+    tensor = plan.wiring.tensor(a.tensor)
+    extents = plan.buffer(a.tensor).extents
+    stored = [k for k, axis in enumerate(tensor.axes) if not axis.own_slice]
+    idle = a.idle()
+    for place, k in enumerate(stored):
+        found = a.axes.get(k)
+        if found is None or found.spans is None:
+            continue
+        spans = found.spans.where(~idle)
+        first: Ints = np.zeros((1, 1), dtype=np.int64)
+        if tensor.axes[k].split == "R":
+            part = world.part(tensor.axes[k].size)
+            # A tile of another rank lies in the instance of the rank in whose part it begins.
+            first = spans.begin // part * part if a.remote else a.laid.rank * part
+        extent = world.value(extents[place])
+        if a.remote and extent.shape[0] > 1:
+            holder = np.clip(spans.begin // world.part(tensor.axes[k].size), 0, world.ranks - 1)
+            extent = extent[:, 0][holder]
+        bad = spans.filled & ((spans.begin < first) | (spans.end > first + extent))
+        if bad.any():
+            raise _outside(a, k, bad, spans.begin, spans.end, extent)
+    return len(stored)
+
+
+def _check_words(world: World, told: Told) -> None:
+    for axis, w in zip(told.channel.axes, told.words, strict=True):
+        width = world.number(axis.count)
+        bad = w.real & ((w.first < 0) | (w.last >= width))
+        if bad.any():
+            row, col = (int(i) for i in np.argwhere(bad)[0])
+            last = int(np.broadcast_to(w.last, bad.shape)[row, col])
+            raise TilelinkError(
+                "TL611",
+                f"`{told.path}` on rank {row} touches word {last} of `{told.channel.tensor}`, which has {width} there",
+                loc=told.op.loc,
+                why="the words of a channel are as many as its axes say",
+                hint="this is the plan's mistake and not yours: please report it with the schedule",
+            )
+
+
+def _outside(a: Access, axis: int, bad: Bools, begin: Ints, end: Ints, extent: Ints) -> TilelinkError:
+    row, col = (int(i) for i in np.argwhere(bad)[0])
+    first, last, most = (int(np.broadcast_to(x, bad.shape)[row, col]) for x in (begin, end, extent))
+    name = a.laid.tensor(a.param).axes[axis].name
+    return TilelinkError(
+        "TL611",
+        f"positions {first} to {last} of axis `{name}` of `{a.param}` are not where `{a.path}` looks for them on rank {row}",
+        loc=a.loc,
+        why=f"the instance has {most} elements there, and a rank reads and stores its own part of a split axis only",
+        hint="push the tile to its holder, pull it from there, or test with `tl.rank_of` whose it is",
+    )
+
+
+def _uneven(plan: Plan, tensor: str) -> TilelinkError:
+    decl = plan.wiring.tensor(tensor)
+    return TilelinkError(
+        "TL611",
+        f"`{tensor}` has another size on each rank",
+        loc=decl.loc or plan.wiring.loc,
+        why="symmetric memory has one layout: peers work out addresses from their own",
+        hint="this is the plan's mistake and not yours: please report it with the schedule",
+    )
