@@ -8,11 +8,15 @@ Knows: the shape of each call. Never knows: what becomes of it.
 from __future__ import annotations
 
 import importlib
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from tilelink.errors import TilelinkError
 
+Tensor: TypeAlias = Any
+"""A parameter of a tile program or an operator, for those who annotate: what it is, its signature says."""
+
 __all__ = [
+    "Tensor",
     "consumer_tile_wait",
     "peer_tile_notify",
     "peer_tile_wait",

@@ -36,6 +36,15 @@ def grouped_like(start, counts, out):
     tl.tile_store(out, e, 0)
 
 
+NEG = 3.0
+
+
+@program("M N -> M N")
+def lifted(x, out):
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), NEG)
+
+
 @program("M N -> M N")
 def scaled(x, out, *, times: int):
     m, n = tl.tile_id(out)

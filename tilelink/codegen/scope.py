@@ -127,7 +127,9 @@ def open_scope(plan: Plan, step: StepPlan, passed: frozenset[str] = frozenset())
     for name, value in step.step.constants:
         if isinstance(value, float):
             # A kernel's argument: two of its steps may have a scalar of that name.
-            scope.renamed[name] = scope.arg(Arg(f"{step.path.replace('.', '_')}_{name}", "scalar", f"{step.path}.{name}"))
+            scope.renamed[name] = scope.arg(
+                Arg(f"{step.path.replace('.', '_')}_{name}", "scalar", f"{step.path}.{name}")
+            )
     for table in sorted({g.table for g in (*step.grid, *step.loops) if g.table is not None}):
         names.taken |= {f"{naming.tensors[table]}_{x}" for x in TABLE}
         if naming.tensors[table] != table:

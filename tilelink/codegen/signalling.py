@@ -56,9 +56,7 @@ def await_signal(
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
     given = {axis: Span(index, index) for axis, index in (known or {}).items()}
-    spans = [
-        given.get(a.axis) or _span(scope, lines, channel, a, op.param, op.index, source) for a in channel.axes
-    ]
+    spans = [given.get(a.axis) or _span(scope, lines, channel, a, op.param, op.index, source) for a in channel.axes]
     wait = "shmem.signal_wait_until" if channel.scope == "sys" else "shmem.local_wait_until"
     pointer, total = scope.arg(Arg(words(channel), "words", channel.name)), ""
     if channel.writers != "stream":

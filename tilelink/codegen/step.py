@@ -177,13 +177,11 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
         ):
             owner = host.text(Sym(names.begin) // part(g.size))
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]
-    values = list(host.forwarded.values())
-    function, needs = _fused_function(host.plan, step, values)
-    for arg in needs.args:
-        host.arg(arg)
+    held = _held(host, step)
+    function = _fused_function(host.plan, step, held)
     # What the function's formulas name has to reach it through the host.
-    names = [a.name for a in needs.args]
-    call = f"{host.naming.functions[step.path]}({', '.join([*values, *passed, *names])})"
+    names = [host.arg(a) for a in function.args]
+    call = f"{function.name}({', '.join([*dict.fromkeys(held.values()), *passed, *names])})"
     lines = host.lines
     if step.own_rows and owner is not None:
         host.uses_rank = True
@@ -194,13 +192,29 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
     return function
 
 
-def _fused_function(plan: Plan, step: StepPlan, values: list[str]) -> tuple[Function, Function]:
-    scope = open_scope(plan, step, frozenset(values))
-    leading = list(values)
+def _held(host: Scope, step: StepPlan) -> dict[str, str]:
+    """Tensors of a fused step -> the host's name of the tile that stands for them."""
+    movement = step.step.program.movement
+    tensors = step.forwarded if movement is None else (step.step.binding(movement.source).tensor,)
+    return {t: host.forwarded[_origin(host.plan, t, host.forwarded)] for t in tensors}
+
+
+def _origin(plan: Plan, tensor: str, stored: dict[str, str]) -> str:
+    """What the host stores and movements make `tensor` of."""
+    while tensor not in stored:
+        step = plan.wiring.producers(tensor)[0]
+        assert step.program.movement is not None
+        tensor = step.binding(step.program.movement.source).tensor
+    return tensor
+
+
+def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str]) -> Function:
+    scope = open_scope(plan, step, frozenset(held.values()))
+    leading = list(dict.fromkeys(held.values()))
     outer, scope.lines = scope.lines, Lines()
     tiles: list[TileNames] = []
     if step.step.program.movement is not None:
-        tiles = _emit_fused_movement(scope, values[-1])
+        tiles = _emit_fused_movement(scope, leading[0])
         leading += [n for t in tiles for n in (t.begin, t.end)]
     else:
         for a, g in enumerate(step.grid):
@@ -212,16 +226,14 @@ def _fused_function(plan: Plan, step: StepPlan, values: list[str]) -> tuple[Func
                 names = tile_names(scope, g.var or f"axis{a}", g)
                 tiles.append(names)
                 leading += [names.begin, names.end]
-        for tensor in step.forwarded:
-            scope.forwarded[tensor] = values[-1]
-            scope.uses_rank = True
+        scope.forwarded |= held
+        scope.uses_rank = scope.uses_rank or bool(held)
         emit_body(scope, step.step.program.body)
     inner, scope.lines = scope.lines, outer
     for names in tiles:
         lane_lines(scope.lines, names)
     scope.lines.extend(inner)
-    function = _close(scope, scope.naming.functions[step.path], tuple(leading))
-    return function, function
+    return _close(scope, scope.naming.functions[step.path], tuple(leading))
 
 
 def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:

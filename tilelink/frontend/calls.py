@@ -29,6 +29,7 @@ def call_program(program: TileProgram, args: Sequence[object], kwargs: Mapping[s
     if run is None:
         raise outside(program.name, loc)
     path = run.take_path(use or program.name, loc)
+    run.share(program, loc)
     signature = program.signature
     if not len(signature.inputs) <= len(args) <= len(signature.shapes):
         wrong_count(program.name, len(args), len(signature.inputs), f"`{signature}`", loc)

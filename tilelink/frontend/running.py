@@ -11,6 +11,7 @@ from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.binding import Dimensions
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep
+from tilelink.ir.program import TileProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Trace:
         self.records: list[Record] = []
         self.steps: list[PendingStep] = []
         self.paths: dict[str, Loc | None] = {}
+        self._outer_names: dict[str, tuple[object, str]] = {}
 
     @property
     def frame(self) -> Frame:
@@ -60,6 +62,21 @@ class Trace:
             )
         self.paths[path] = loc
         return path
+
+    def share(self, program: TileProgram, loc: Loc | None) -> None:
+        """Refuses programs that mean different things by one name: they are written into one file."""
+        helpers = {h.name: h.source for h in program.helpers}
+        for name, value in (*program.globals, *helpers.items()):
+            old, user = self._outer_names.setdefault(name, (value, program.name))
+            if old != value:
+                what = "helper" if name in helpers else "constant"
+                raise TilelinkError(
+                    "TL126",
+                    f"`{name}` is another {what} in `{program.name}` than in `{user}`",
+                    loc=loc,
+                    why="the programs of an operator are written into one file",
+                    hint="rename one of them",
+                )
 
     def record(self, record: Record) -> SymbolicTensor:
         self.records.append(record)

@@ -28,10 +28,13 @@ class Sms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyEngine:
-    """Run a movement on copy engines, one stream step per tile, over `streams` side streams."""
+    """Run a movement on copy engines, one stream step per tile, over `streams` side streams.
+
+    No `order`: along the ring, own rows first where they are there on entry, and last where a step makes them.
+    """
 
     tile: tuple[tuple[str, int], ...] = ()
-    order: tuple[str, ...] = ("row",)
+    order: tuple[str, ...] = ()
     push: bool | None = None
     streams: int = 1
 

@@ -42,18 +42,27 @@ def place(wiring: Wiring, topology: Topology, schedule: Schedule) -> tuple[Place
                 why=f"its steps are {', '.join(paths)}",
                 hint="name one of them",
             )
-    placed = tuple(Placed(s, schedule.get(s.path) or default(s, wiring, topology)) for s in wiring.steps)
+    placed = tuple(
+        Placed(s, _ordered(s, wiring, schedule.get(s.path) or default(s, wiring, topology))) for s in wiring.steps
+    )
     for p in placed:
         _check(p, wiring, topology)
     return placed
+
+
+def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
+    """A copy engine without an order takes what is there first first."""
+    if not isinstance(placement, CopyEngine) or placement.order:
+        return placement
+    return replace(placement, order=("ring+1",) if _moves_what_is_made(step, wiring) else ("ring",))
 
 
 def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
     """What the operator gets without a schedule: movements on copy engines where there are any, matmuls in large tiles."""
     program = step.program
     if program.movement is not None:
-        if program.movement.pinned or (topology.world == "peer" and not _before_fusable(step, wiring)):
-            return CopyEngine(order=("ring",), push=True if not program.movement.pinned else None)
+        if program.movement.pinned or (topology.world == "peer" and not _moves_what_is_made(step, wiring)):
+            return CopyEngine(push=True if not program.movement.pinned else None)
         return Sms(count=2, tile=_leading(step, 128), order=("ring",))
     dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
     loops = [_loop_dim(step, op) for op in walk(program.body) if isinstance(op, Tiles)]
@@ -73,9 +82,10 @@ def _ring(step: Step, wiring: Wiring) -> str:
     return "ring" if any(wiring.tensor(t).origin == "program" for t in read) else "ring+1"
 
 
-def _before_fusable(step: Step, wiring: Wiring) -> bool:
-    """A movement of what a step of this operator computes: by default it stays on SMs."""
-    assert step.program.movement is not None
+def _moves_what_is_made(step: Step, wiring: Wiring) -> bool:
+    """Whether a movement takes what a step of this operator computes, rather than an argument."""
+    if step.program.movement is None:
+        return False
     source = step.binding(step.program.movement.source).tensor
     return wiring.tensor(source).origin == "program"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -18,6 +19,9 @@ from tilelink.mapping.grids import plan_steps
 from tilelink.mapping.placement import place
 from tilelink.mapping.signals import crosses, lower, reads_remote
 from tilelink.mapping.views import walk
+
+_SYMBOL = re.compile(r"[ci]\d+|t|rank|RANKS|turned|part_top|group_top|group_rows")
+"""What formulas call ranks, tiles' positions and indices, and words."""
 
 
 def make_plan(
@@ -36,6 +40,7 @@ def make_plan(
     Raises:
         TilelinkError: TL301…TL316, what the wiring or the schedule cannot mean.
     """
+    _check_sizes(wiring)
     placed = place(wiring, topology, schedule)
     steps = plan_steps(wiring, placed)
     where = kernels.assign(wiring, steps, topology)
@@ -64,6 +69,18 @@ def make_plan(
         host=kernels.host_steps(where, steps, staged, early, enters, _read_in_place(found.signals, buffers, by_path)),
         notes=_notes(found.signals, buffers),
     )
+
+
+def _check_sizes(wiring: Wiring) -> None:
+    for name in wiring.sizes:
+        if _SYMBOL.fullmatch(name):
+            raise TilelinkError(
+                "TL319",
+                f"a size called `{name}`",
+                loc=wiring.loc,
+                why=f"`{name}` means something of its own in the formulas of a plan",
+                hint="give the dimension another name in the operator's signature",
+            )
 
 
 def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:

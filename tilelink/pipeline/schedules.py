@@ -54,11 +54,12 @@ def sms(
     )
 
 
-def copy_engine(*, order: Order = "ring", push: bool | None = None, streams: int = 1, **tile: int) -> CopyEngine:
+def copy_engine(*, order: Order = (), push: bool | None = None, streams: int = 1, **tile: int) -> CopyEngine:
     """Run a movement on copy engines: one stream step per tile.
 
     Args:
-        order, push, tile: as for `sms`.
+        order: as for `sms`; default: `ring` for an argument, `ring+1` for what a step of the operator makes.
+        push, tile: as for `sms`.
         streams: side streams that take the tiles in turn.
 
     Raises:

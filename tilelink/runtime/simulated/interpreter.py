@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import triton.language as tl
@@ -70,21 +71,15 @@ WAITS = ("signal_wait_until", "local_wait_until")
 _CMP_EQ = 0
 
 
+_compiled: WeakKeyDictionary[Callable[..., Any], CodeType] = WeakKeyDictionary()
+"""Function -> its rewritten module code. Reading a source back takes longer than many a kernel runs."""
+
+
 class _Rewriter(stock.FunctionRewriter):
-    """Stock, but executed in a copy of the module's names: the emitted module stays as it is."""
+    """Stock, but gives the code instead of executing it in the emitted module, which would get 50 names more."""
 
-    names: dict[str, Any]
-
-    def _compile_and_exec(self, transformed_ast: Any) -> Callable[..., Any]:
-        code = compile(transformed_ast, filename=self.filename, mode="exec")
-        scope = self.names
-        if self.fn.__closure__:
-            # The closure of a function that is not at the top of its module becomes names of a further copy.
-            cells = zip(self.fn.__code__.co_freevars, self.fn.__closure__, strict=True)
-            scope = {**scope, **{name: cell.cell_contents for name, cell in cells}}
-        made: dict[str, Any] = {}
-        exec(code, scope, made)
-        return made[self.fn.__name__]
+    def _compile_and_exec(self, transformed_ast: Any) -> CodeType:
+        return compile(transformed_ast, filename=self.filename, mode="exec")
 
 
 class Interpreter:
@@ -134,9 +129,17 @@ class Interpreter:
 
     # ------------------------------------------------------------------------------------------------------- rewriting
     def _rewrite(self, fn: FunctionType) -> Callable[..., Any]:
-        rewriter = _Rewriter(fn)
-        rewriter.names = self._module_names(fn)
-        made = rewriter.rewrite_ast()
+        code = _compiled.get(fn)
+        if code is None:
+            code = _compiled[fn] = _Rewriter(fn).rewrite_ast()
+        names = self._module_names(fn)
+        if fn.__closure__:
+            # The closure of a function that is not at the top of its module becomes names of a further copy.
+            cells = zip(fn.__code__.co_freevars, fn.__closure__, strict=True)
+            names = {**names, **{name: cell.cell_contents for name, cell in cells}}
+        scope: dict[str, Any] = {}
+        exec(code, names, scope)
+        made = scope[fn.__name__]
         self.machine.codes.add(made.__code__)
         return self._waiting(made) if fn.__name__ in WAITS else made
 

@@ -1,7 +1,8 @@
-"""Which addresses a program may touch: the arenas, and what was passed to a running kernel.
+"""Which addresses a program may touch: the arenas, and the tensors passed to a running kernel, to the element.
 
 A wild address would end the process, and an access to a peer's private memory would end a GPU's: both are refused,
-address by address, before anything is read or written.
+address by address, before anything is read or written. So is a neighbour in the same storage, which on GPUs may be
+another rank's.
 """
 
 from __future__ import annotations
@@ -15,9 +16,15 @@ import torch
 from tilelink.runtime.simulated.observing import Block, Scatter
 
 
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte, and the byte after the last."""
+    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.data_ptr(), tensor.data_ptr() + (span * tensor.element_size() if tensor.numel() else 0)
+
+
 @dataclass(slots=True, eq=False)
 class Region:
-    """One torch storage. `home`: the rank that holds it (None: no rank in particular); `users`: uses by rank."""
+    """One tensor's memory. `home`: the rank that holds it (None: no rank in particular); `users`: uses by rank."""
 
     start: int
     end: int
@@ -39,7 +46,7 @@ class Region:
 
 
 class WildAccess(Exception):
-    """Raised by `MemoryMap`; the interpreter turns it into a diagnostic with the emitted line."""
+    """Raised by `MemoryMap`; the machine turns it into a diagnostic with the emitted line."""
 
     def __init__(self, address: int, region: Region | None) -> None:
         self.address = address
@@ -48,24 +55,25 @@ class WildAccess(Exception):
 
 
 class MemoryMap:
-    """All regions, by start address."""
+    """All regions, by start address. They may overlap: views of one tensor."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._regions: list[Region] = []
 
     def add(self, tensor: torch.Tensor, rank: int, name: str, *, symmetric: bool = False) -> Region | None:
-        """Open the storage of `tensor` to `rank`; one `drop` each. None if it has no bytes."""
-        storage = tensor.untyped_storage()
-        start, size = storage.data_ptr(), storage.nbytes()
-        if size == 0:
+        """Open a tensor to `rank`; one `drop` each. None if it has no bytes, or lies in an arena, which is open."""
+        start, end = extent(tensor)
+        if start == end:
             return None
         at = bisect_left(self._starts, start)
-        if at < len(self._starts) and self._starts[at] == start and self._regions[at].end == start + size:
-            region = self._regions[at]
+        same = [r for r in self._from(at, start) if r.end == end]
+        if same:
+            region = same[0]
+        elif any(r.symmetric for r in self._around(start, end)):
+            return None
         else:
-            data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-            region = Region(start, start + size, name, rank, symmetric, data)
+            region = Region(start, end, name, rank, symmetric, _bytes(tensor, start, end))
             self._starts.insert(at, start)
             self._regions.insert(at, region)
         if not region.symmetric and region.home != rank:
@@ -81,43 +89,58 @@ class MemoryMap:
             at = self._regions.index(region)
             del self._regions[at], self._starts[at]
 
-    def find(self, low: int, high: int) -> Region | None:
-        """The region that holds [low, high)."""
+    def find(self, low: int, high: int, rank: int | None = None) -> Region | None:
+        """A region that holds [low, high), and is open to `rank` if one is named."""
         at = bisect_right(self._starts, low) - 1
-        if at >= 0 and high <= self._regions[at].end:
-            return self._regions[at]
-        # Storages may overlap (torch.from_numpy of a slice), then the last to start need not be the one.
-        return next((r for r in self._regions if r.start <= low and high <= r.end), None)
+        if at >= 0:
+            region = self._regions[at]
+            if high <= region.end and (rank is None or region.open_to(rank)):
+                return region
+        return next((r for r in self._around(low, high) if rank is None or r.open_to(rank)), None)
 
     def nearest(self, address: int) -> Region | None:
         """The region that ends or begins closest to `address`."""
         return min(self._regions, key=lambda r: max(r.start - address, address - r.end), default=None)
 
     def holding(self, block: Block, rank: int) -> Region | None:
-        """The one region that holds all of a rectangle and is open to the rank."""
+        """One region that holds all of a rectangle and is open to the rank."""
         low, high = block.bounds
-        region = self.find(low, high)
-        return region if region is not None and region.open_to(rank) else None
+        return self.find(low, high, rank)
 
     def wild(self, block: Block, rank: int) -> WildAccess:
         """Why `holding` found none: the first byte that is out of bounds."""
         low, _ = block.bounds
-        region = self.find(low, low + 1)
-        if region is None or not region.open_to(rank):
-            return WildAccess(low, region)
+        region = self.find(low, low + 1, rank)
+        if region is None:
+            return WildAccess(low, self.find(low, low + 1))
         return WildAccess(region.end, self.find(region.end, region.end + 1))
 
     def check(self, scatter: Scatter, rank: int) -> Region:
         """The region of the lowest address; every single address is checked."""
-        low = int(scatter.addresses.min())
-        region = self.find(low, int(scatter.addresses.max()) + scatter.itemsize)
-        if region is not None and region.open_to(rank):
+        low, size = int(scatter.addresses.min()), scatter.itemsize
+        region = self.find(low, int(scatter.addresses.max()) + size, rank)
+        if region is not None:
             return region
-        found = [self._of(address, scatter.itemsize, rank) for address in np.unique(scatter.addresses).tolist()]
-        return found[0]
-
-    def _of(self, address: int, itemsize: int, rank: int) -> Region:
-        region = self.find(address, address + itemsize)
-        if region is None or not region.open_to(rank):
-            raise WildAccess(address, region)
+        for address in np.unique(scatter.addresses).tolist():
+            if self.find(address, address + size, rank) is None:
+                raise WildAccess(address, self.find(address, address + size))
+        region = self.find(low, low + size, rank)
+        assert region is not None
         return region
+
+    def _from(self, at: int, start: int) -> list[Region]:
+        """The regions that start at `start`, the first of which is number `at`."""
+        found = []
+        while at < len(self._starts) and self._starts[at] == start:
+            found.append(self._regions[at])
+            at += 1
+        return found
+
+    def _around(self, low: int, high: int) -> list[Region]:
+        return [r for r in self._regions if r.start <= low and high <= r.end]
+
+
+def _bytes(tensor: torch.Tensor, start: int, end: int) -> np.ndarray:
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return whole[start - storage.data_ptr() : end - storage.data_ptr()]

@@ -20,7 +20,7 @@ from tilelink.errors import TilelinkError
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter, check_arguments
 from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.memory import Region
+from tilelink.runtime.simulated.memory import Region, extent
 from tilelink.runtime.simulated.observing import Block
 from tilelink.runtime.world import Descriptor, Event
 
@@ -172,7 +172,7 @@ class SimulatedStream:
         machine, agent = self._machine, self.agent
         begin = agent.clock
         nbytes = target.numel() * target.element_size()
-        low, high = _extent(target) if nbytes else (0, 0)
+        low, high = extent(target) if nbytes else (0, 0)
         before = machine.small_words(low, high)
         rows = max(1, -(-target.shape[0] // PIECES)) if target.dim() else 1
         for first in range(0, target.shape[0] if target.dim() else 1, rows):
@@ -220,13 +220,7 @@ def _tensors(args: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
 
 
 def _named(args: Mapping[str, Any]) -> tuple[Argument, ...]:
-    return tuple(Argument(name, *_extent(t), t.element_size()) for name, t in _tensors(args) if t.numel())
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte, and the byte after the last."""
-    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
+    return tuple(Argument(name, *extent(t), t.element_size()) for name, t in _tensors(args) if t.numel())
 
 
 def _block(tensor: torch.Tensor) -> Block:
