@@ -54,6 +54,13 @@ def test_one_wild_address_among_many() -> None:
         simulate(main, 1)
 
 
+def test_a_neighbour_in_the_same_storage() -> None:
+    """On GPUs each rank has its rows in a tensor of its own."""
+    rows = torch.zeros(4, 64)
+    with pytest.raises(TilelinkError, match=r"TL502: rank \d, .*(after the end of source|in source of ranks)"):
+        simulate(lambda w: copy_elements(w, rows[w.rank], 60, 8), 4)
+
+
 def test_private_memory_of_another_rank() -> None:
     """Symmetric memory is open to all, the rest of a rank's memory is not."""
     secret = torch.zeros(64)

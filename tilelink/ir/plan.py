@@ -411,11 +411,12 @@ StreamOp: TypeAlias = BellWait | WordWait | Copy | SetWord
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the plan may know of an argument's memory: its unit-stride axis (None: none), and 16-byte alignment of the
-    base and of every other stride."""
+    """What the plan may know of an argument's memory: its unit-stride axis (None: none), 16-byte alignment of the base
+    and of every other stride, and whether it is one contiguous run."""
 
     unit_axis: int | None
     aligned: bool
+    contiguous: bool = True
     symmetric: bool = False
     """Allocated by `tilelink.empty`: peers can read it in place."""
 

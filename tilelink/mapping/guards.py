@@ -39,7 +39,7 @@ def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula 
     found = conditions(s.step.program.body, op)
     out: Formula | None = None
     for test, branch in found or ():
-        if test.formula is None or not F.symbols(test.formula) <= values.keys() | {"RANKS", "rank"}:
+        if test.formula is None or not F.symbols(test.formula) <= values.keys() | {"RANKS"}:
             raise TilelinkError(
                 "TL304",
                 f"a signal stands under `{test.text}`, which the plan cannot evaluate",

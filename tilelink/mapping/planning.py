@@ -42,6 +42,7 @@ def make_plan(
     """
     _check_sizes(wiring)
     placed = place(wiring, topology, schedule)
+    _refuse_owner_maps(wiring)
     steps = plan_steps(wiring, placed)
     where = kernels.assign(wiring, steps, topology)
     steps = tuple(_with_workers(s, where) for s in steps)
@@ -50,6 +51,7 @@ def make_plan(
         b for t in wiring.tensors if (b := _buffer(wiring, t, steps, dict(layouts), schedule.slots)) is not None
     )
     staged = tuple(b.tensor for b in buffers if b.staged)
+    _check_moved(wiring, steps, layouts, set(staged))
     early = frozenset(s.path for s in steps if s.engine == "stream" and not _waits_for_bell(s, found.signals))
     by_path = {s.path: s for s in steps}
     enters = bool(found.channels) or any(s.action == "ready" for s in found.signals)
@@ -81,6 +83,41 @@ def _check_sizes(wiring: Wiring) -> None:
                 why=f"`{name}` means something of its own in the formulas of a plan",
                 hint="give the dimension another name in the operator's signature",
             )
+
+
+def _refuse_owner_maps(wiring: Wiring) -> None:
+    for tensor in wiring.tensors:
+        if tensor.owner_map is not None:
+            raise TilelinkError(
+                "TL306",
+                f"`{tensor.name}` has the owner map `{tensor.owner_map.text}`, which cannot be planned",
+                loc=tensor.loc,
+                why="the mapping knows the even split by ceil and one slice per rank",
+                hint="say who holds what in the shape: `M/R`, `R`, `R/R`",
+            )
+
+
+def _check_moved(wiring: Wiring, steps: tuple[StepPlan, ...], layouts: Mapping[str, Layout], staged: set[str]) -> None:
+    """An argument that a movement takes where it lies is one contiguous run; a staged one has contiguous rows."""
+    for s in steps:
+        movement = s.step.program.movement
+        if movement is None:
+            continue
+        name = s.step.binding(movement.source).tensor
+        tensor = wiring.tensor(name)
+        if tensor.origin != "argument":
+            continue
+        last = len([a for a in tensor.axes if not a.own_slice]) - 1
+        layout = layouts[name]
+        if layout.contiguous if name not in staged else layout.unit_axis == last:
+            continue
+        raise TilelinkError(
+            "TL307",
+            f"`{s.path}` moves the argument `{name}`, whose elements do not lie one after the other",
+            loc=s.step.loc,
+            why="a movement takes contiguous runs" if name not in staged else "what is staged has contiguous rows",
+            hint=f"pass {name}.contiguous()",
+        )
 
 
 def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:

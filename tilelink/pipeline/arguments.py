@@ -43,7 +43,7 @@ def bind(
 
     Raises:
         TilelinkError: TL221 wrong number of arguments, TL222 not a tensor, TL223 a dtype that has no kernel,
-            TL224 dtypes that contradict the signature; those of `bind_sizes`.
+            TL224 a dtype that contradicts the signature, TL227 dtypes that differ; those of `bind_sizes`.
     """
     if len(tensors) != len(signature.inputs):
         raise TilelinkError(
@@ -57,6 +57,7 @@ def bind(
         _check_tensor(name, signature, k, t, loc)
     dims = {str(a.size) for s in signature.inputs for a in s.axes}
     sizes = {k: v for k, v in given.items() if k in dims}
+    _check_dtypes(name, signature, tensors, loc)
     found = bind_sizes(signature, [tuple(t.shape) for t in tensors], ranks, sizes, loc=loc)
     return Bound(
         sizes=tuple(found.items()),
@@ -94,13 +95,28 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
         )
 
 
+def _check_dtypes(name: str, signature: Signature, tensors: Sequence[torch.Tensor], loc: Loc) -> None:
+    """Inputs whose signature names no dtype share one: tiles of two dtypes do not multiply."""
+    free = [(k, t) for k, (t, s) in enumerate(zip(tensors, signature.inputs, strict=True)) if s.dtype is None]
+    for k, t in free:
+        first, other = free[0][1].dtype, t.dtype
+        if other != first:
+            raise TilelinkError(
+                "TL227",
+                f"argument {k + 1} of `{name}` is {NAMES[other]} and argument {free[0][0] + 1} is {NAMES[first]}",
+                loc=loc,
+                why="inputs whose signature names no dtype have one dtype: their tiles meet in one expression",
+                hint="convert one of them, or name the dtype in the signature",
+            )
+
+
 def layout(t: torch.Tensor, symmetric: bool = False) -> Layout:
     """What a plan may know of the tensor's memory."""
     unit = next((a for a in reversed(range(t.dim())) if t.stride(a) == 1), None)
     item = t.element_size()
     others = [t.stride(a) for a in range(t.dim()) if a != unit and t.shape[a] > 1]
     aligned = t.data_ptr() % 16 == 0 and all(s * item % 16 == 0 for s in others)
-    return Layout(unit, aligned, symmetric and t.is_contiguous())
+    return Layout(unit, aligned, t.is_contiguous(), symmetric and t.is_contiguous())
 
 
 def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc: Loc) -> None:

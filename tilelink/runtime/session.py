@@ -38,7 +38,8 @@ class Session:
         known = self.workspaces.get(key)
         if known is not None and known.fits(wanted):
             return known
-        self.world.agree(tuple((r.name, r.nbytes) for r in wanted if r.symmetric))
+        mine = tuple((r.name, r.nbytes) for r in wanted if r.symmetric)
+        _compare(self.world.agree(mine))
         if known is not None:
             wanted = known.grown(wanted)
             self.world.barrier()
@@ -65,6 +66,25 @@ class Session:
             self.world.barrier()
             known.close()
             self.prepared = {k: v for k, v in self.prepared.items() if not v.workspace.closed}
+
+
+def _compare(asked: list[tuple[tuple[str, int], ...]]) -> None:
+    """Every rank needs the same symmetric memory, or they do not run the same call.
+
+    Raises:
+        TilelinkError: TL452, on every rank.
+    """
+    for rank, wanted in enumerate(asked):
+        differing = sorted(set(wanted) ^ set(asked[0]))
+        if differing:
+            name = differing[0][0]
+            here, there = (dict(w).get(name) for w in (asked[0], wanted))
+            raise TilelinkError(
+                "TL452",
+                f"ranks 0 and {rank} disagree on the sizes of a call: `{name}` has {here} and {there} bytes",
+                why="an operator's call is collective: every rank passes parts of the same global tensors",
+                hint="pass equal shapes, or the global size by name (`M=…`) where shards are uneven",
+            )
 
 
 _current: ContextVar[Session | None] = ContextVar("tilelink_session", default=None)

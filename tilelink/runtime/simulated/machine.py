@@ -191,7 +191,7 @@ class Machine:
     def _wild_access(self, wild: WildAccess, itemsize: int, what: str) -> TilelinkError:
         address, region = wild.address, wild.region
         if region is not None:
-            where = f"{region.name}, which only rank {region.home} may touch"
+            where = f"in {region.name} of ranks {sorted(region.users)}"
         else:
             near = self.memory.nearest(address)
             where = "which is no memory at all" if near is None else _beside(near, address)
