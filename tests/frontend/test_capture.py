@@ -209,6 +209,8 @@ tl.producer_tile_notify(dst, tile)
         ("tl.tile_push_data", "tl.tile_store"),
         ("tl.consumer_tile_wait(src, tile)\n", ""),
         ("tl.tile_id(src)", "tl.tile_id(dst)"),
+        ("tile = tl.tile_id(src)", "tile, _ = tl.tile_id(src)"),
+        ("tl.tile_push_data(dst, tile, tl.tile_load(src, tile))", "tl.tile_push_data(dst, tile, 0)"),
     ],
 )
 def test_what_is_no_movement(old: str, new: str) -> None:

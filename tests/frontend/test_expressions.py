@@ -205,6 +205,8 @@ def test_text_and_formula_mean_what_is_written(written: str, ranks: tuple[int, i
         ("tl.size(a, 3)", "", "M_size"),
         ("x", "if flag:\n    x = 1\nelse:\n    x = e", "(flag != 0) + (not flag != 0) * e"),
         ("x", "x = 1\nif e == 0:\n    x = 1", "1"),
+        ("e == 1 and f == 2 or flag", "", "e == 1 and f == 2 or flag"),
+        ("y", "y = 0\nfor i in range(3):\n    x = i + 1\n    y = x", None),
         ("e // 0", "", None),
         ("e / 2", "", None),
         ("e & 1", "", None),
@@ -234,6 +236,26 @@ def test_loops_count_in_formulas() -> None:
     (load,) = load_ops(program.body)
     assert isinstance(load.index[0], At)
     assert load.index[0].expr.formula == Sym("i") + 1
+
+
+def test_an_inner_loop_that_counts_by_the_same_name() -> None:
+    program = captured(
+        "K M -> K M",
+        "a, out",
+        """
+k, m = tl.tile_id(out)
+for i in range(3):
+    x = i + 1
+    one = tl.tile_load(a, (x, m))
+    for i in range(2):
+        two = tl.tile_load(a, (x, m))
+""",
+    )
+    one, two = load_ops(program.body)
+    assert isinstance(one.index[0], At)
+    assert isinstance(two.index[0], At)
+    assert one.index[0].expr.formula == Sym("i") + 1
+    assert two.index[0].expr.formula is None
 
 
 def load_ops(body: tuple[object, ...]) -> list[Load]:

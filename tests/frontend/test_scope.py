@@ -106,6 +106,34 @@ class Config:
     )
 
 
+def test_builtins_by_another_name() -> None:
+    header = "import tilelink.language as tl\nfrom tilelink.frontend import program\nlowest = min\n"
+    program = captured("M -> M", "a, out", "m = tl.tile_id(out)\ntl.tile_store(out, m, lowest(3, 4))", header)
+    assert lines(program.body)[-1] == "store own out[tile m] min(3, 4)"
+
+
+def test_a_name_that_the_enclosing_function_has_not_bound_yet() -> None:
+    cell = run_cell("""
+import tilelink.language as tl
+from tilelink.frontend import program
+
+def make():
+    @program("M -> M")
+    def f(a, out):
+        m = tl.tile_id(out)
+        tl.tile_store(out, m, scale)
+
+    if f is None:
+        scale = 3
+    return f
+
+f = make()
+""")
+    found = cell["f"]
+    assert isinstance(found, Program)
+    assert message(lambda: found.captured).startswith("TL120: `scale` is not defined\n")
+
+
 def test_a_local_name_hides_the_module_s() -> None:
     program = captured(
         "M -> M",
@@ -133,7 +161,8 @@ def twice(x):
 @triton.jit
 def clamp(x, LOW: lang.constexpr):
     # the upper end
-    return lang.minimum(lang.maximum(twice(x), LOW), LIMIT)
+    low = LOW + 0 * x.shape[0]
+    return lang.minimum(lang.maximum(twice(x), low), LIMIT)
 
 renamed = clamp
 
@@ -151,7 +180,8 @@ def test_a_helper_brings_all_it_needs() -> None:
         Helper("twice", "@triton.jit\ndef twice(x):\n    return x * SCALE\n"),
         Helper(
             "clamp",
-            "@triton.jit\ndef clamp(x, LOW: tl.constexpr):\n    return tl.minimum(tl.maximum(twice(x), LOW), LIMIT)\n",
+            "@triton.jit\ndef clamp(x, LOW: tl.constexpr):\n"
+            "    low = LOW + 0 * x.shape[0]\n    return tl.minimum(tl.maximum(twice(x), low), LIMIT)\n",
         ),
     )
     assert program.globals == (("LIMIT", 5), ("SCALE", 2.0))
@@ -242,7 +272,7 @@ def test_two_helpers_of_one_name() -> None:
     assert said("x = first(1)\ny = twice(x)", other) == (
         "TL126: two helpers are called `twice`\n"
         "     |\n"
-        "  31 |     y = twice(x)\n"
+        "  32 |     y = twice(x)\n"
         "     |         ^^^^^\n"
         "  why: helpers of one program are copied into one file\n"
         "  do:  rename one of them"
@@ -254,7 +284,7 @@ def test_a_helper_that_cannot_be_copied() -> None:
     assert said("y = odd(1)", other) == (
         "TL124: `os.path` cannot be copied\n"
         "     |\n"
-        "  25 |     return os.path(x)\n"
+        "  26 |     return os.path(x)\n"
         "     |            ^^^^^^^\n"
         "  why: a helper is copied as source, with constants and `@triton.jit` functions\n"
         "  do:  pass it to the helper as an argument"
@@ -266,7 +296,7 @@ def test_a_helper_with_an_unknown_name() -> None:
     assert said("y = odd(1)", other) == (
         "TL124: `nothing` is not defined\n"
         "     |\n"
-        "  23 |     return x + nothing\n"
+        "  24 |     return x + nothing\n"
         "     |                ^^^^^^^\n"
         "  why: a helper is copied as source\n"
         "  do:  define or import it"
@@ -278,7 +308,7 @@ def test_a_primitive_in_a_helper() -> None:
     assert said("y = odd(1)", other) == (
         "TL124: `tl.tile_load` in a helper\n"
         "     |\n"
-        "  23 |     return tl.tile_load(x)\n"
+        "  24 |     return tl.tile_load(x)\n"
         "     |            ^^^^^^^^^^^^\n"
         "  why: helpers compute; they get no tensors\n"
         "  do:  call it in the program"

@@ -134,6 +134,15 @@ def test_the_main_module(tmp_path: Path) -> None:
     assert ran.stdout == f"{script}:8\n"
 
 
+def test_without_positions_in_the_byte_code(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from tilelink.frontend import symmetric\n\nsymmetric('M')\n")
+    command = [sys.executable, "-X", "no_debug_ranges", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert "TL211: `tilelink.symmetric` outside an operator\n" in ran.stderr
+    assert f"--> {script}:3\n" in ran.stderr
+
+
 def test_the_same_function_twice_with_other_names() -> None:
     cell = run_cell(
         HEADER

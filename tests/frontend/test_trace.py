@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+import tilelink.language as tl
 from tests.frontend import operators as o
 from tests.frontend.harness import message
 from tests.frontend.operators import Operator
-from tilelink.frontend import Extent, SymbolicTensor, bind_sizes, parse_signature, symmetric, trace, tracing
+from tilelink.frontend import Extent, SymbolicTensor, bind_sizes, parse_signature, program, symmetric, trace, tracing
 from tilelink.ir.formula import Const, Sym, evaluate
 from tilelink.ir.formula import text as formula_text
 from tilelink.ir.shape import Contract
@@ -329,6 +330,36 @@ def test_names_do_not_meet_sizes_or_arguments() -> None:
         return o.gather(x)
 
     assert list(tensors(run("M/R rows", sized, {"M": 16, "rows": 3}))) == ["x", "gather_rows"]
+
+
+def test_names_are_numbered_where_nothing_else_helps() -> None:
+    def body(rows: SymbolicTensor, gather_rows: SymbolicTensor) -> Any:
+        return o.gather(rows)
+
+    assert list(tensors(run("M/R K, M", body))) == ["rows", "gather_rows", "gather_rows_2"]
+
+
+def test_dots_before_and_between() -> None:
+    def body(x: SymbolicTensor) -> Any:
+        return program("M ... N -> ... N M", name="turn")(o.move)(x)
+
+    wiring = run("M K T N", body)
+    assert tensors(wiring)["dst"] == "K=K T=T N=N M=M"
+    assert view(wiring, "turn", "src") == "M@0 _0@1 _1@2 N@3"
+    assert view(wiring, "turn", "dst") == "_0@0 _1@1 N@2 M@3"
+
+
+def test_kinds_of_constants() -> None:
+    def fn(a, out, *, flag: bool, times: int, rate: float, mode: str):
+        m = tl.tile_id(out)
+        tl.tile_store(out, m, rate * times)
+
+    def body(x: SymbolicTensor) -> Any:
+        return program("M -> M")(fn)(x, flag=True, times=x.size("M"), rate=3, mode="fast")
+
+    (step,) = run("M", body).steps
+    assert step.constants == (("flag", True), ("times", 16), ("rate", 3.0), ("mode", "fast"))
+    assert [type(v) for _, v in step.constants] == [bool, int, float, str]
 
 
 def test_a_second_use_by_another_name() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilelink.codegen.signalling import _inside_one as inside_one
 from tilelink.ir import formula as F
-from tilelink.ir.plan import BellWait, Copy, GridAxis, Plan, SetWord, StepPlan, WordWait
+from tilelink.ir.plan import BellWait, Copy, GridAxis, Launch, Plan, SetWord, StepPlan, WordWait
 from tilelink.ir.program import At, Bounds, Holder, If, Let, Load, Notify, OfTile, Op, Store, Tile, Tiles, Wait, walk
 from tilelink.ir.wiring import ViewAxis, entries
 from tilelink.mapping import expand
@@ -59,6 +59,7 @@ class Replay:
     events: int = 0
     buffers: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     words: dict[tuple[str, int], Words] = field(default_factory=dict)
+    finished: dict[tuple[str, int], int] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------------------------------------ running
     def run(self) -> None:
@@ -189,9 +190,11 @@ class Replay:
     # ------------------------------------------------------------------------------------------------------------ workers
     def _worker(self, step: StepPlan, rank: int) -> Agent:
         clock = Clock()
-        yield from self._after_streams(step, rank, clock)
-        for indices, tile in zip(self._indices(step, rank), tiles_of(self.plan, step, rank), strict=True):
-            del indices
+        before = self._before(step)
+        yield lambda: all((p, rank) in self.finished for p in before)
+        for p in before:
+            clock.known |= self.finished[(p, rank)]
+        for tile in tiles_of(self.plan, step, rank):
             yield from self._tile(step, rank, clock, list(tile))
             for path in step.fused:
                 follower = self.plan.step(path)
@@ -199,29 +202,15 @@ class Replay:
                 if own is not None:
                     yield from self._tile(follower, rank, clock, own)
             yield lambda: True
+        self.finished[(step.path, rank)] = clock.known
 
-    def _indices(self, step: StepPlan, rank: int) -> list[int]:
-        return list(range(int(F.evaluate(step.total, self.plan.env(rank)))))
-
-    def _after_streams(self, step: StepPlan, rank: int, clock: Clock) -> Iterator[Any]:
-        """A kernel begins when those before it on its stream are through."""
-        mine = next(k for k in self.plan.kernels if step.path in [p for p, _ in k.roles])
-        before = []
-        for k in self.plan.kernels:
-            if k.name == mine.name:
-                break
-            if k.stream == mine.stream:
-                before += [p for p, _ in k.roles]
-        self.done: dict[tuple[str, int], int]
-        yield lambda: all((p, rank) in self._finished for p in before)
-        for p in before:
-            clock.known |= self._finished[(p, rank)]
-
-    @property
-    def _finished(self) -> dict[tuple[str, int], int]:
-        if not hasattr(self, "_ended"):
-            self._ended: dict[tuple[str, int], int] = {}
-        return self._ended
+    def _before(self, step: StepPlan) -> list[str]:
+        """The roles of the kernels launched earlier on the same stream: they are through when a kernel begins."""
+        kernels = {k.name: k for k in self.plan.kernels}
+        launches = [h for h in self.plan.host if isinstance(h, Launch)]
+        mine = next(i for i, h in enumerate(launches) if step.path in [p for p, _ in kernels[h.kernel].roles])
+        earlier = [h for h in launches[:mine] if h.stream == launches[mine].stream]
+        return [p for h in earlier for p, _ in kernels[h.kernel].roles]
 
     def _fused_tile(self, step: StepPlan, tile: list[tuple[int, int]], rank: int) -> list[tuple[int, int]] | None:
         tensor = self.plan.wiring.tensor(step.step.binding(step.domain).tensor)
@@ -394,7 +383,7 @@ class _Movement(_Run):
             self.replay._read(self.clock, names[0], holder, where, self.step.path)
         peers = self.holders(movement.destination, target) if self.step.push else [self.rank]
         for peer in peers:
-            if self.step.skip_own and peer == self.rank:
+            if self.step.skip_own and self.step.push and peer == self.rank:
                 continue
             self.replay._write(self.clock, names[1], peer, self.place(movement.destination, target, peer))
             self.tell(notify, target, peer if self.step.push and len(peers) > 1 else None)

@@ -178,7 +178,7 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
         turn, pe = scope.names.fresh("turn"), scope.names.fresh("pe")
         lines.add(f"for {turn} in range(RANKS):")
         lines.depth += 1
-        lines.add(f"{pe} = (rank + {turn}) % RANKS")
+        lines.add(f"{pe} = (rank + RANKS - {turn}) % RANKS")
         scope.uses_rank = True
         scope.formulas.symbols |= {"RANKS"}
     else:

@@ -289,7 +289,7 @@ def _push_block(
         turn = scope.names.fresh("turn")
         lines.add(f"for {turn} in range(RANKS):", loc)
         lines.depth += 1
-        lines.add(f"{pe} = (rank + {turn}) % RANKS")
+        lines.add(f"{pe} = (rank + RANKS - {turn}) % RANKS")
         scope.formulas.symbols.add("RANKS")
     else:
         lines.add(f"{pe} = {scope.text(owner)}", loc)

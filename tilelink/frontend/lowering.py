@@ -110,10 +110,10 @@ class Lowering:
                 "TL153", node, f"`{name}` is the name of an index and is bound again", "an index keeps its name while it lasts",
                 "use another name", (Note(f"`{name}` is bound here", old.loc),),
             )  # fmt: skip
-        self.forget_rings(name)
+        self.forget(name)
         self.env[name] = binding
 
-    def forget_rings(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """What was computed from the old value of `name` is no longer known in terms of it."""
         for other, binding in self.env.items():
             self.env[other] = without_root(binding, name)

@@ -14,11 +14,8 @@ def without_root(binding: Binding, name: str) -> Binding:
     """The binding without what it knew in terms of `name`, which gets a new value."""
     if not isinstance(binding, Variable) or binding.name == name:
         return binding
-    if binding.ring is not None and binding.ring[0] == name:
-        binding = replace(binding, ring=None)
-    if binding.formula is not None and name in symbols(binding.formula):
-        binding = replace(binding, formula=None)
-    return binding
+    known = binding.formula is not None and name in symbols(binding.formula)
+    return replace(binding, formula=None) if known else binding
 
 
 def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | None = None) -> Variable:

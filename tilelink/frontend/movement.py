@@ -20,7 +20,6 @@ from tilelink.ir.program import (
     Tile,
     Tiles,
     Wait,
-    Whole,
 )
 
 
@@ -110,6 +109,4 @@ def _is_tile(tile: Tile, index: Index | None) -> bool:
 def _same(name: str | None, entry: object) -> bool:
     if isinstance(entry, OfTile):
         return entry.var == name
-    if isinstance(entry, At):
-        return entry.expr.text == name
-    return name is None and isinstance(entry, Whole)
+    return isinstance(entry, At) and entry.expr.text == name

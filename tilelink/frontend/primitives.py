@@ -15,7 +15,7 @@ from typing import Any
 from tilelink.errors import Note
 from tilelink.frontend.indices import rank_of_block, tile_alias
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import UNKNOWN, TileIndex, TileTuple, Value, constant_of, root, without_formula
+from tilelink.frontend.values import UNKNOWN, TileIndex, Value, constant_of, root, without_formula
 from tilelink.frontend.words import WHILE_TEST, Call, Node, Word
 from tilelink.ir.formula import Sym
 from tilelink.ir.program import (
@@ -201,8 +201,6 @@ def _of_tile(call: Call, what: str, param: Param, node: ast.expr, rank: int = 0)
 
 def _tile_of(call: Call, param: Param, node: ast.expr) -> TileIndex:
     found = tile_alias(call.state, node)
-    if isinstance(found, TileTuple) and len(found.vars) == 1:
-        found = tile_alias(call.state, ast.Name(found.vars[0], ast.Load()))
     if isinstance(found, TileIndex):
         return found
     why = f"`tl.{call.name}` says where a tile lies; a position lies where it says"

@@ -21,9 +21,23 @@ def expand(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]
     """
     step = plan.step(path)
     out: list[list[StreamOp]] = [[] for _ in range(step.streams)]
-    for turn, tile in enumerate(tiles_of(plan, step, rank)):
-        out[turn % step.streams] += _tile(plan, step, rank, tile)
+    moves = [(tile, _targets(plan, step, tile, rank)) for tile in tiles_of(plan, step, rank)]
+    if step.push and not any(s.path == path and s.action == "await" for s in plan.signals):
+        # Everything is there on entry: one rank gets all its tiles before the next gets any.
+        moves = [(tile, [pe]) for tile, targets in moves for pe in targets]
+        moves.sort(key=lambda move: (rank - move[1][0]) % plan.topology.ranks)
+    for turn, (tile, targets) in enumerate(moves):
+        out[turn % step.streams] += _tile(plan, step, rank, tile, targets)
     return tuple(tuple(ops) for ops in out)
+
+
+def _targets(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int) -> list[int]:
+    """The ranks that get a tile: its owner, or all of them, those first that take the ring's next rows from here."""
+    movement = step.step.program.movement
+    assert movement is not None
+    owner = holder_of(plan, step, movement.destination, tile, rank) if step.push else rank
+    ranks = plan.topology.ranks
+    return [owner] if owner is not None else [(rank - k) % ranks for k in range(ranks)]
 
 
 def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[tuple[tuple[int, int], ...]]:
@@ -41,7 +55,9 @@ def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[tuple[tuple[int, int
     return [tuple((int(lo[t]), int(hi[t])) for lo, hi in columns) for t in range(total)]
 
 
-def _tile(plan: Plan, step: StepPlan, rank: int, tile: tuple[tuple[int, int], ...]) -> list[StreamOp]:
+def _tile(
+    plan: Plan, step: StepPlan, rank: int, tile: tuple[tuple[int, int], ...], targets: list[int]
+) -> list[StreamOp]:
     movement = step.step.program.movement
     assert movement is not None
     source, target = movement.source, movement.destination
@@ -49,10 +65,8 @@ def _tile(plan: Plan, step: StepPlan, rank: int, tile: tuple[tuple[int, int], ..
     holder = holder_of(plan, step, source, tile, rank) if not step.push else rank
     assert holder is not None
     out += _waits(plan, step, source, tile, rank, holder)
-    owner = holder_of(plan, step, target, tile, rank) if step.push else rank
-    peers = [owner] if owner is not None else [(rank + k) % plan.topology.ranks for k in range(plan.topology.ranks)]
     names = step.step.binding(source).tensor, step.step.binding(target).tensor
-    for pe in peers:
+    for pe in targets:
         if step.skip_own and pe == rank:
             continue
         start, count = run_of(plan, step, source, tile, holder)

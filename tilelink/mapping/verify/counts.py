@@ -134,7 +134,7 @@ def _repeats(told: Told, keys: set[Key], to: Delivery, world: World) -> Ints:
 
 def _meet(told: Told, often: Ints, tables: list[Ints], to: Delivery, world: World) -> Product:
     """Sum over the source ranks whose notifies reach each rank."""
-    skip = told.laid.step.skip_own
+    skip = told.laid.keeps_own
     if to.kind == "one":
         assert to.to is not None
         return _one_source(often, tables, to.to, skip, world)

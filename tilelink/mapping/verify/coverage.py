@@ -189,7 +189,7 @@ class _Tensor:
     def _check_forwarding(self) -> None:
         """What a movement leaves on its own rank must be taken from registers by everyone who reads it."""
         for w in self.writes:
-            if not w.laid.step.skip_own:
+            if not w.laid.keeps_own:
                 continue
             for r in self.reads:
                 if self.tensor.name not in r.laid.step.forwarded:

@@ -119,7 +119,7 @@ def _pair(wait: Told, notify: Told, world: World) -> Bools:
         else:
             reached[filled[1][row, col], row] = True
         out &= reached
-    if notify.laid.step.skip_own:
+    if notify.laid.keeps_own:
         out &= ~np.eye(world.ranks, dtype=np.bool_)
     return out & _busy(wait.laid, world) & _busy(notify.laid, world).T
 

@@ -199,7 +199,7 @@ class _Builder:
             assert to.to is not None and to.key is not None
             found = [int(to.to[min(rank, to.to.shape[0] - 1), columns.get(to.key, 0)])]
         for receiver in found:
-            if not (told.laid.step.skip_own and receiver == rank):
+            if not (told.laid.keeps_own and receiver == rank):
                 yield receiver
 
 

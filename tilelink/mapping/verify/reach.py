@@ -65,6 +65,11 @@ class Laid:
     def rank(self) -> Ints:
         return np.arange(self.world.ranks, dtype=np.int64)[:, None]
 
+    @property
+    def keeps_own(self) -> bool:
+        """A push that leaves out what stays on its rank; a pull moves whatever it is told to."""
+        return self.step.skip_own and bool(self.step.push)
+
     def tensor(self, param: str) -> TensorDecl:
         return self.world.plan.wiring.tensor(self.step.step.binding(param).tensor)
 

@@ -230,7 +230,7 @@ class _Runs:
             return False
         to, run = delivery(notify), self.distance
         ranks = np.arange(self.world.ranks)
-        skip = notify.laid.step.skip_own
+        skip = notify.laid.keeps_own
         if to.kind == "one" and to.to is not None:
             # q tells to[q], of the same part.
             bad = waits[to.to] & raises & ~before(run, run[to.to])
