@@ -340,8 +340,12 @@ def test_names_are_numbered_where_nothing_else_helps() -> None:
 
 
 def test_dots_before_and_between() -> None:
+    def turn(src, dst):
+        n, m = tl.tile_id(dst)
+        tl.tile_store(dst, (n, m), 0)
+
     def body(x: SymbolicTensor) -> Any:
-        return program("M ... N -> ... N M", name="turn")(o.move)(x)
+        return program("M ... N -> ... N M")(turn)(x)
 
     wiring = run("M K T N", body)
     assert tensors(wiring)["dst"] == "K=K T=T N=N M=M"

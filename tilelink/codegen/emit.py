@@ -63,10 +63,16 @@ def _head(plan: Plan) -> list[str]:
         helpers |= {h.name: h.source for h in s.step.program.helpers}
     if constants:
         out.append("")
-        out += [f"{n} = tl.constexpr({v!r})" for n, v in sorted(constants.items())]
+        out += [f"{n} = tl.constexpr({_literal(v)})" for n, v in sorted(constants.items())]
     for source in helpers.values():
         out += ["", "", *source.rstrip().splitlines()]
     return out
+
+
+def _literal(value: object) -> str:
+    """A constant as Python text; infinities and NaN have no literal of their own."""
+    finite = not isinstance(value, float) or value - value == 0
+    return repr(value) if finite else f'float("{value}")'
 
 
 def describe(s: StepPlan) -> str:

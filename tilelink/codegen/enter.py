@@ -26,7 +26,7 @@ def emit_enter(plan: Plan) -> Function:
     epoch = scope.epoch()
     last = scope.arg(Arg("last_at", "state", "last"))
     entered = scope.arg(Arg("entered_at", "state", "entered"))
-    scope.arg(Arg("credits", "credits"))
+    credits = scope.arg(Arg("take_credits", "credits"))
     scope.arg(Arg("ctx", "context", ""))
     lines.add(f"epoch = tl.load({epoch}) + 1")
     lines.add(f"tl.store({epoch}, epoch)")
@@ -35,7 +35,7 @@ def emit_enter(plan: Plan) -> Function:
     for channel in plan.channels:
         if channel.writers != "stream":
             _totals(scope, lines, channel)
-    lines.add("if credits != 0:")
+    lines.add(f"if {credits} != 0:")
     lines.add(f"    used = tl.load({last})")
     lines.add("    for pe in range(RANKS):")
     lines.add(f"        shmem.signal_wait_until({entered} + pe, shmem.CMP_GE, used + 1)")

@@ -18,7 +18,7 @@ from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, Op, Tile, TileP
 MODULE = frozenset({"tl", "triton", "shmem", "enter", "ready", "leave", "await_word"})
 """Imports and one-block kernels."""
 
-WORDS = frozenset({"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch", "credits"})
+WORDS = frozenset({"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch"})
 """Locals and parameters of emitted functions."""
 
 _STATE = frozenset({"epoch_at", "last_at", "entered_at", "ready_at", "left_at", "word_at", "value_at"})

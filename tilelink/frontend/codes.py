@@ -43,7 +43,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "TL150": "no tile_id, or more than one, or not at the top",
         "TL151": "names do not match what they are bound to",
         "TL152": "a segment of an axis without segments",
-        "TL153": "the name of an index is bound again",
+        "TL153": "the name of a tile is bound again",
         # signals
         "TL160": "the number of notifies depends on data",
         "TL161": "a signal inside a while loop",

@@ -37,6 +37,7 @@ def _branches(op: Op) -> Iterator[tuple[tuple[Op, ...], tuple[Condition, ...]]]:
 def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula | None:
     """The conjunction of the tests above `op` with the program's names replaced by `values`; None where there is none."""
     found = conditions(s.step.program.body, op)
+    values = {n: int(v) for n, v in s.step.constants if isinstance(v, (bool, int))} | values
     out: Formula | None = None
     for test, branch in found or ():
         if test.formula is None or not F.symbols(test.formula) <= values.keys() | {"RANKS"}:

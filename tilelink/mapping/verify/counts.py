@@ -16,7 +16,7 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula
 from tilelink.ir.plan import Channel, Plan
-from tilelink.ir.program import Loop
+from tilelink.ir.program import Loop, Notify
 from tilelink.mapping.verify.geometry import Ints, World
 from tilelink.mapping.verify.reach import Key, Laid
 from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on, unproven
@@ -65,8 +65,8 @@ def check_counts(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- counting
-def count(told: Told, widths: list[int], to: Delivery, world: World) -> Product:
-    """How often a notify raises each word of each rank."""
+def count(told: Told, widths: list[int], to: Delivery, world: World) -> Product | Ints:
+    """How often a notify raises each word of each rank: as a product, or word by word (ranks, words) where it is none."""
     tables = [_table(w, width, to, world) for w, width in zip(told.words, widths, strict=True)]
     keys = [w.key for w in told.words if w.key is not None]
     if len(set(keys)) < len(keys):
@@ -75,7 +75,9 @@ def count(told: Told, widths: list[int], to: Delivery, world: World) -> Product:
     if to.kind == "tile" and to.key not in keys:
         tables.append(_unnamed(told, to, world))
     found = _meet(told, often, tables, to, world)
-    return found if len(found.tables) == len(widths) else Product(found.scalar * found.tables[-1], found.tables[:-1])
+    if isinstance(found, Product) and len(found.tables) > len(widths):
+        return Product(found.scalar * found.tables[-1], found.tables[:-1])
+    return found
 
 
 def _table(w: Words, width: int, to: Delivery, world: World) -> Ints:
@@ -132,26 +134,57 @@ def _repeats(told: Told, keys: set[Key], to: Delivery, world: World) -> Ints:
     return often
 
 
-def _meet(told: Told, often: Ints, tables: list[Ints], to: Delivery, world: World) -> Product:
+def _meet(told: Told, often: Ints, tables: list[Ints], to: Delivery, world: World) -> Product | Ints:
     """Sum over the source ranks whose notifies reach each rank."""
-    skip = told.laid.keeps_own
+    skip = told.laid.keeps_own and isinstance(told.op, Notify)
     if to.kind == "one":
         assert to.to is not None
         return _one_source(often, tables, to.to, skip, world)
-    sourced = [k for k, t in enumerate(tables) if t.shape[0] > 1]
-    if len(sourced) > 1:
-        raise unproven(told, "how many tiles a rank has along two axes depends on the rank")
-    often = np.broadcast_to(often, (world.ranks, 1))
+    ranks = world.ranks
+    weight = np.broadcast_to(np.broadcast_to(often, (ranks, 1)), (ranks, ranks)) * (
+        1 - np.eye(ranks, dtype=np.int64) * skip
+    )
+    plain: list[Ints] = []
+    for t in tables:
+        found = _apart(t) if t.shape[0] > 1 else None
+        if found is not None:
+            weight = weight * found[0]
+        plain.append(found[1] if found is not None else t)
+    sourced = [k for k, t in enumerate(plain) if t.shape[0] > 1]
     if not sourced:
-        total = often.sum(axis=0, keepdims=True) - (often if skip else 0)
-        return Product(total, tuple(t[0] for t in tables))
-    k = sourced[0]
-    weighted = often[:, :, None] * tables[k]
-    total = weighted.sum(axis=0)
-    if skip:
-        own = np.arange(world.ranks)
-        total = total - weighted[own, np.minimum(own, weighted.shape[1] - 1)]
-    return Product(np.ones((1, 1), np.int64), tuple(total if i == k else t[0] for i, t in enumerate(tables)))
+        return Product(weight.sum(axis=0)[:, None], tuple(t[0] for t in plain))
+    if len(sourced) > 1:
+        return _word_by_word(told, weight, plain, world)
+    total = _weighted(weight, plain[sourced[0]])
+    return Product(np.ones((1, 1), np.int64), tuple(total if k == sourced[0] else t[0] for k, t in enumerate(plain)))
+
+
+def _apart(table: Ints) -> tuple[Ints, Ints] | None:
+    """(source, receiver) and (1, receiver, words) whose product the table is: sources differ in whether, not in what."""
+    whether: Ints = np.asarray(table.any(axis=2), dtype=np.int64)
+    what: Ints = np.asarray(table.max(axis=0, keepdims=True), dtype=np.int64)
+    return (whether, what) if bool((table == whether[:, :, None] * what).all()) else None
+
+
+def _weighted(weight: Ints, table: Ints) -> Ints:
+    """Sum over sources of weight (source, receiver) x table (source, receiver or 1, words)."""
+    if table.shape[1] > 1:
+        return np.einsum("qh,qhc->hc", weight, table)
+    if bool((weight == weight[:, :1]).all()):
+        return (weight[:, :1] * table[:, 0]).sum(axis=0, keepdims=True)
+    # Exact: counts are far below 2**53, and floating point is much the faster here.
+    return np.rint(weight.T.astype(np.float64) @ table[:, 0].astype(np.float64)).astype(np.int64)
+
+
+def _word_by_word(told: Told, weight: Ints, tables: list[Ints], world: World) -> Ints:
+    size = world.ranks * int(np.prod([t.shape[2] for t in tables], dtype=np.int64))
+    if size * world.ranks > DENSE:
+        raise unproven(told, "how many tiles a rank has along two axes depends on the rank")
+    out = np.zeros((world.ranks, size // world.ranks), dtype=np.int64)
+    for source in range(world.ranks):
+        mine = tuple(t[min(source, t.shape[0] - 1)] for t in tables)
+        out = out + Product(weight[source][:, None], mine).dense(world.ranks)
+    return out
 
 
 def _one_source(often: Ints, tables: list[Ints], to: Ints, skip: bool, world: World) -> Product:
@@ -178,18 +211,21 @@ class _Comparison:
     told: tuple[Told, ...]
     waits: tuple[Told, ...]
     widths: list[int]
-    raised: list[Product]
+    raised: list[Product | Ints]
 
     def run(self) -> None:
         wanted = self._target()
-        if wanted is not None and len(self.raised) == 1 and self._same(self.raised[0], wanted):
+        first = self.raised[0] if len(self.raised) == 1 else None
+        if wanted is not None and isinstance(first, Product) and self._same(first, wanted):
             return
         size = self.world.ranks * int(np.prod(self.widths, dtype=np.int64))
         if size > DENSE:
             self._probe(wanted)
             raise unproven(self.told[0] if self.told else self.waits[0], "there are too many words to look at each")
         target = wanted.dense(self.world.ranks) if wanted is not None else self._dense_target()
-        real = sum((p.dense(self.world.ranks) for p in self.raised), np.zeros_like(target))
+        real = np.zeros_like(target)
+        for p in self.raised:
+            real = real + (p.dense(self.world.ranks) if isinstance(p, Product) else p)
         wrong = np.argwhere(real != target)
         if len(wrong):
             rank, flat = (int(i) for i in wrong[0])
@@ -269,9 +305,9 @@ class _Comparison:
 
     def _probe(self, wanted: Product | None) -> None:
         """Look along each axis through the word that is raised most."""
-        if wanted is None or len(self.raised) != 1:
+        real = self.raised[0] if len(self.raised) == 1 else None
+        if wanted is None or not isinstance(real, Product):
             return
-        real = self.raised[0]
         for k, (x, y) in enumerate(zip(real.tables, wanted.tables, strict=True)):
             for rank, c in np.argwhere(np.broadcast_arrays(x != y)[0])[:100]:
                 word = tuple(int(c) if i == k else int(_row(t, int(rank)).argmax()) for i, t in enumerate(real.tables))

@@ -15,6 +15,9 @@ from tilelink.mapping.verify.covers import Cover, beside, contains, cover, flatt
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Laid
 
+PAIRS = 50_000_000
+"""Gaps times tiles that may be compared one by one."""
+
 
 def check_coverage(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
     """Per tensor and axis the writers' cuts tile the axis exactly once; sources that meet in one instance differ along
@@ -99,12 +102,43 @@ class _Tensor:
         for s in sorted(axes, key=lambda a: not united[a].exact):
             others = [c for a in axes if a != s for c in alone[a]]
             if united[s].twice is None and all(c.twice is None for c in others):
-                rest = [(a, c) for a in axes if a != s for c in alone[a]]
-                self._settle([(s, united[s]), *rest], shared=shared)
+                self._settle([(s, united[s])], shared=shared)
+                for a in axes:
+                    if a != s:
+                        self._settle_sources(a, s, alone[a], shared=shared)
                 return
         a = axes[0]
         offence = next((c.twice for c in united.values() if c.twice is not None), None)
         raise self._twice(a, offence)
+
+    def _settle_sources(self, axis: int, apart: int, covers: list[Cover], *, shared: bool) -> None:
+        """A source need not write what nobody reads of it."""
+        positions = self._spans(self.writes[0], apart)
+        own = positions.begin.shape == (self.world.ranks, 1) and self.tensor.name not in self.plan.wiring.results
+        if len(covers) == 1 and covers[0].never is not None and shared and own:
+            self._check_source_gaps(axis, apart, covers[0], positions)
+            return
+        self._settle([(axis, c) for c in covers], shared=shared)
+
+    def _check_source_gaps(self, axis: int, apart: int, found: Cover, positions: Spans) -> None:
+        """Each source writes one coordinate along `apart`; who reads there must not read its gaps along `axis`."""
+        low, high = self._extent(axis, shared=True)
+        rows, first, last = found.gaps(low, high)
+        for r in self.reads:
+            along, across = r.spans(axis), r.spans(apart)
+            if along is None or across is None or r.remote:
+                raise self._unproven(f"`{r.path}` reads what some ranks do not write, where data says")
+            if len(rows) * along.begin.size > PAIRS:
+                raise self._unproven(
+                    f"`{r.path}` reads what some ranks do not write, at too many places to look at each"
+                )
+            for row, lo, hi in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+                at = int(positions.begin[row, 0])
+                here = (along.filled & (along.begin < hi) & (along.end > lo)).any(axis=1)
+                there = (across.filled & (across.begin <= at) & (across.end > at)).any(axis=1)
+                if bool((here & there).any()):
+                    raise self._never(axis, (int(np.flatnonzero(here & there)[0]), lo, hi), r)
+        self.assumed.append(f"`{self.tensor.name}` only where it is read")
 
     def _united(self, axis: int, *, shared: bool) -> Cover:
         """All sources of an instance together."""

@@ -18,6 +18,19 @@ class Cover:
     twice: tuple[int, int, int] | None
     never: tuple[int, int, int] | None
 
+    def gaps(self, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints]:
+        """(row, first, last) of everything that no interval covers."""
+        spans, filled = self.spans, self.spans.filled
+        end = np.maximum.accumulate(np.where(filled, spans.end, low), axis=1)
+        before = np.concatenate([np.broadcast_to(low, (filled.shape[0], 1)), end], axis=1)
+        after = np.concatenate(
+            [np.where(filled, spans.begin, high), np.broadcast_to(high, (filled.shape[0], 1))], axis=1
+        )
+        # Where an interval is missing, the next one decides.
+        after = np.minimum.accumulate(after[:, ::-1], axis=1)[:, ::-1]
+        row, at = np.nonzero(before < after)
+        return row, before[row, at], after[row, at]
+
     @property
     def exact(self) -> bool:
         return self.twice is None and self.never is None

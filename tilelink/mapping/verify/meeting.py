@@ -11,7 +11,7 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir.plan import Channel, Plan
 from tilelink.ir.program import Notify, Wait
 from tilelink.mapping.verify.accesses import Access, writes
-from tilelink.mapping.verify.counts import count
+from tilelink.mapping.verify.counts import Product, count
 from tilelink.mapping.verify.facts import When, fact
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Key, Laid
@@ -252,23 +252,25 @@ def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Ch
     own = Delivery("one", None, np.arange(world.ranks, dtype=np.int64))
     rung = count(told[0], widths, delivery(told[0]), world)
     taken = [count(w, widths, own, world) for w in waits]
-    heard = _at_most(taken[0].scalar, taken[0].tables)
-    if len(taken) > 1 or heard > 1:
+    heard = taken[0]
+    assert isinstance(rung, Product) and isinstance(heard, Product)
+    times = _at_most(heard)
+    if len(taken) > 1 or times > 1:
         raise TilelinkError(
             "TL605",
-            f"a copy engine waits {'twice' if len(taken) > 1 or heard == 2 else f'{heard} times'} for one word of "
+            f"a copy engine waits {'twice' if len(taken) > 1 or times == 2 else f'{times} times'} for one word of "
             f"`{channel.tensor}`",
             loc=waits[0].op.loc,
             why="its bell is rung once and reset by the first wait: the next one would never end",
             hint=f"let the tile of `{waits[0].path}` be a multiple of that of `{told[0].path}`",
         )
-    for a, b in zip(rung.tables, taken[0].tables, strict=True):
+    for a, b in zip(rung.tables, heard.tables, strict=True):
         if bool(((a > 0) & (b == 0)).any()) and int(rung.scalar.max(initial=0)) > 0:
             raise unproven(waits[0], "a bell is rung that no transfer waits for, and would be heard in a later call")
 
 
-def _at_most(scalar: Ints, tables: tuple[Ints, ...]) -> int:
-    most = int(scalar.max(initial=0))
-    for t in tables:
+def _at_most(product: Product) -> int:
+    most = int(product.scalar.max(initial=0))
+    for t in product.tables:
         most *= int(t.max(initial=0))
     return most

@@ -80,7 +80,7 @@ class Laid:
             return None
         keys: set[Key] = set()
         env: dict[str, Any] = {}
-        for name in F.symbols(formula) - {"RANKS", "rank"} - dict(self.world.plan.sizes).keys():
+        for name in F.symbols(formula) - {"RANKS"}:
             found = self.names.get(name)
             if found is None:
                 return None
@@ -163,9 +163,9 @@ def lay(plan: Plan, world: World, step: StepPlan) -> Laid:
     names: dict[str, Value] = {}
     laid = Laid(world, step, spans, names)
     for a, g in enumerate(step.grid):
-        found = spans[a]
-        if g.var is not None and g.kind in ("unit", "own") and found is not None:
-            names[g.var] = Value(a if g.kind == "unit" else None, found.begin)
+        found, unit = spans[a], step.step.binding(step.domain).view[a].unit
+        if g.var is not None and unit and found is not None:
+            names[g.var] = Value(a if g.kind != "own" else None, found.begin)
     for name, constant in step.step.constants:
         if isinstance(constant, (bool, int)):
             names[name] = Value(None, np.full((1, 1), int(constant)))
