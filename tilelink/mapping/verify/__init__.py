@@ -22,6 +22,7 @@ from tilelink.mapping.verify.form import check_form
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.meeting import check_meeting
 from tilelink.mapping.verify.reach import lay
+from tilelink.mapping.verify.taking import check_taking
 
 
 def verify(plan: Plan) -> Verdict:
@@ -40,6 +41,7 @@ def verify(plan: Plan) -> Verdict:
         ("order in a tile", lambda: check_flow(plan)),
         ("elided signals", lambda: check_elided(plan)),
         ("coverage", lambda: check_coverage(plan, world, laid)),
+        ("orders", lambda: check_taking(plan, world)),
         ("bounds", lambda: check_bounds(plan, world, laid)),
         ("counts", lambda: check_counts(plan, world, laid)),
         ("waits", lambda: check_meeting(plan, world, laid)),

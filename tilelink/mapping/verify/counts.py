@@ -214,6 +214,7 @@ class _Comparison:
     raised: list[Product | Ints]
 
     def run(self) -> None:
+        self._check_symbols()
         wanted = self._target()
         first = self.raised[0] if len(self.raised) == 1 else None
         if wanted is not None and isinstance(first, Product) and self._same(first, wanted):
@@ -231,6 +232,21 @@ class _Comparison:
             rank, flat = (int(i) for i in wrong[0])
             raise self._mismatch(rank, self._unflat(flat), int(real[rank, flat]), int(target[rank, flat]))
         self._check_stream(real)
+
+    def _check_symbols(self) -> None:
+        """The target may name the rank, sizes and the word's own indices."""
+        known = {"rank", "RANKS", *dict(self.plan.sizes), *(f"c{k}" for k in range(len(self.widths)))}
+        named = F.symbols(self.channel.target)
+        if self.channel.guard is not None:
+            named = named | F.symbols(self.channel.guard)
+        if named - known:
+            raise TilelinkError(
+                "TL607",
+                f"the target of `{self.channel.tensor}` names {', '.join(f'`{n}`' for n in sorted(named - known))}",
+                loc=(self.told or self.waits)[0].op.loc,
+                why="both sides work it out from sizes, the rank and the word's own indices",
+                hint="this is the plan's mistake and not yours: please report it with the schedule",
+            )
 
     def _same(self, a: Product, b: Product) -> bool:
         pairs = [(a.scalar, b.scalar), *zip(a.tables, b.tables, strict=True)]

@@ -223,6 +223,8 @@ class _Tensor:
     def _check_forwarding(self) -> None:
         """What a movement leaves on its own rank must be taken from registers by everyone who reads it."""
         for w in self.writes:
+            if w.laid.step.skip_own and not w.laid.step.push:
+                raise self._nothing_moved(w)
             if not w.laid.keeps_own:
                 continue
             for r in self.reads:
@@ -236,6 +238,15 @@ class _Tensor:
                     )
 
     # ----------------------------------------------------------------------------------------------------- diagnostics
+    def _nothing_moved(self, w: Access) -> TilelinkError:
+        return TilelinkError(
+            "TL604",
+            f"`{w.path}` pulls, and is to leave out what stays on its rank",
+            loc=w.loc,
+            why="whatever a rank pulls ends on that rank: all of it would be left out",
+            hint=f"let `{w.path}` push, or fuse none of the programs that read `{self.tensor.name}`",
+        )
+
     def _axis(self, axis: int) -> str:
         return f"axis `{self.tensor.axes[axis].name}`"
 

@@ -17,11 +17,12 @@ import networkx as nx
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.formula import Binary, Formula
+from tilelink.ir.formula import Formula
 from tilelink.ir.plan import Channel, Plan, StepPlan
 from tilelink.mapping.verify.geometry import Bools, Ints, World
 from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
+from tilelink.mapping.verify.taking import turn_of
 from tilelink.mapping.verify.words import Delivery, Told, delivery, signals_on, spans_on
 
 DIRECT = 4_000_000
@@ -35,7 +36,7 @@ def runs_of(plan: Plan, world: World, laid: Mapping[str, Laid], members: list[st
     """How the orders of executors are cut so that they wait for earlier runs only, in words; None: not in these ways."""
     cuts = [[(plan.step(m), a) for a, g in enumerate(plan.step(m).grid) if g.kind == "cut"] for m in members]
     for chosen in product(*cuts):
-        orders = [_order(plan, world, host, axis) for host, axis in chosen]
+        orders = [_order(world, host, axis) for host, axis in chosen]
         parts = {world.part(host.grid[axis].size) for host, axis in chosen}
         found = [o for o in orders if o is not None]
         if len(found) < len(orders) or len(parts) > 1:
@@ -86,11 +87,11 @@ def _shifts(host: StepPlan, order: Order, ranks: int) -> list[int]:
     return list(dict.fromkeys([*named, *(int(s) for s in np.unique(seen)[:4])]))
 
 
-def _order(plan: Plan, world: World, host: StepPlan, axis: int) -> Order | None:
+def _order(world: World, host: StepPlan, axis: int) -> Order | None:
     total = world.value(host.total)
     if int(total.max()) == 0:
         return Order(np.zeros((world.ranks, 0), np.int64), np.zeros((world.ranks, 0), np.bool_))
-    found = _rotation(plan, world, host, axis, total) if total.shape[0] == 1 else None
+    found = _rotation(world, host, axis, total) if total.shape[0] == 1 else None
     if found is None and int(total.max()) * world.ranks <= DIRECT:
         found = _direct(world, host, axis, total)
     return found
@@ -117,12 +118,12 @@ def _direct(world: World, host: StepPlan, axis: int, total: Any) -> Order | None
     return Order(np.broadcast_to(parts, shape), np.broadcast_to(env["t"] < total, shape))
 
 
-def _rotation(plan: Plan, world: World, host: StepPlan, axis: int, total: Any) -> Order | None:
+def _rotation(world: World, host: StepPlan, axis: int, total: Any) -> Order | None:
     """The order of all ranks from one walk: each goes round the same circle and starts elsewhere.
 
     That is so if the rank enters by one let `(e + start) % length` alone, in which `e` rises with the position.
     """
-    turn = _turn(plan, host)
+    turn = turn_of(host)
     if turn is None:
         return None
     name, rises, start, length = turn
@@ -142,27 +143,6 @@ def _rotation(plan: Plan, world: World, host: StepPlan, axis: int, total: Any) -
         return None
     first = np.broadcast_to(world.value(start, env), (world.ranks, 1)) % size
     return _round(parts[0], first, int(steps[0, 0]), int(steps[0, -1]))
-
-
-def _turn(plan: Plan, host: StepPlan) -> tuple[str, Formula, Formula, Formula] | None:
-    """(name, e, start, length) of the one let through which the rank enters."""
-    by_tile = {"t"}
-    found: tuple[str, Formula, Formula, Formula] | None = None
-    for name, value in host.order:
-        used = F.symbols(value)
-        if "rank" in used and used & by_tile:
-            if found is not None or not (isinstance(value, Binary) and value.op == "%"):
-                return None
-            inner = value.left
-            if not (isinstance(inner, Binary) and inner.op == "+"):
-                return None
-            rises, start = inner.left, inner.right
-            if _depends(rises, "rank") or F.symbols(start) & by_tile or F.symbols(value.right) & (by_tile | {"rank"}):
-                return None
-            found = name, rises, start, value.right
-        if used & by_tile:
-            by_tile.add(name)
-    return found
 
 
 def _depends(value: Formula, name: str) -> bool:

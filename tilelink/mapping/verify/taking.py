@@ -1,0 +1,113 @@
+"""Every tile of a step is taken once: its order is a permutation of its grid, on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Binary, Formula
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.mapping.verify.geometry import World
+
+EACH = 20_000_000
+"""Tiles of all ranks that may be looked at one by one."""
+Turn = tuple[str, Formula, Formula, Formula]
+"""(name, e, start, length) of a let `name = (e + start) % length`."""
+
+
+def check_taking(plan: Plan, world: World) -> str:
+    """Raises:
+    TilelinkError: TL604, a tile that is taken twice or never; TL606.
+    """
+    most = 0
+    for step in plan.steps:
+        if step.into is None and all(g.kind != "table" for g in step.grid):
+            most = max(most, _check(world, step))
+    return f"each of up to {most} tiles per rank and step is taken once"
+
+
+def _check(world: World, step: StepPlan) -> int:
+    total = np.broadcast_to(world.value(step.total), (world.ranks, 1))[:, 0]
+    counts = np.ones((world.ranks, 1), dtype=np.int64)
+    for g in step.grid:
+        counts = counts * world.value(g.count)
+    if not bool((total == counts[:, 0]).all()):
+        rank = int(np.argwhere(total != counts[:, 0])[0][0])
+        raise _wrong(step, rank, f"takes {int(total[rank])} tiles of {int(counts[rank, 0])}")
+    for rank in _ranks(world, step, total):
+        _check_rank(world, step, rank, int(total[rank]))
+    return int(total.max(initial=0))
+
+
+def _ranks(world: World, step: StepPlan, total: Any) -> range:
+    """The ranks to look at: one where all go through the same sequence, or round the same circle from elsewhere."""
+    alike = bool((total == total[0]).all()) and all("rank" not in F.symbols(g.count) for g in step.grid)
+    lets = [value for name, value in step.order if not _own(step, name)]
+    if alike and (all("rank" not in F.symbols(v) for v in lets) or turn_of(step) is not None):
+        return range(1)
+    if int(total.sum()) > EACH:
+        raise TilelinkError(
+            "TL606",
+            f"it cannot be shown that `{step.path}` takes each of its tiles once",
+            loc=step.step.loc,
+            why="every rank has an order of its own, and there are too many tiles to look at each",
+            hint="use row, column, `group N`, ring or ring+N",
+        )
+    return range(world.ranks)
+
+
+def _own(step: StepPlan, name: str) -> bool:
+    return name[:1] == "i" and name[1:].isdigit() and step.grid[int(name[1:])].kind == "own"
+
+
+def _check_rank(world: World, step: StepPlan, rank: int, total: int) -> None:
+    if not total:
+        return
+    env: dict[str, Any] = {**world.plan.env(rank), "t": np.arange(total, dtype=np.int64)}
+    for name, value in step.order:
+        env[name] = F.evaluate(value, env)
+    flat = np.zeros(total, dtype=np.int64)
+    for a, g in enumerate(step.grid):
+        if g.kind == "own":
+            continue
+        count, index = int(F.evaluate(g.count, env)), env[f"i{a}"]
+        if int(np.min(index)) < 0 or int(np.max(index)) >= count:
+            raise _wrong(step, rank, f"takes tile {int(np.max(index))} of {count} along `{g.dim}`")
+        flat = flat * count + index
+    taken = np.bincount(flat, minlength=total)
+    if len(taken) != total or bool((taken != 1).any()):
+        raise _wrong(step, rank, f"takes tile {int(np.argmax(taken))} {int(taken.max())} times")
+
+
+def turn_of(step: StepPlan) -> Turn | None:
+    """The one let through which the rank enters the order, if it only turns a circle: `(e + start) % length`."""
+    by_tile = {"t"}
+    found: Turn | None = None
+    for name, value in step.order:
+        used = F.symbols(value)
+        if "rank" in used and used & by_tile:
+            if found is not None or not (isinstance(value, Binary) and value.op == "%"):
+                return None
+            inner, length = value.left, value.right
+            if not (isinstance(inner, Binary) and inner.op == "+"):
+                return None
+            rank_free = not ({"rank"} & F.symbols(inner.left)) and not (F.symbols(length) & (by_tile | {"rank"}))
+            if not rank_free or F.symbols(inner.right) & by_tile:
+                return None
+            found = name, inner.left, inner.right, length
+        if used & by_tile:
+            by_tile.add(name)
+    return found
+
+
+def _wrong(step: StepPlan, rank: int, what: str) -> TilelinkError:
+    return TilelinkError(
+        "TL604",
+        f"`{step.path}` on rank {rank} {what}",
+        loc=step.step.loc,
+        why="an order names every tile of the domain once",
+        hint="this is the plan's mistake and not yours: please report it with the schedule",
+    )
