@@ -17,7 +17,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula
 from tilelink.ir.plan import Channel, Plan
 from tilelink.ir.program import Loop, Notify
-from tilelink.mapping.verify.geometry import Ints, World
+from tilelink.mapping.verify.geometry import Bools, Ints, World
 from tilelink.mapping.verify.reach import Key, Laid
 from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on, unproven
 
@@ -43,6 +43,36 @@ class Product:
         for t, c in zip(self.tables, word, strict=True):
             value *= int(_row(t, rank)[c])
         return value
+
+    def most(self) -> int:
+        """No word is raised more often than this."""
+        out = int(self.scalar.max(initial=0))
+        for t in self.tables:
+            out *= int(t.max(initial=0))
+        return out
+
+    def equals(self, other: Product) -> bool:
+        """Whether the products are the same, wherever a constant factor may have been put."""
+        nothing = self.nothing()
+        if not bool((nothing == other.nothing()).all()):
+            return False
+        mine, theirs = self.scalar, other.scalar
+        for a, b in zip(self.tables, other.tables, strict=True):
+            rows = max(len(a), len(b))
+            pivot = np.broadcast_to(np.argmax(b, axis=1)[:, None], (rows, 1))
+            top_a = np.take_along_axis(np.broadcast_to(a, (rows, a.shape[1])), pivot, axis=1)
+            top_b = np.max(b, axis=1, keepdims=True)
+            if not bool(((a * top_b == b * top_a) | nothing).all()):
+                return False
+            mine, theirs = mine * top_a, theirs * top_b
+        return bool(((mine == theirs) | nothing).all())
+
+    def nothing(self) -> Bools:
+        """Ranks none of whose words are raised."""
+        out = self.scalar == 0
+        for t in self.tables:
+            out = out | ~t.any(axis=1, keepdims=True)
+        return out
 
 
 def _row(table: Ints, rank: int) -> Ints:
@@ -249,17 +279,10 @@ class _Comparison:
             )
 
     def _same(self, a: Product, b: Product) -> bool:
-        pairs = [(a.scalar, b.scalar), *zip(a.tables, b.tables, strict=True)]
-        if not all(bool(np.all(x == y)) for x, y in pairs):
+        if not a.equals(b):
             return False
-        if self.channel.writers == "stream":
-            most = int(np.max(a.scalar, initial=0))
-            for t in a.tables:
-                most *= int(np.max(t, initial=0))
-            if most > 1:
-                # Somewhere, perhaps; look at each word.
-                return False
-        return True
+        # A copy engine's words may be completed only once; where the greatest factors meet, look at each word.
+        return self.channel.writers != "stream" or a.most() <= 1
 
     def _check_stream(self, real: Ints) -> None:
         if self.channel.writers == "stream" and (real > 1).any():

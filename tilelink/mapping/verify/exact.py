@@ -123,7 +123,7 @@ class _Builder:
     to: dict[tuple[str, int], Delivery] = field(default_factory=dict[tuple[str, int], Delivery])
 
     def build(self) -> None:
-        laid = {s.path: lay(self.plan, self.world, s) for s in self.plan.steps}
+        laid = {s.path: lay(self.plan, self.world, s, dense=True) for s in self.plan.steps}
         self._collect(laid)
         for path in sorted(self.members):
             host = self.plan.step(path)

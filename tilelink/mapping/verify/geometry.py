@@ -28,6 +28,13 @@ class Spans:
     def filled(self) -> Bools:
         return self.real & (self.begin < self.end)
 
+    def packed(self) -> Spans:
+        """Only the intervals that exist, the first of each rank in the first column."""
+        most = int(self.real.sum(axis=1).max(initial=0))
+        order = np.argsort(~self.real, axis=1, kind="stable")[:, :most]
+        begin, end = np.take_along_axis(self.begin, order, axis=1), np.take_along_axis(self.end, order, axis=1)
+        return Spans(begin, end, np.take_along_axis(self.real, order, axis=1))
+
     def shifted(self, by: Ints) -> Spans:
         return evened(self.begin + by, self.end + by, self.real)
 

@@ -158,8 +158,9 @@ class Laid:
         return Spans(begin, begin + 1, real)
 
 
-def lay(plan: Plan, world: World, step: StepPlan) -> Laid:
-    spans: dict[Key, Spans | None] = {a: _domain_axis(world, step, a) for a in range(len(step.grid))}
+def lay(plan: Plan, world: World, step: StepPlan, *, dense: bool = False) -> Laid:
+    """`dense`: columns are the grid's own indices, also where few of them exist on a rank."""
+    spans: dict[Key, Spans | None] = {a: _domain_axis(world, step, a, dense=dense) for a in range(len(step.grid))}
     names: dict[str, Value] = {}
     laid = Laid(world, step, spans, names)
     for a, g in enumerate(step.grid):
@@ -179,7 +180,7 @@ def lay(plan: Plan, world: World, step: StepPlan) -> Laid:
     return laid
 
 
-def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
+def _domain_axis(world: World, step: StepPlan, a: int, *, dense: bool) -> Spans | None:
     g = step.grid[a]
     found = world.axis(g)
     view = step.step.binding(step.domain).view[a]
@@ -190,6 +191,7 @@ def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
     rank = np.arange(world.ranks, dtype=np.int64)[:, None]
     if step.own_rows and tensor.axes[view.axis].split == "R":
         found = found.where(found.begin // world.part(g.size) == rank)
+        found = found if dense else found.packed()
     return found.shifted(-rank * world.part(g.size)) if view.local else found
 
 
