@@ -47,7 +47,8 @@ class Access:
     def spans(self, axis: int) -> Spans | None:
         """The tiles on one axis, on ranks where there are any at all; None: data says."""
         found = self.axes[axis].spans if axis in self.axes else None
-        return found.where(~self.idle()) if found is not None else None
+        idle = self.idle()
+        return found.where(~idle) if found is not None and bool(idle.any()) else found
 
     def idle(self) -> Bools:
         """Ranks that have no tile."""

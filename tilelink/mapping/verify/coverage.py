@@ -93,11 +93,11 @@ class _Tensor:
 
     # ------------------------------------------------------------------------------------------------------- the axes
     def _check_axes(self, axes: list[int], *, shared: bool) -> None:
+        if len(self.writes) == 1 and not shared:
+            self._settle([(a, self._united(a, shared=shared)) for a in axes], shared=shared)
+            return
         united = {a: self._united(a, shared=shared) for a in axes}
         alone = {a: [self._alone(w, a, shared=shared) for w in self.writes] for a in axes}
-        if len(self.writes) == 1 and not shared:
-            self._settle([(a, united[a]) for a in axes], shared=shared)
-            return
         # Sources differ along one axis; along the others each writes everything, itself just once.
         for s in sorted(axes, key=lambda a: not united[a].exact):
             others = [c for a in axes if a != s for c in alone[a]]

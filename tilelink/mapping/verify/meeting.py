@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -186,9 +187,12 @@ class _Tiles:
 
     def row(self, at: int) -> tuple[Ints, Ints, Ints, Ints, Bools]:
         n = self.spans.begin.shape[1]
-        arrays = (self.spans.begin, self.spans.end, self.first, self.last, self.spans.filled)
-        begin, end, first, last, filled = (np.broadcast_to(a[min(at, a.shape[0] - 1)], (n,)) for a in arrays)
-        return begin, end, first, last, filled
+
+        def pick(a: Any) -> Any:
+            return np.broadcast_to(a[min(at, a.shape[0] - 1)], (n,))
+
+        begin, end = pick(self.spans.begin), pick(self.spans.end)
+        return begin, end, pick(self.first), pick(self.last), pick(self.spans.real) & (begin < end)
 
     def of_sources(self, to: Delivery, world: World, *, flat: bool) -> _Tiles:
         """Rows by the rank that is told; one row of all tiles where each rank may be told by several."""
