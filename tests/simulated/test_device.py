@@ -154,6 +154,15 @@ SYMBOLS = {
 """NVSHMEM 3.4: pointers, size_t and uint64_t are i64, int is i32."""
 
 
+def test_numbers_are_nvshmems() -> None:
+    """The library compares with them itself (nvshmem_constants.h): a wrong GE, 3 is LE, waits for ever once a word has
+    passed its target."""
+    comparisons = ("EQ", "NE", "GT", "LE", "LT", "GE")
+    assert comparisons[peer.CMP_EQ.value] == "EQ"
+    assert comparisons[peer.CMP_GE.value] == "GE"
+    assert (peer.SIGNAL_SET.value, peer.SIGNAL_ADD.value) == (9, 10)
+
+
 def test_nvshmem_calls_have_the_librarys_types(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop_before_assembling(*args: Any) -> tuple[str, str] | None:
         if not args:

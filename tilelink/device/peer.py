@@ -12,10 +12,11 @@ import triton.language as tl
 
 from tilelink.device.fences import bulk_store_wait, proxy_fence, system_fence
 
+# NVSHMEM's numbers (nvshmem_constants.h), since its library compares with them; EQ, NE, GT, LE, LT, GE in that order.
 SIGNAL_SET = tl.constexpr(9)
 SIGNAL_ADD = tl.constexpr(10)
 CMP_EQ = tl.constexpr(0)
-CMP_GE = tl.constexpr(3)
+CMP_GE = tl.constexpr(5)
 
 COPY_BYTES = tl.constexpr(16384)
 """Bytes in flight per step of a block copy: 8 accesses of 128 bits for each of 128 threads."""

@@ -115,7 +115,7 @@ def access(laid: Laid, site: Site, param: str, index: Index | None, *, remote: b
         if found.spans is None:
             by_data = by_data or isinstance(entry, (At, OfTile))
         else:
-            found = Reach(found.key, mask.on(found.spans, found.key), found.whole)
+            found = Reach(found.key, mask.on(found.spans, found.key).packed(), found.whole)
         axes[view.axis] = found
     tensor = laid.step.step.binding(param).tensor
     return Access(laid, site, param, tensor, index, remote, mask, axes, by_data)

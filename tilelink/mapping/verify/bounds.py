@@ -41,7 +41,7 @@ def _check_access(plan: Plan, world: World, a: Access) -> int:
         found = a.axes.get(k)
         if found is None or found.spans is None:
             continue
-        spans = found.spans.where(~idle)
+        spans = found.spans.where(~idle) if idle.any() else found.spans
         first: Ints = np.zeros((1, 1), dtype=np.int64)
         if tensor.axes[k].split == "R":
             part = world.part(tensor.axes[k].size)
@@ -51,7 +51,10 @@ def _check_access(plan: Plan, world: World, a: Access) -> int:
         if a.remote and extent.shape[0] > 1:
             holder = np.clip(spans.begin // world.part(tensor.axes[k].size), 0, world.ranks - 1)
             extent = extent[:, 0][holder]
-        bad = spans.filled & ((spans.begin < first) | (spans.end > first + extent))
+        outside = (spans.begin < first) | (spans.end > first + extent)
+        if not outside.any():
+            continue
+        bad = spans.filled & outside
         if bad.any():
             raise _outside(a, k, bad, spans.begin, spans.end, extent)
     return len(stored)

@@ -112,24 +112,40 @@ def count(told: Told, widths: list[int], to: Delivery, world: World) -> Product 
 
 def _table(w: Words, width: int, to: Delivery, world: World) -> Ints:
     """(source rank or 1, receiving rank or 1, words): tiles that touch each word."""
-    by_tile = to.kind == "tile" and to.key == w.key and to.to is not None
-    rows = max(w.first.shape[0], to.to.shape[0] if by_tile and to.to is not None else 1)
-    first, last, real = (np.broadcast_to(a, (rows, a.shape[1])) for a in (w.first, w.last, w.real))
-    receivers = world.ranks if by_tile else 1
-    row, col = np.nonzero(real)
-    who = np.broadcast_to(to.to, first.shape)[row, col] if by_tile and to.to is not None else np.zeros_like(row)
-    out = np.zeros((rows, receivers, width + 1), dtype=np.int64)
+    receiver = to.to if to.kind == "tile" and to.key == w.key else None
+    if receiver is None and _ascending(w, width):
+        return _by_runs(w, width)
+    arrays = (w.first, w.last, w.real, *(() if receiver is None else (receiver,)))
+    rows, n = max(len(a) for a in arrays), w.first.shape[1]
+    row, col = np.nonzero(np.broadcast_to(w.real, (rows, n)))
+    first, last = np.broadcast_to(w.first, (rows, n)), np.broadcast_to(w.last, (rows, n))
+    who = np.broadcast_to(receiver, (rows, n))[row, col] if receiver is not None else np.zeros_like(row)
+    receivers = world.ranks if receiver is not None else 1
     lo, hi = first[row, col], np.maximum(last[row, col] + 1, first[row, col])
-    if (lo < 0).any() or (hi > width).any() or (who < 0).any() or (who >= receivers).any():
-        # Words that do not exist; rule 7 says where. They are nobody's.
-        keep = (lo >= 0) & (hi <= width) & (who >= 0) & (who < receivers)
-        row, who, lo, hi = row[keep], who[keep], lo[keep], hi[keep]
-    if bool((hi == lo + 1).all()):
-        np.add.at(out, (row, who, lo), 1)
-        return out[:, :, :width]
+    # Words that do not exist are nobody's; rule 7 says where they are named.
+    keep = (lo >= 0) & (hi <= width) & (who >= 0) & (who < receivers)
+    row, who, lo, hi = row[keep], who[keep], lo[keep], hi[keep]
+    out = np.zeros((rows, receivers, width + 1), dtype=np.int64)
     np.add.at(out, (row, who, lo), 1)
+    if bool((hi == lo + 1).all()):
+        return out[:, :, :width]
     np.add.at(out, (row, who, hi), -1)
     return np.cumsum(out, axis=2)[:, :, :width]
+
+
+def _ascending(w: Words, width: int) -> bool:
+    """Whether each tile has one word, the same on every rank, and words rise with tiles."""
+    if len(w.first) > 1 or not w.first.size or w.first.min() < 0 or w.first.max() >= width:
+        return False
+    return bool((w.first == w.last).all()) and bool((np.diff(w.first, axis=1) >= 0).all())
+
+
+def _by_runs(w: Words, width: int) -> Ints:
+    starts = np.flatnonzero(np.diff(w.first[0], prepend=-1))
+    out = np.zeros((len(w.real), 1, width), dtype=np.int64)
+    real = np.broadcast_to(w.real, (len(w.real), w.first.shape[1]))
+    out[:, 0, w.first[0, starts]] = np.add.reduceat(real, starts, axis=1, dtype=np.int64)
+    return out
 
 
 def _unnamed(told: Told, to: Delivery, world: World) -> Ints:

@@ -78,10 +78,11 @@ class _Tensor:
     def _instance(self, w: Access, spans: Spans) -> Spans:
         """Rows by the rank that writes become rows by the rank that holds."""
         holder = w.holder() if w.remote else None
-        if holder is None or spans.begin.shape[0] == 1:
+        if holder is None or spans.rows == 1:
             return spans
         source = np.argsort(np.broadcast_to(holder[1], (self.world.ranks, 1))[:, 0])
-        return Spans(spans.begin[source], spans.end[source], spans.real[source])
+        begin, end = (a if len(a) == 1 else a[source] for a in (spans.begin, spans.end))
+        return Spans(begin, end, spans.real if len(spans.real) == 1 else spans.real[source])
 
     def _extent(self, axis: int, *, shared: bool) -> tuple[Ints, Ints]:
         of = self.tensor.axes[axis]

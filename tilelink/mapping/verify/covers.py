@@ -38,6 +38,12 @@ class Cover:
 
 def cover(spans: Spans, low: Ints, high: Ints, exempt: Bools | None = None) -> Cover:
     """Compare the intervals of each row with `[low, high)`, both of shape (1 or rows, 1); `exempt` rows may be empty."""
+    if len(spans.real) > 1 and all(len(a) == 1 for a in (spans.begin, spans.end, low, high)):
+        # Rows that leave out something of one sequence.
+        whole = cover(Spans(spans.begin, spans.end, np.asarray(spans.real.any(axis=0, keepdims=True))), low, high)
+        if whole.exact and bool((whole.spans.begin == spans.begin).all()) and (exempt is None or not exempt.any()):
+            left_out = whole.spans.filled & ~spans.real
+            return Cover(spans, None, _first(left_out, spans.begin, spans.end))
     spans = _sorted(spans)
     filled = spans.filled
     end = np.where(filled, spans.end, np.int64(-1))
@@ -56,6 +62,7 @@ def cover(spans: Spans, low: Ints, high: Ints, exempt: Bools | None = None) -> C
 def _sorted(spans: Spans) -> Spans:
     if spans.begin.shape[1] < 2 or bool((np.diff(spans.begin, axis=1) >= 0).all()):
         return spans
+    spans = spans.evened()
     order = np.argsort(np.where(spans.filled, spans.begin, np.iinfo(np.int64).max), axis=1, kind="stable")
 
     def sort(a: Any) -> Any:
@@ -67,26 +74,31 @@ def _sorted(spans: Spans) -> Spans:
 def _first(where: Bools, begin: Ints, end: Ints) -> tuple[int, int, int] | None:
     if not where.any():
         return None
-    row, at = (int(i) for i in np.argwhere(where)[0])
-    return row, int(begin[row, at]), int(end[row, at])
+    row, at = divmod(int(np.argmax(where)), where.shape[1])
+    return row, int(_of(begin, row)[at]), int(_of(end, row)[at])
+
+
+def _of(array: Any, row: int) -> Any:
+    return array[min(row, array.shape[0] - 1)]
 
 
 def _gap(
     inside: Bools, before: Ints, begin: Ints, behind: Bools, last: Ints, high: Ints
 ) -> tuple[int, int, int] | None:
     if inside.any():
-        row, at = (int(i) for i in np.argwhere(inside)[0])
-        return row, int(before[row, at]), int(begin[row, at])
+        row, at = divmod(int(np.argmax(inside)), inside.shape[1])
+        return row, int(_of(before, row)[at]), int(_of(begin, row)[at])
     if behind.any():
-        row = int(np.argwhere(behind)[0][0])
-        return row, int(last[row, 0]), int(np.broadcast_to(high, behind.shape)[row, 0])
+        row = int(np.argmax(behind[:, 0]))
+        return row, int(_of(last, row)[0]), int(_of(high, row)[0])
     return None
 
 
 def flattened(parts: list[Spans], ranks: int) -> Spans:
     """All rows of all parts in one row; a part with one row is the same on every rank and counts as often."""
     # Twice is enough to show an overlap.
-    times = [min(ranks, 2) if p.begin.shape[0] == 1 else 1 for p in parts]
+    times = [min(ranks, 2) if p.rows == 1 else 1 for p in parts]
+    parts = [p.evened() for p in parts]
 
     def flat(arrays: list[Any]) -> Any:
         return np.concatenate([np.tile(a.ravel(), n) for a, n in zip(arrays, times, strict=True)])[None, :]
@@ -96,7 +108,9 @@ def flattened(parts: list[Spans], ranks: int) -> Spans:
 
 def beside(parts: list[Spans]) -> Spans:
     """The intervals of all parts, row by row."""
-    rows = max(p.begin.shape[0] for p in parts)
+    if len(parts) == 1:
+        return parts[0]
+    rows = max(p.rows for p in parts)
 
     def wide(arrays: list[Any]) -> Any:
         return np.concatenate([np.broadcast_to(a, (rows, a.shape[1])) for a in arrays], axis=1)
@@ -108,10 +122,8 @@ def contains(written: Spans, read: Spans) -> tuple[int, int, int] | None:
     """(row, first, last) of an interval that is read and not all written; `written` is ascending in each row."""
     if written.begin.shape[1] == read.begin.shape[1] and bool((written.begin == read.begin).all()):
         inside = written.real & (written.end >= read.end)
-        missing = read.filled & ~inside
-        return _first(missing, np.broadcast_to(read.begin, missing.shape), np.broadcast_to(read.end, missing.shape))
-    rows = max(written.begin.shape[0], read.begin.shape[0])
-    for row in range(rows):
+        return _first(read.filled & ~inside, read.begin, read.end)
+    for row in range(max(written.rows, read.rows)):
         found = _row(written, read, row)
         if found is not None:
             return row, *found
@@ -119,10 +131,11 @@ def contains(written: Spans, read: Spans) -> tuple[int, int, int] | None:
 
 
 def _row(written: Spans, read: Spans, row: int) -> tuple[int, int] | None:
-    w, r = (min(row, s.begin.shape[0] - 1) for s in (written, read))
-    filled, wanted = written.filled[w], read.filled[r]
-    begin, end = written.begin[w][filled], written.end[w][filled]
-    lo, hi = read.begin[r][wanted], read.end[r][wanted]
+    begin, end, real = (_of(a, row) for a in (written.begin, written.end, written.real))
+    filled = real & (begin < end)
+    lo, hi, wanted = (_of(a, row) for a in (read.begin, read.end, read.real))
+    wanted = wanted & (lo < hi)
+    begin, end, lo, hi = begin[filled], end[filled], lo[wanted], hi[wanted]
     if not len(lo):
         return None
     if not len(begin):

@@ -126,10 +126,11 @@ def _pair(wait: Told, notify: Told, world: World) -> Bools:
 
 def _touched(w: Words, width: int) -> Bools:
     """(ranks or 1, words)"""
-    out: Ints = np.zeros((w.first.shape[0], width + 1), dtype=np.int64)
-    row, col = np.nonzero(w.real)
-    lo = np.clip(w.first[row, col], 0, width)
-    hi = np.clip(np.broadcast_to(w.last, w.first.shape)[row, col] + 1, lo, width)
+    shape = (max(len(w.first), len(w.last), len(w.real)), w.first.shape[1])
+    out: Ints = np.zeros((shape[0], width + 1), dtype=np.int64)
+    row, col = np.nonzero(np.broadcast_to(w.real, shape))
+    lo = np.clip(np.broadcast_to(w.first, shape)[row, col], 0, width)
+    hi = np.clip(np.broadcast_to(w.last, shape)[row, col] + 1, lo, width)
     np.add.at(out, (row, lo), 1)
     np.add.at(out, (row, hi), -1)
     return np.cumsum(out, axis=1)[:, :width] > 0

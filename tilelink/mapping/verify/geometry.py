@@ -18,7 +18,10 @@ Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Intervals `[begin, end)` on one axis; `real` marks those that exist. All have the shape (1 or ranks, tiles)."""
+    """Intervals `[begin, end)` on one axis; `real` marks those that exist.
+
+    Arrays of shape (1 or ranks, tiles): often only `real` differs from rank to rank.
+    """
 
     begin: Ints
     end: Ints
@@ -28,24 +31,34 @@ class Spans:
     def filled(self) -> Bools:
         return self.real & (self.begin < self.end)
 
-    def packed(self) -> Spans:
-        """Only the intervals that exist, the first of each rank in the first column."""
-        most = int(self.real.sum(axis=1).max(initial=0))
-        order = np.argsort(~self.real, axis=1, kind="stable")[:, :most]
-        begin, end = np.take_along_axis(self.begin, order, axis=1), np.take_along_axis(self.end, order, axis=1)
-        return Spans(begin, end, np.take_along_axis(self.real, order, axis=1))
+    @property
+    def rows(self) -> int:
+        return max(self.begin.shape[0], self.end.shape[0], self.real.shape[0])
 
     def shifted(self, by: Ints) -> Spans:
-        return evened(self.begin + by, self.end + by, self.real)
+        return Spans(self.begin + by, self.end + by, self.real)
 
     def where(self, mask: Bools) -> Spans:
-        return evened(self.begin, self.end, self.real & mask)
+        return Spans(self.begin, self.end, self.real & mask)
 
+    def evened(self) -> Spans:
+        """All three in one shape."""
+        shape = (self.rows, self.begin.shape[1])
+        begin, end = np.broadcast_to(self.begin, shape), np.broadcast_to(self.end, shape)
+        return Spans(begin, end, np.broadcast_to(self.real, shape))
 
-def evened(begin: Ints, end: Ints, real: Bools) -> Spans:
-    """The three in one shape."""
-    shape = np.broadcast_shapes(begin.shape, end.shape, real.shape)
-    return Spans(np.broadcast_to(begin, shape), np.broadcast_to(end, shape), np.broadcast_to(real, shape))
+    def packed(self) -> Spans:
+        """Where few intervals exist: these only, the first of each rank in the first column."""
+        if self.real.shape[0] == 1 or 4 * int(np.count_nonzero(self.real)) > self.real.size:
+            return self
+        row, col = np.nonzero(self.real)
+        counts = np.bincount(row, minlength=self.rows)
+        at = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        shape = (self.rows, int(counts.max(initial=0)))
+        begin, end = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        even = self.evened()
+        begin[row, at], end[row, at] = even.begin[row, col], even.end[row, col]
+        return Spans(begin, end, np.arange(shape[1])[None, :] < counts[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +98,12 @@ class World:
             self.value(grid.begin(F.Sym("_at")), {"_at": index}),
             self.value(grid.end(F.Sym("_at")), {"_at": index}),
         )
-        return evened(begin.astype(np.int64), end.astype(np.int64), index < count)
+        return Spans(begin.astype(np.int64), end.astype(np.int64), index < count)
 
     def own(self, size: Formula) -> Spans:
         """Each rank's part of a split axis."""
         first = _column(self.ranks) * self.part(size)
-        return evened(first, first + self.value(here(size)), np.ones((1, 1), dtype=np.bool_))
+        return Spans(first, first + self.value(here(size)), np.ones((1, 1), dtype=np.bool_))
 
     def whole(self, size: Formula) -> Spans:
         end = self.value(size).astype(np.int64)

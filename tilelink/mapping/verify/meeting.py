@@ -183,7 +183,7 @@ class _Tiles:
     last: Ints
 
     def rows(self) -> int:
-        return max(a.shape[0] for a in (self.spans.begin, self.first, self.last))
+        return max(self.spans.rows, len(self.first), len(self.last))
 
     def row(self, at: int) -> tuple[Ints, Ints, Ints, Ints, Bools]:
         n = self.spans.begin.shape[1]

@@ -19,7 +19,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.plan import Channel, Plan, StepPlan
-from tilelink.mapping.verify.geometry import Bools, Ints, World
+from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.taking import turn_of
@@ -245,14 +245,21 @@ class _Runs:
             if found is None or found[0] != key or self.world.part(axis.size) != self._part(told):
                 continue
             spans = told.mask.on(found[1], key)
-            part = spans.begin // self.world.part(axis.size)
-            ranks = self.world.ranks
-            out = np.zeros((ranks, ranks), dtype=np.bool_)
-            real = np.broadcast_to(spans.filled, (ranks, spans.filled.shape[1]))
-            row, col = np.nonzero(real)
-            out[row, np.broadcast_to(part, real.shape)[row, col]] = True
-            return out
+            return self._by_part(spans, spans.begin // self.world.part(axis.size))
         return None
+
+    def _by_part(self, spans: Spans, part: Ints) -> Bools:
+        ranks, filled = self.world.ranks, spans.filled
+        out = np.zeros((ranks, ranks), dtype=np.bool_)
+        if not filled.size:
+            return out
+        if len(part) == 1 and bool((np.diff(part, axis=1) >= 0).all()):
+            starts = np.flatnonzero(np.diff(part[0], prepend=-1))
+            out[:, part[0, starts]] = np.logical_or.reduceat(filled, starts, axis=1)
+            return out
+        row, col = np.nonzero(np.broadcast_to(filled, (ranks, filled.shape[1])))
+        out[row, np.broadcast_to(part, (ranks, filled.shape[1]))[row, col]] = True
+        return out
 
     def _to_parts(self, notify: Told, to: Delivery) -> bool:
         """Whether a tile goes to the rank whose part it lies in."""

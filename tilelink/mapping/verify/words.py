@@ -18,7 +18,10 @@ from tilelink.mapping.verify.sites import Site, sites
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Words `[first, last]` along one channel axis, for each tile of `key`. `by_data`: some range of them."""
+    """Words `[first, last]` along one channel axis, for each tile of `key` that is `real` there.
+
+    Arrays of shape (1 or ranks, tiles). `by_data`: some range of these words.
+    """
 
     key: Key | None
     first: Ints
@@ -96,13 +99,18 @@ def _words(laid: Laid, op: Wait | Notify, axis: ChannelAxis, mask: Mask) -> Word
             break
         if reach.spans is None:
             return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.count) - 1, _one(), by_data=True)
-        spans = mask.on(reach.spans, reach.key)
-        first = laid.world.value(axis.index(F.Sym("_at")), {"_at": spans.begin})
+        spans = reach.spans
+        first = _index(laid, axis, spans.begin)
         one = isinstance(entry, At) or axis.kind == "unit" or inside_one(_grid(laid, reach.key), axis)
-        last = first if one else laid.world.value(axis.index(F.Sym("_at")), {"_at": np.maximum(spans.end - 1, 0)})
-        first, last, real = np.broadcast_arrays(first, last, spans.real)
-        return Words(reach.key, first, last, real)
+        last = first if one else _index(laid, axis, np.maximum(spans.end - 1, 0))
+        return Words(reach.key, first, last, mask.on(spans, reach.key).real)
     return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.count) - 1, _one())
+
+
+def _index(laid: Laid, axis: ChannelAxis, at: Ints) -> Ints:
+    """The word of each position: one column per tile, also where one word serves all."""
+    found = laid.world.value(axis.index(F.Sym("_at")), {"_at": at})
+    return np.broadcast_to(found, (len(found), at.shape[1]))
 
 
 def _source(laid: Laid, op: Wait | Notify) -> Words:
@@ -113,8 +121,7 @@ def _source(laid: Laid, op: Wait | Notify) -> Words:
         if found.kind == "tile" and found.to is not None and found.key is not None:
             spans = laid.spans[found.key]
             assert spans is not None
-            first, real = np.broadcast_arrays(found.to, spans.real)
-            return Words(found.key, first, first, real)
+            return Words(found.key, found.to, found.to, spans.real)
     return Words(None, laid.rank, laid.rank, np.ones_like(laid.rank, dtype=np.bool_))
 
 
