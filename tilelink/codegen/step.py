@@ -180,7 +180,9 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
     held = _held(host, step)
     function = _fused_function(host.plan, step, held)
     # What the function's formulas name has to reach it through the host.
-    names = [host.arg(a) for a in function.args]
+    for arg in function.args:
+        host.args.setdefault(arg.name, arg)
+    names = [a.name for a in function.args]
     call = f"{function.name}({', '.join([*dict.fromkeys(held.values()), *passed, *names])})"
     lines = host.lines
     if step.own_rows and owner is not None:
@@ -330,7 +332,8 @@ def _close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
 
 def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tuple[Arg, ...]:
     words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(text for _, text, _ in rows)))
-    args = [a for a in scope.args.values() if a.name in words]
+    # Sizes that a fused function needs are among the host's own.
+    args = [a for a in scope.args.values() if a.name in words and a.kind not in ("size", "constant")]
     named = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
     sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
     rank = [Arg("rank", "size", formula=Sym("rank"))] if "rank" in words else []

@@ -1,0 +1,113 @@
+"""Plans to verify: the operators of the library in every form, on worlds of any size, without tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tilelink import Operator, copy_engine, fused, sms
+from tilelink.frontend import trace
+from tilelink.ir.plan import Channel, Layout, Plan, Signal, StepPlan
+from tilelink.ir.schedule import Placement
+from tilelink.ir.topology import Device, Topology
+from tilelink.ir.wiring import Wiring
+from tilelink.mapping import make_plan
+from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
+
+Sizes = dict[str, int]
+SMS = 64
+
+
+def wiring_of(operator: Operator, ranks: int, sizes: Sizes) -> Wiring:
+    dtypes = [s.dtype or "bf16" for s in operator.signature.inputs]
+    return trace(operator.name, operator.fn, operator.signature, sizes, dtypes, {}, operator.loc, ranks=ranks)
+
+
+def plan_of(
+    operator: Operator,
+    ranks: int,
+    sizes: Sizes,
+    *,
+    slots: int = 2,
+    channels: dict[str, int] | None = None,
+    **placements: Placement,
+) -> Plan:
+    """The plan for global sizes, on ranks that see one another's memory."""
+    scheduled = operator.schedule(slots=slots, channels=channels, **placements)
+    wiring = wiring_of(scheduled, ranks, sizes)
+    layouts = {name: Layout(len(wiring.tensor(name).axes) - 1, True) for name in wiring.arguments}
+    topology = Topology(ranks, device=Device(sms=SMS))
+    return make_plan(wiring, topology, scheduled.schedules, sizes, layouts)
+
+
+def _matmul(tile: int, *order: str) -> Placement:
+    return sms(M=tile, N=tile, K=tile, order=order)
+
+
+def forms(tile: int = 16) -> dict[str, tuple[Operator, dict[str, Placement]]]:
+    """Every way in which the operators are scheduled, by a name for people."""
+    read = _matmul(tile, "ring", "group 2")
+    made = _matmul(tile, "ring+1", "group 2")
+    add = sms(M=tile, N=tile)
+    one: dict[str, tuple[Operator, dict[str, Placement]]] = {}
+    for name, gather in {
+        "pull": sms(2, M=tile, order="ring"),
+        "push": sms(2, M=tile, order="ring", push=True),
+        "own kernel": sms(2, M=tile, order="ring", own_kernel=True),
+        "copy engine push": copy_engine(M=2 * tile, push=True),
+        "copy engine pull": copy_engine(M=2 * tile, push=False),
+        "copy engine in whole parts": copy_engine(push=True),
+        "copy engine over 3 streams": copy_engine(M=tile, push=True, streams=3),
+    }.items():
+        one[f"ag_gemm {name}"] = ag_gemm, {"gather": gather, "matmul": read}
+    for name, scatter in {
+        "push": sms(2, M=tile, order="ring+1", push=True),
+        "pull": sms(2, M=tile, push=False),
+        "fused": fused("matmul"),
+        "copy engine": copy_engine(M=2 * tile, order="ring+1"),
+        "copy engine in whole parts": copy_engine(order="ring+1"),
+    }.items():
+        one[f"gemm_rs {name}"] = gemm_rs, {"scatter": scatter, "reduce": add, "matmul": made}
+        if name != "pull":
+            one[f"gemm_rs {name}, reduced in the epilogue"] = (
+                gemm_rs,
+                {"scatter": scatter, "reduce": fused("matmul"), "matmul": made},
+            )
+    ring = sms(4, M=tile, N=tile, order="ring+1")
+    one["gemm_rs_ring"] = gemm_rs_ring, {"ring": ring, "matmul": made}
+    one["gemm_rs_ring fused"] = gemm_rs_ring, {"ring": fused("matmul"), "matmul": made}
+    return one
+
+
+def form(name: str, ranks: int, sizes: Sizes, tile: int = 16, **more: Any) -> Plan:
+    operator, placements = forms(tile)[name]
+    return plan_of(operator, ranks, sizes, **more, **placements)
+
+
+# ------------------------------------------------------------------------------------------------------- broken on purpose
+def with_channel(plan: Plan, tensor: str, **changes: Any) -> Plan:
+    def changed(c: Channel) -> Channel:
+        return replace(c, **changes) if c.tensor == tensor else c
+
+    return replace(plan, channels=tuple(changed(c) for c in plan.channels))
+
+
+def with_axis(plan: Plan, tensor: str, axis: int, **changes: Any) -> Plan:
+    channel = next(c for c in plan.channels if c.tensor == tensor)
+    axes = tuple(replace(a, **changes) if a.axis == axis else a for a in channel.axes)
+    return with_channel(plan, tensor, axes=axes)
+
+
+def with_signal(plan: Plan, path: str, param: str, action: str, **changes: Any) -> Plan:
+    def changed(s: Signal) -> Signal:
+        hit = (s.path, s.op.param, s.action) == (path, param, action)
+        return replace(s, **changes) if hit else s
+
+    return replace(plan, signals=tuple(changed(s) for s in plan.signals))
+
+
+def with_step(plan: Plan, path: str, **changes: Any) -> Plan:
+    def changed(s: StepPlan) -> StepPlan:
+        return replace(s, **changes) if s.path == path else s
+
+    return replace(plan, steps=tuple(changed(s) for s in plan.steps))
