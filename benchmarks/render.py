@@ -1,6 +1,6 @@
 """Renders benchmarks/results/*.json into docs/performance.md.
 
-    python benchmarks/render.py
+python benchmarks/render.py
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def page() -> str:
         out.append(f"## Timings\n\n{described(about)} (`benchmarks/results/{name}`).")
         out.append("\n".join(timing_tables(rows)))
     out.append(WORDS)
-    out.append("## Numerics on GPUs\n\nEvery operator and placement against torch in fp32; results poisoned before each run.\n")
+    out.append(
+        "## Numerics on GPUs\n\nEvery operator and placement against torch in fp32; results poisoned before each run.\n"
+    )
     for name, about, rows in load():
         if any("error" in r for r in rows):
             out.append(f"- {described(about)} (`{name}`): {correctness_line(rows)}")

@@ -34,7 +34,7 @@ def type_of(plan: Plan, arg: Arg) -> str:
     if arg.kind == "descriptor":
         dtype = POINTERS[plan.buffer(arg.of).dtype]
         return f"tensordesc<{dtype}{list(arg.block)}>"
-    return "*i64"
+    return "*i32" if arg.kind == "order" else "*i64"
 
 
 def aligned(plan: Plan, arg: Arg) -> bool:

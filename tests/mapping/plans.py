@@ -98,7 +98,7 @@ def with_axis(plan: Plan, tensor: str, axis: int, **changes: Any) -> Plan:
     return with_channel(plan, tensor, axes=axes)
 
 
-def with_signal(plan: Plan, path: str, param: str, action: str, **changes: Any) -> Plan:
+def with_signal(plan: Plan, path: str, param: str, action: str, /, **changes: Any) -> Plan:
     def changed(s: Signal) -> Signal:
         hit = (s.path, s.op.param, s.action) == (path, param, action)
         return replace(s, **changes) if hit else s

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tests.operators.problems import AG, RS, Kind
 from tilelink import Operator, copy_engine, fused, sms
-from tilelink.ir.schedule import Fused, Placement
+from tilelink.ir.schedule import Placement
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
 RING = ("ring", "group 4")
@@ -91,6 +91,3 @@ PLACEMENTS = placements()
 
 def named(name: str) -> Placed:
     return next(p for p in PLACEMENTS if p.name == name)
-
-
-__all__ = ["PLACEMENTS", "Fused", "Placed", "named", "placements"]

@@ -22,7 +22,7 @@ WORDS = frozenset({"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch"})
 """Locals and parameters of emitted functions."""
 
 _STATE = frozenset({"epoch_at", "last_at", "entered_at", "ready_at", "left_at", "word_at", "value_at"})
-_PLANNED = re.compile(r"[ci]\d+|turned|part_top|group_top|group_rows")
+_PLANNED = re.compile(r"[ci]\d+|sorted_t|turned|part_top|group_top|group_rows")
 """Symbols of a plan's formulas; sizes are never called so."""
 
 _SUFFIX = r"_(words|due|bells|stage|ctx|stride_\d+|\d+x\d+)"

@@ -65,6 +65,9 @@ def _assign_order(scope: Scope, name: str, value: F.Formula) -> None:
         if grid.kind == "unit":
             scope.lines.add(f"{_unit_name(scope, grid)} = {scope.text(value)}")
             return
+    if name == "sorted_t":
+        assert isinstance(value, F.Binary)
+        scope.arg(Arg(str(value.left), "order", scope.step.path))
     scope.lines.add(f"{name} = {scope.text(value)}")
 
 

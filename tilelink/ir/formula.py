@@ -123,6 +123,11 @@ def maximum(a: Like, b: Like) -> Formula:
     return binary("max", a, b)
 
 
+def at(table: Sym, index: Like) -> Formula:
+    """Entry `index` of a table of integers that the evaluation knows by name."""
+    return Binary("at", table, of(index))
+
+
 def negate(a: Like) -> Formula:
     """`not a`; its right operand only makes it a `Binary`."""
     return binary("not", a, 0)
@@ -148,11 +153,19 @@ def _cdiv(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
+def _at(table: Any, index: Any) -> Any:
+    """`table[index]`; a table of two axes has one row per rank, as then has the index."""
+    if table.ndim == 1:
+        return table[index]
+    return np.take_along_axis(table, np.broadcast_to(index, (table.shape[0], np.shape(index)[-1])), axis=1)
+
+
 def _not(a: Any, _: Any) -> Any:
     return np.logical_not(a)
 
 
 _COMPUTE: dict[str, Any] = {
+    "at": _at,
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -206,6 +219,8 @@ def _symbols(f: Formula) -> Iterator[str]:
     if isinstance(f, Sym):
         yield f.name
     elif isinstance(f, Binary):
+        if f.op == "at":
+            yield "rank"  # every rank has rows of its own in a table
         yield from _symbols(f.left)
         yield from _symbols(f.right)
 
@@ -220,6 +235,8 @@ def text(formula: Like, outer: int = 0) -> str:
     f = of(formula)
     if not isinstance(f, Binary):
         return str(f)
+    if f.op == "at":
+        return f"tl.load({text(f.left)} + {text(f.right, _PRECEDENCE['+'] + 1)})"
     if f.op in _CALL:
         return f"{_CALL[f.op]}({text(f.left)}, {text(f.right)})"
     level = _PRECEDENCE[f.op]

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.program import Notify, Wait
-from tilelink.ir.schedule import Schedule
+from tilelink.ir.schedule import Schedule, SortKey
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Step, Wiring
 
@@ -129,6 +131,8 @@ class StepPlan:
     order: tuple[tuple[str, Formula], ...]
     total: Formula
     order_names: tuple[str, ...]
+    sort_key: SortKey | None = None
+    """A user's order. `order` then begins by looking `t` up in the plan's table of this step."""
     push: bool | None = None
     warps: int = 4
     stages: int = 3
@@ -437,6 +441,8 @@ class Plan:
     kernels: tuple[KernelPlan, ...]
     host: tuple[HostStep, ...]
     notes: tuple[str, ...] = ()
+    tables: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = ()
+    """Orders by a user's key, by name: for each rank the positions of its tiles, sorted."""
 
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)
@@ -463,6 +469,8 @@ class Plan:
     def env(self, rank: int) -> dict[str, F.Number]:
         """The symbols of every formula, on rank `rank`."""
         values: dict[str, F.Number] = {**dict(self.sizes), "rank": rank, "RANKS": self.topology.ranks}
+        for name, rows in self.tables:
+            values[name] = np.asarray(rows[rank], dtype=np.int64)
         return values
 
 

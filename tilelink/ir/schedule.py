@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+SortKey: TypeAlias = Callable[[tuple[int, ...], int, int], Any]
+"""A user's order: `key(tile, rank, ranks)` of the tile's index per axis; tiles are taken by rising key."""
+Order: TypeAlias = "tuple[str | SortKey, ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,14 +16,15 @@ class Sms:
     """Run on streaming multiprocessors.
 
     `count`: SMs of its own (None: all that are left); `tile`: elements per dimension of the program; `order`: names
-    that compose, the first outermost: row | column | `group N` | ring | ring+1 | a tuple naming dimensions;
+    that compose, the first outermost: row | column | `group N` | ring | ring+N, and a sort key of the user's, by which
+    the tiles are sorted, stably, after the others have ordered them;
     `push`: direction of a movement (None: as written); `warps`, `stages`: Triton's num_warps and num_stages;
     `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel.
     """
 
     count: int | None = None
     tile: tuple[tuple[str, int], ...] = ()
-    order: tuple[str, ...] = ("row",)
+    order: Order = ("row",)
     push: bool | None = None
     warps: int = 4
     stages: int = 3
@@ -34,7 +39,7 @@ class CopyEngine:
     """
 
     tile: tuple[tuple[str, int], ...] = ()
-    order: tuple[str, ...] = ()
+    order: Order = ()
     push: bool | None = None
     streams: int = 1
 

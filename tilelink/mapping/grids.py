@@ -10,7 +10,7 @@ from tilelink.ir.plan import GridAxis, StepPlan, part
 from tilelink.ir.program import Load, OfTile, Store, Tiles
 from tilelink.ir.schedule import CopyEngine, Fused, Sms
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
-from tilelink.mapping.orders import decode
+from tilelink.mapping.orders import by_table, decode, sort_key, words
 from tilelink.mapping.placement import Placed, directed, hosts
 from tilelink.mapping.views import entries, extent, tensor_of, tile_names, walk
 
@@ -90,6 +90,11 @@ def _spread_all(step: Step) -> Lineage:
     return out
 
 
+def table_name(path: str) -> str:
+    """What formulas call the order of a step by a user's key."""
+    return path.replace(".", "_") + "_order"
+
+
 def _lineage(wiring: Wiring, host: Step, steps: tuple[Step, ...]) -> Lineage:
     """Where the host's tiles end up: in what it stores, and in what movements make of that."""
     out = _spread_all(host)
@@ -132,16 +137,18 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
     grid = tuple(
         grid_axis(wiring, p, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
     )
-    order, total = decode(grid, placement.order)
+    order, total = decode(grid, words(placement.order))
+    key = sort_key(placement.order)
     return StepPlan(
         step=p.step,
         engine="workers" if isinstance(placement, Sms) else "stream",
         domain=domain,
         grid=grid,
         loops=_loops(wiring, p),
-        order=order,
+        order=order if key is None else by_table(order, table_name(p.step.path)),
         total=total,
-        order_names=placement.order,
+        order_names=words(placement.order) + (() if key is None else (f"by {key.__name__}",)),
+        sort_key=key,
         push=push,
         warps=placement.warps if isinstance(placement, Sms) else 4,
         stages=placement.stages if isinstance(placement, Sms) else 3,

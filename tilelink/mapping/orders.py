@@ -6,12 +6,47 @@ Position `t` of a step's `total` tiles becomes one index per axis. Orders compos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.plan import RANK, RANKS, GridAxis, part
+from tilelink.ir.schedule import Order, SortKey
 
 Lets = list[tuple[str, Formula]]
+
+
+def sort_key(order: Order) -> SortKey | None:
+    """The user's key among the words of an order; the last one counts."""
+    keys = [word for word in order if not isinstance(word, str)]
+    return keys[-1] if keys else None
+
+
+def words(order: Order) -> tuple[str, ...]:
+    return tuple(word for word in order if isinstance(word, str))
+
+
+def by_table(lets: tuple[tuple[str, Formula], ...], table: str) -> tuple[tuple[str, Formula], ...]:
+    """The same assignments for the position that a table gives for `t`."""
+    first = ("sorted_t", F.at(Sym(table), Sym("t")))
+    return (first, *((name, F.substitute(value, {"t": Sym("sorted_t")})) for name, value in lets))
+
+
+def table_of(
+    grid: tuple[GridAxis, ...], order: Order, key: SortKey, env: Mapping[str, F.Number], rank: int, ranks: int
+) -> tuple[int, ...]:
+    """Positions of one rank's tiles by rising key, in the given order where keys are equal."""
+    lets, count = decode(grid, words(order))
+    total = int(F.evaluate(count, env))
+    values: dict[str, F.Number] = {**env, "t": np.arange(total)}
+    for name, value in lets:
+        values[name] = F.evaluate(value, values) if total else np.arange(0)
+    columns = [np.broadcast_to(values[f"i{a}"], (total,)) for a in range(len(grid))]
+    tiles = [tuple(int(c[t]) for c in columns) for t in range(total)]
+    return tuple(sorted(range(total), key=lambda t: key(tiles[t], rank, ranks)))
 
 
 def parse(names: tuple[str, ...]) -> tuple[int | None, int, bool]:

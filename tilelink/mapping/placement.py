@@ -9,7 +9,7 @@ from tilelink.ir.program import Let, Tiles
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping.orders import parse
+from tilelink.mapping.orders import parse, words
 from tilelink.mapping.views import walk
 
 
@@ -130,7 +130,7 @@ def _check(p: Placed, wiring: Wiring, topology: Topology) -> None:
         _check_fused(p, wiring)
         return
     if isinstance(placement, Sms):
-        parse(placement.order)
+        parse(words(placement.order))
         if placement.push is not None and movement is None:
             raise _refuse(p, "only a movement has a direction", "leave `push` out")
         if placement.count is not None and placement.count > topology.device.sms:

@@ -11,12 +11,13 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan, here, part
 from tilelink.ir.program import Load
-from tilelink.ir.schedule import Schedule
+from tilelink.ir.schedule import CopyEngine, Schedule, Sms
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping import credits, kernels
-from tilelink.mapping.grids import plan_steps
-from tilelink.mapping.placement import place
+from tilelink.mapping.grids import plan_steps, table_name
+from tilelink.mapping.orders import table_of
+from tilelink.mapping.placement import Placed, place
 from tilelink.mapping.signals import crosses, lower, reads_remote
 from tilelink.mapping.views import walk
 
@@ -70,6 +71,7 @@ def make_plan(
         kernels=where.kernels,
         host=kernels.host_steps(where, steps, staged, early, enters, _read_in_place(found.signals, buffers, by_path)),
         notes=_notes(found.signals, buffers),
+        tables=_tables(placed, steps, dict(sizes), topology.ranks),
     )
 
 
@@ -126,6 +128,20 @@ def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:
             if path == s.path:
                 return replace(s, workers=workers)
     return s
+
+
+def _tables(
+    placed: tuple[Placed, ...], steps: tuple[StepPlan, ...], sizes: dict[str, int], ranks: int
+) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
+    """The orders by a user's key, worked out for every rank."""
+    out: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
+    for p, s in zip(placed, steps, strict=True):
+        if s.sort_key is None or s.into is not None or not isinstance(p.placement, (Sms, CopyEngine)):
+            continue
+        order, key = p.placement.order, s.sort_key
+        rows = [table_of(s.grid, order, key, {**sizes, "rank": r, "RANKS": ranks}, r, ranks) for r in range(ranks)]
+        out.append((table_name(s.path), tuple(rows)))
+    return tuple(out)
 
 
 def _read_in_place(signals: tuple[Signal, ...], buffers: tuple[Buffer, ...], steps: dict[str, StepPlan]) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.schedule import CopyEngine, Fused, Library, Sms
+from tilelink.ir.schedule import CopyEngine, Fused, Library, Sms, SortKey
 
-Order = str | tuple[str, ...]
+Order = str | SortKey | tuple[str | SortKey, ...]
 
 
-def _order(order: Order) -> tuple[str, ...]:
-    return (order,) if isinstance(order, str) else tuple(order)
+def _order(order: Order) -> tuple[str | SortKey, ...]:
+    return order if isinstance(order, tuple) else (order,)
 
 
 def _tile(tile: dict[str, int]) -> tuple[tuple[str, int], ...]:
@@ -34,7 +34,8 @@ def sms(
 
     Args:
         count: SMs of its own (default: all that other steps leave).
-        order: `row`, `column`, `group N`, `ring`, `ring+N`, or several, the first outermost.
+        order: `row`, `column`, `group N`, `ring`, `ring+N`, or several, the first outermost; and a function
+            `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that.
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps, num_stages: Triton's.
         own_kernel: a kernel of its own on a side stream, rather than a role in its neighbour's kernel.

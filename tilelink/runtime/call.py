@@ -281,6 +281,11 @@ class _Preparation:
             return self.words(arg.of, arg.kind)
         if arg.kind == "context":
             return self.workspace.arena.context
+        if arg.kind == "order":
+            rows = dict(self.plan.tables)[arg.name][self.world.rank]
+            table = self.world.zeros(max(len(rows), 1), torch.int32)
+            table[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
+            return table
         if arg.kind == "state":
             return self._state(arg.of)
         if arg.kind == "descriptor":

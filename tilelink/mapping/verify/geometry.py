@@ -75,6 +75,7 @@ class World:
     def value(self, formula: F.Like, more: Mapping[str, Any] | None = None) -> Any:
         """A 2-D array: one row, or one per rank where the formula depends on the rank."""
         env: dict[str, Any] = {**dict(self.plan.sizes), "RANKS": self.ranks, "rank": _column(self.ranks)}
+        env |= {name: _rows(rows) for name, rows in self.plan.tables}
         found = np.asarray(F.evaluate(formula, {**env, **(more or {})}))
         return found.reshape((1,) * (2 - found.ndim) + found.shape) if found.ndim < 2 else found
 
@@ -112,3 +113,9 @@ class World:
 
 def _column(ranks: int) -> Ints:
     return np.arange(ranks, dtype=np.int64)[:, None]
+
+
+def _rows(rows: tuple[tuple[int, ...], ...]) -> Any:
+    """A table of all ranks; shorter rows end with zeros, which no tile's position reaches."""
+    longest = max(map(len, rows))
+    return np.array([[*row, *[0] * (longest - len(row))] for row in rows], dtype=np.int64)

@@ -91,10 +91,27 @@ def _order(world: World, host: StepPlan, axis: int) -> Order | None:
     total = world.value(host.total)
     if int(total.max()) == 0:
         return Order(np.zeros((world.ranks, 0), np.int64), np.zeros((world.ranks, 0), np.bool_))
-    found = _rotation(world, host, axis, total) if total.shape[0] == 1 else None
+    if len(total) == 1 and not any(_depends(value, "rank") for _, value in host.order):
+        return _same_for_all(world, host, axis, int(total.max()))
+    found = _rotation(world, host, axis, total) if len(total) == 1 else None
     if found is None and int(total.max()) * world.ranks <= DIRECT:
         found = _direct(world, host, axis, total)
     return found
+
+
+def _same_for_all(world: World, host: StepPlan, axis: int, total: int) -> Order | None:
+    """The order of all ranks, where it is one: the parts in turn."""
+    env: dict[str, Any] = {"t": np.arange(total, dtype=np.int64)[None, :]}
+    for name, value in host.order:
+        env[name] = world.value(value, env)
+    parts = _part_of(world, host, axis, np.broadcast_to(env[f"i{axis}"], (1, total)))
+    if parts is None:
+        return None
+    turns = parts[0, np.flatnonzero(np.diff(parts[0], prepend=-1))]
+    if len(turns) * world.ranks > DIRECT:
+        return None
+    shape = (world.ranks, len(turns))
+    return Order(np.broadcast_to(turns, shape), np.ones(shape, dtype=np.bool_))
 
 
 def _part_of(world: World, host: StepPlan, axis: int, index: Any) -> Ints | None:

@@ -44,6 +44,8 @@ def _check(world: World, step: StepPlan) -> int:
 
 def _ranks(world: World, step: StepPlan, total: Any) -> range:
     """The ranks to look at: one where all go through the same sequence, or round the same circle from elsewhere."""
+    if step.sort_key is not None:
+        return range(world.ranks)
     alike = bool((total == total[0]).all()) and all("rank" not in F.symbols(g.count) for g in step.grid)
     lets = [value for name, value in step.order if not _own(step, name)]
     if alike and (all("rank" not in F.symbols(v) for v in lets) or turn_of(step) is not None):

@@ -1,0 +1,454 @@
+"""A plan that something is wrong with is refused, with the code of what is wrong; whatever the proof accepts does run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.mapping.plans import form, forms, plan_of, with_axis, with_channel, with_signal, with_step
+from tests.mapping.replay import Wrong, replay
+from tilelink import copy_engine, fused, sms
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Fork, Join, Launch, Plan, Stage
+from tilelink.ir.schedule import Placement
+from tilelink.mapping import verify
+from tilelink.mapping.orders import decode
+from tilelink.ops import gemm_rs, gemm_rs_ring
+
+SIZES = {"M": 12, "K": 4, "N": 6}
+EPILOGUE = "gemm_rs fused, reduced in the epilogue"
+CHUNKS = "gemm_rs copy engine, reduced in the epilogue"
+
+
+def refused(plan: Plan) -> TilelinkError:
+    with pytest.raises(TilelinkError) as caught:
+        verify(plan)
+    return caught.value
+
+
+def small(name: str, ranks: int = 3) -> Plan:
+    plan = form(name, ranks, SIZES, 2)
+    assert verify(plan)
+    return plan
+
+
+# --------------------------------------------------------------------------------------------------------------- counts
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("ag_gemm pull", "rows"), (EPILOGUE, "dst"), ("gemm_rs push", "matmul_out"), ("gemm_rs_ring", "inbox")]
+)
+def test_a_target_that_is_one_too_great(name: str, tensor: str) -> None:
+    plan = small(name)
+    error = refused(with_channel(plan, tensor, target=next(c for c in plan.channels if c.tensor == tensor).target + 1))
+    assert error.code == "TL607"
+    assert f"of `{tensor}` is raised" in error.message
+
+
+def test_a_target_that_is_too_small() -> None:
+    """Chunks of two tiles by two columns of tiles: four notifies a word."""
+    plan = small(CHUNKS)
+    assert refused(with_channel(plan, "matmul_out", target=F.of(1))).message == (
+        "word (0,) of `matmul_out` is raised 6 times on rank 0, and once is waited for"
+    )
+
+
+def test_a_target_of_something_unknown() -> None:
+    assert refused(with_channel(small(EPILOGUE), "dst", target=F.Sym("c7"))).message == "the target of `dst` names `c7`"
+
+
+def test_a_guard_that_is_not_there() -> None:
+    """Own rows are not pushed: their words are not raised."""
+    assert refused(with_channel(small(EPILOGUE), "dst", guard=None)).code == "TL607"
+
+
+@pytest.mark.parametrize("to", ["self", "all"])
+def test_a_notify_that_goes_to_others_than_the_tile(to: str) -> None:
+    error = refused(with_signal(small(EPILOGUE), "scatter", "dst", "notify", to=to))
+    assert error.code == "TL607"
+
+
+def test_a_notify_to_everyone_where_one_rank_waits() -> None:
+    assert refused(with_signal(small("ag_gemm push"), "gather", "rows", "notify", to="self")).code == "TL607"
+
+
+def test_a_word_that_is_longer_than_its_target_knows() -> None:
+    assert refused(with_axis(small(EPILOGUE), "dst", 1, span=3)).code == "TL607"
+
+
+def test_words_counted_over_all_rows_instead_of_each_part() -> None:
+    assert refused(with_axis(form(EPILOGUE, 3, {"M": 13, "K": 4, "N": 6}, 2), "dst", 1, kind="plain")).code == "TL607"
+
+
+def test_a_copy_engine_with_two_tiles_to_a_word() -> None:
+    plan = form("ag_gemm copy engine push", 2, {"M": 16, "K": 4, "N": 4}, 2)
+    axis = plan.channel("rows").axes[0]
+    wide = replace(axis, span=8)
+    error = refused(with_channel(with_axis(plan, "rows", 0, span=8), "rows", target=F.cdiv(wide.length, 4)))
+    assert error.code == "TL607"
+    assert error.message == "a copy engine completes word (0,) of `rows` 2 times"
+
+
+# ---------------------------------------------------------------------------------------------------------------- waits
+def test_a_chunk_that_waits_for_its_first_tile_only() -> None:
+    """Words of two rows, of which a chunk of four has two: the emitted code would look at the first."""
+    plan = small("gemm_rs push")
+    scatter = plan.step("scatter")
+    grid = tuple(replace(g, tile=None) if g.kind == "cut" else g for g in scatter.grid)
+    order, total = decode(grid, ("row",))
+    error = refused(with_step(plan, "scatter", grid=grid, order=order, total=total))
+    assert error.code in ("TL607", "TL608")
+
+
+def test_a_wait_for_another_rank_than_the_one_that_notifies() -> None:
+    plan = small("gemm_rs_ring")
+    signal = next(s for s in plan.signals if s.path == "ring" and s.op.param == "inbox" and s.action == "await")
+    peer = signal.op.peer
+    assert peer is not None
+    assert peer.ring is not None
+    wrong = replace(signal.op, peer=replace(peer, ring=(peer.ring[0], 2)))
+    step = plan.step("ring")
+    plan = with_step(plan, "ring", step=replace(step.step, program=_swapped(step.step.program, signal.op, wrong)))
+    plan = replace(plan, signals=tuple(replace(s, op=wrong) if s is signal else s for s in plan.signals))
+    error = refused(plan)
+    assert error.code == "TL608"
+    assert "the rank that it names is not one that notifies this rank" in error.message
+
+
+def _swapped(program: object, old: object, new: object) -> object:
+    """A program with one op for another, wherever it stands."""
+
+    def body(ops: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(one(op) for op in ops)
+
+    def one(op: object) -> object:
+        if op == old:
+            return new
+        changes = {f: body(getattr(op, f)) for f in ("body", "orelse") if hasattr(op, f)}
+        return replace(op, **changes) if changes else op  # type: ignore[type-var]
+
+    return replace(program, body=body(program.body))  # type: ignore[type-var, attr-defined]
+
+
+# -------------------------------------------------------------------------------------------------------- dropped signals
+@pytest.mark.parametrize("name", sorted(forms()))
+def test_no_signal_can_be_left_out(name: str) -> None:
+    """Every wait and notify that became words is needed: the reasons for leaving signals out do not hold for it."""
+    plan = small(name)
+    kept = [s for s in plan.signals if s.action in ("await", "notify", "ready")]
+    assert kept
+    for s in kept:
+        for reason in ("nobody waits",) if s.action == "notify" else ("worker", "stream", "argument", "magic"):
+            without = with_signal(
+                plan, s.path, s.op.param, s.action, action="elided", channel=None, reason=reason
+            )
+            assert refused(without).code == "TL609", (s, reason)
+
+
+def test_a_signal_that_the_plan_does_not_mention() -> None:
+    plan = small("ag_gemm pull")
+    for s in plan.signals:
+        error = refused(replace(plan, signals=tuple(t for t in plan.signals if t is not s)))
+        assert (error.code, error.message.endswith("the plan says nothing of it")) == ("TL609", True)
+
+
+def test_kernels_in_the_wrong_order() -> None:
+    """The reduction of what was pulled is left to the order of kernels."""
+    plan = small("gemm_rs pull")
+    launches = [h for h in plan.host if isinstance(h, Launch)]
+    swapped = dict(zip(launches, launches[::-1], strict=True))
+    error = refused(replace(plan, host=tuple(swapped[h] if isinstance(h, Launch) else h for h in plan.host)))
+    assert error.message == "nothing keeps this wait of `inbox` in `reduce`: `scatter` may still be running"
+
+
+def test_an_argument_that_is_not_staged() -> None:
+    plan = small("ag_gemm pull")
+    error = refused(replace(plan, host=tuple(h for h in plan.host if not isinstance(h, Stage))))
+    assert error.message.endswith("the argument is never put where its peers can read it")
+
+
+def test_a_kernel_that_is_never_launched() -> None:
+    plan = small("gemm_rs push")
+    last = [h for h in plan.host if isinstance(h, Launch)][-1]
+    assert refused(replace(plan, host=tuple(h for h in plan.host if h != last))).message == (
+        "`reduce` is started 0 times in a call"
+    )
+
+
+def test_a_side_stream_that_nobody_joins() -> None:
+    plan = small(CHUNKS)
+    assert any(isinstance(h, Fork) for h in plan.host)
+    error = refused(replace(plan, host=tuple(h for h in plan.host if not isinstance(h, Join))))
+    assert (error.code, error.message) == ("TL609", "side stream 1 is never joined")
+
+
+# ------------------------------------------------------------------------------------------------------ coverage and bounds
+def test_own_tiles_that_are_neither_moved_nor_in_registers() -> None:
+    error = refused(with_step(small("gemm_rs push"), "scatter", skip_own=True))
+    assert error.code == "TL604"
+    assert error.message == "this rank's own tiles of `inbox` are never written, and `reduce` reads them"
+
+
+def test_a_pull_that_leaves_out_what_stays() -> None:
+    assert refused(with_step(small("gemm_rs pull"), "scatter", skip_own=True)).message == (
+        "`scatter` pulls, and is to leave out what stays on its rank"
+    )
+
+
+def test_tiles_that_leave_gaps() -> None:
+    plan = form("ag_gemm pull", 2, {"M": 12, "K": 4, "N": 6}, 2)
+    gather = plan.step("gather")
+    grid = tuple(replace(g, size=g.size - 2) if g.kind == "cut" else g for g in gather.grid)
+    order, total = decode(grid, ("row",))
+    error = refused(with_step(plan, "gather", grid=grid, order=order, total=total))
+    assert error.code == "TL604"
+    assert error.message.endswith("are never written, and `matmul` reads it")
+
+
+def test_an_order_that_takes_a_tile_twice() -> None:
+    plan = small("ag_gemm pull")
+    order = tuple((n, F.of(0)) if n == "i1" else (n, v) for n, v in plan.step("matmul").order)
+    error = refused(with_step(plan, "matmul", order=order))
+    assert (error.code, error.message) == ("TL604", "`matmul` on rank 0 takes tile 0 3 times")
+
+
+def test_an_order_with_tiles_left_over() -> None:
+    plan = small("ag_gemm pull")
+    error = refused(with_step(plan, "matmul", total=plan.step("matmul").total - 1))
+    assert error.message == "`matmul` on rank 0 takes 17 tiles of 18"
+
+
+def test_a_buffer_that_is_too_small() -> None:
+    plan = small("ag_gemm pull")
+    buffers = tuple(
+        replace(b, extents=(b.extents[0] - 1, *b.extents[1:])) if b.tensor == "rows" else b for b in plan.buffers
+    )
+    error = refused(replace(plan, buffers=buffers))
+    assert (error.code, error.message) == (
+        "TL611",
+        "positions 10 to 12 of axis `M` of `rows` are not where `gather` looks for them on rank 0",
+    )
+
+
+def test_symmetric_memory_of_two_sizes() -> None:
+    plan = small(EPILOGUE)
+    buffers = tuple(
+        replace(b, extents=(b.extents[0], b.extents[1] + F.Sym("rank"), b.extents[2])) if b.tensor == "dst" else b
+        for b in plan.buffers
+    )
+    assert refused(replace(plan, buffers=buffers)).message == "`dst` has another size on each rank"
+
+
+# -------------------------------------------------------------------------------------------------------------- deadlock
+def test_own_rows_first_with_the_reduction_in_the_epilogue() -> None:
+    sizes = {"M": 4, "K": 4, "N": 6}
+    tile = sms(M=2, N=8, K=4, order="ring")
+    plan = plan_of(gemm_rs, 2, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile)
+    error = refused(plan)
+    assert error.code == "TL605"
+    assert [n.text for n in error.notes] == [
+        "rank 0: `reduce` waits at tile (0, 0), the 1st of its order",
+        "rank 0: `scatter` would notify at tile (0, 1, 0), the 2nd of its order",
+        "rank 1: `reduce` waits at tile (1, 0), the 1st of its order",
+        "rank 1: `scatter` would notify at tile (0, 0, 0), the 2nd of its order",
+    ]
+    assert error.hint == 'order `matmul` so that what others wait for comes first, such as order="ring+1" (now "ring")'
+    with pytest.raises(Wrong, match="deadlock"):
+        replay(plan)
+
+
+@pytest.mark.parametrize("order", ["ring", "ring+2"])
+def test_a_ring_that_runs_against_its_order(order: str) -> None:
+    tile = sms(M=2, N=8, K=4, order="ring+1")
+    plan = plan_of(gemm_rs_ring, 4, SIZES, ring=sms(4, M=2, N=8, order=order), matmul=tile)
+    assert refused(plan).code == "TL605"
+    with pytest.raises(Wrong, match="deadlock"):
+        replay(plan)
+
+
+def test_the_circle_of_a_large_world_is_shown_in_a_small_one() -> None:
+    tile = sms(M=128, N=256, K=64, order=("ring", "group 8"))
+    sizes = {"M": 64 * 1024, "K": 512, "N": 4096}
+    plan = plan_of(gemm_rs, 64, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile)
+    error = refused(plan)
+    assert error.message == "`reduce` waits in a circle for itself (shown for 4 ranks and M=1024, K=128, N=512)"
+
+
+def test_a_copy_engine_that_waits_for_own_rows_first() -> None:
+    """They are moved nowhere, but waited for; and the matmul makes them last, when it waits for the others' chunks."""
+    tile = sms(M=2, N=8, K=4, order="ring+1")
+    plan = plan_of(gemm_rs, 3, SIZES, scatter=copy_engine(M=4, order="ring"), reduce=fused("matmul"), matmul=tile)
+    error = refused(plan)
+    assert error.code == "TL605"
+    assert error.hint is not None
+    assert error.hint.startswith("let `matmul` and `scatter` take their tiles in one order")
+    with pytest.raises(Wrong, match="deadlock"):
+        replay(plan)
+
+
+def test_part_by_part_is_slow_but_ends() -> None:
+    tile = sms(M=16, N=64, K=64, order="row")
+    sizes = {"M": 64 * 997, "K": 64, "N": 1024}
+    plan = plan_of(gemm_rs, 64, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile)
+    proof = next(p for p in verify(plan).proofs if p.rule == "deadlock")
+    assert proof.text.startswith(
+        "`matmul` waits for earlier runs only, part by part, in each round the ring from rank + 1"
+    )
+
+
+def test_what_is_small_enough_is_looked_at_in_full() -> None:
+    """Column by column is no order of runs."""
+    tile = sms(M=2, N=2, K=4, order="column")
+    plan = plan_of(gemm_rs, 3, SIZES, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile)
+    proof = next(p for p in verify(plan).proofs if p.rule == "deadlock")
+    assert proof.text.startswith("`matmul` waits for itself without a circle, by the exact graph of ")
+    replay(plan)
+
+
+def test_what_is_neither_shown_nor_refuted() -> None:
+    tile = sms(M=128, N=128, K=64, order="column")
+    sizes = {"M": 16 * 1024, "K": 512, "N": 8192}
+    error = refused(plan_of(gemm_rs, 16, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile))
+    assert (error.code, error.message) == ("TL606", "it cannot be shown that `matmul` ever ends")
+
+
+# ---------------------------------------------------------------------------------------------------------------- epochs
+def assuming(plan: Plan) -> Plan:
+    return replace(plan, credits=tuple(replace(c, implied_by=c.tensor) for c in plan.credits))
+
+
+def test_a_credit_is_not_implied_where_a_rank_has_no_rows() -> None:
+    plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2)
+    assert [c.implied_by for c in plan.credits] == [None]
+    assert verify(plan)
+    error = refused(assuming(plan))
+    assert (error.code, error.message) == (
+        "TL610",
+        "rank 0 may write `x` again while rank 3 still uses it from 2 calls ago",
+    )
+
+
+def test_a_ring_hears_from_one_rank_only() -> None:
+    assert refused(assuming(form("gemm_rs_ring", 4, SIZES, 2))).code == "TL610"
+
+
+def test_three_slots_leave_time_to_hear_by_way_of_another() -> None:
+    """In a ring of three, whom one does not hear is heard by whom one hears."""
+    plan = assuming(form("gemm_rs_ring", 3, SIZES, 2, slots=3))
+    assert verify(plan)
+    assert refused(assuming(form("gemm_rs_ring", 3, SIZES, 2, slots=2))).code == "TL610"
+
+
+@pytest.mark.parametrize("name", ["ag_gemm pull", "gemm_rs push"])
+def test_with_one_slot_nothing_implies_a_credit(name: str) -> None:
+    plan = form(name, 2, SIZES, 2, slots=1)
+    assert verify(plan)
+    assert refused(assuming(plan)).code == "TL610"
+
+
+def test_a_credit_that_is_not_mentioned_is_not_waited_for() -> None:
+    assert refused(replace(form("gemm_rs_ring", 4, SIZES, 2), credits=())).code == "TL610"
+
+
+# ------------------------------------------------------------------------------------------------- whatever is accepted runs
+def _changes(plan: Plan) -> dict[str, Callable[[int], Plan]]:
+    """Ways to spoil a plan; `n` chooses where."""
+    axes = [(c, a) for c in plan.channels for a in c.axes if a.axis is not None]
+    counted = [c for c in plan.channels if c.writers == "workers"]
+    told = [s for s in plan.signals if s.action == "notify"]
+    tiled = [(s, g) for s in plan.steps if s.into is None for g in s.grid if g.tile is not None and g.kind != "own"]
+
+    def tile(n: int) -> Plan:
+        s, g = tiled[n % len(tiled)]
+        grid = tuple(replace(x, tile=(x.tile or 0) + 1) if x is g else x for x in s.grid)
+        return with_step(plan, s.path, grid=grid)
+
+    def to(n: int) -> Plan:
+        s = told[n % len(told)]
+        others = [t for t in ("self", "owner", "all") if t != s.to]
+        return with_signal(plan, s.path, s.op.param, "notify", to=others[n % 2])
+
+    def kind(n: int) -> Plan:
+        c, a = axes[n % len(axes)]
+        assert a.axis is not None
+        kinds = [k for k in ("plain", "cut", "part") if k != a.kind]
+        return with_axis(plan, c.tensor, a.axis, kind=kinds[n % len(kinds)])
+
+    def span(n: int) -> Plan:
+        c, a = axes[n % len(axes)]
+        assert a.axis is not None
+        return with_axis(plan, c.tensor, a.axis, span=1 + n % 5)
+
+    def target(n: int) -> Plan:
+        c = counted[n % len(counted)]
+        return with_channel(plan, c.tensor, target=c.target + (n % 3 - 1))
+
+    found: dict[str, Callable[[int], Plan]] = {"tile": tile}
+    if told:
+        found["to"] = to
+    if axes:
+        found |= {"kind": kind, "span": span}
+    if counted:
+        found["target"] = target
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(sorted(forms())),
+    ranks=st.integers(2, 4),
+    rows=st.integers(1, 15),
+    columns=st.integers(1, 4),
+    what=st.sampled_from(["tile", "to", "kind", "span", "target"]),
+    where=st.integers(0, 20),
+)
+def test_a_spoilt_plan_is_refused_or_runs(name: str, ranks: int, rows: int, columns: int, what: str, where: int) -> None:
+    plan = form(name, ranks, {"M": rows, "K": 2, "N": columns}, 2)
+    changes = _changes(plan)
+    assume(what in changes)
+    spoilt = changes[what](where)
+    try:
+        verify(spoilt)
+    except TilelinkError as error:
+        assert error.code[:3] == "TL6"
+        assert error.loc is not None
+        return
+    for seed in range(3):
+        replay(spoilt, seed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ranks=st.integers(1, 4),
+    rows=st.integers(1, 15),
+    engine=st.sampled_from(["fused", "sms", "stream"]),
+    chunk=st.sampled_from([None, 1, 2, 3, 5]),
+    first=st.sampled_from(["row", "column", "ring", "ring+1", "ring+2"]),
+    then=st.sampled_from(["row", "ring", "ring+1"]),
+    seed=st.integers(0, 9),
+)
+def test_any_schedule_is_refused_or_runs(
+    ranks: int, rows: int, engine: str, chunk: int | None, first: str, then: str, seed: int
+) -> None:
+    """Circles are found and only circles: with one worker each, the graph is exact where it is small."""
+    tile = {} if chunk is None else {"M": chunk}
+    scatter: dict[str, Placement] = {
+        "fused": fused("matmul"),
+        "sms": sms(2, order=then, **tile),
+        "stream": copy_engine(order=then, **tile),
+    }
+    matmul = sms(M=2, N=2, K=2, order=first)
+    sizes = {"M": rows, "K": 2, "N": 3}
+    plan = plan_of(gemm_rs, ranks, sizes, scatter=scatter[engine], reduce=fused("matmul"), matmul=matmul)
+    try:
+        verify(plan)
+    except TilelinkError as error:
+        assert error.code in ("TL605", "TL608")
+        with pytest.raises(Wrong):
+            for again in range(20):
+                replay(plan, again)
+        return
+    replay(plan, seed)

@@ -1,0 +1,182 @@
+"""Every placement of every operator agrees with torch: worlds, dtypes, sizes, schedules of the machine, slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+
+import tilelink
+from tests.operators.placements import PLACEMENTS, Placed, named
+from tests.operators.problems import AG, RS, Call, compare, part, run
+from tilelink import copy_engine, fused, sms
+from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def each(placements: Iterable[Placed] = PLACEMENTS) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("placed", placements, ids=str)
+
+
+def calls(placed: Placed, sizes: Iterable[tuple[int, int, int]], ranks: int, dtype: torch.dtype) -> list[Call]:
+    """Calls with different inputs."""
+    return [placed.kind.call(*s, ranks, dtype, salt=salt) for salt, s in enumerate(sizes)]
+
+
+@each()
+def test_twenty_seeds_with_a_straggler(placed: Placed) -> None:
+    """Three calls back to back; the last rank has fewer rows than the others, and tiles are cut by every border."""
+    for seed in range(20):
+        ranks = (2, 3, 2, 3, 4)[seed % 5]
+        three = calls(placed, [(13, 20, 12)] * 3, ranks, DTYPES[seed % 3])
+        run(placed.operator, three, seed=seed, straggler=seed % ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@each()
+def test_worlds(placed: Placed, ranks: int) -> None:
+    run(placed.operator, calls(placed, [(3 * ranks, 20, 12)], ranks, torch.bfloat16), seed=ranks)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each()
+def test_sizes_that_descriptors_take(placed: Placed, dtype: torch.dtype) -> None:
+    """Whole tiles and aligned rows, twice: here tiles go through TMA, everywhere else by pointers."""
+    run(placed.operator, calls(placed, [(64, 32, 32)] * 2, 2, dtype), seed=1, straggler=0)
+
+
+@each()
+def test_sizes_change_from_call_to_call(placed: Placed) -> None:
+    """Words and slots are shared by calls of all sizes; the third and the fifth grow the workspace."""
+    sizes = [(20, 20, 12), (4, 20, 12), (33, 20, 12), (20, 20, 12), (21, 40, 24), (1, 20, 12)]
+    run(placed.operator, calls(placed, sizes, 3, torch.float32), seed=2, straggler=1)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@each()
+def test_ranks_without_rows(placed: Placed, rows: int) -> None:
+    """Two calls: a rank that has nothing to wait for must not overtake its peers by a slot."""
+    run(placed.operator, calls(placed, [(rows, 20, 9)] * 2, 4, torch.float32), seed=rows, straggler=3)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@each()
+def test_slots(placed: Placed, slots: int) -> None:
+    operator = placed.operator.schedule(slots=slots)
+    for straggler in (0, 2):
+        run(operator, calls(placed, [(7, 20, 12)] * 4, 3, torch.float32), seed=slots, straggler=straggler)
+
+
+@each()
+def test_a_weight_may_be_a_transposed_view(placed: Placed) -> None:
+    for sizes in ((32, 32, 32), (13, 20, 12)):
+        run(placed.operator, [placed.kind.call(*sizes, 2, torch.bfloat16, turned=True)], seed=3)
+
+
+LARGE = (
+    Placed("ag_gemm", AG, ag_gemm.schedule(gather=sms(2, M=128, order="ring"), matmul=sms(M=128, N=32, K=32))),
+    Placed("ag_gemm, pushed", AG, ag_gemm.schedule(gather=copy_engine(M=256, push=True), matmul=sms(M=64, N=32, K=32))),
+    Placed("gemm_rs", RS, gemm_rs.schedule(scatter=fused("matmul"), matmul=sms(M=128, N=32, K=32, order="ring+1"))),
+    Placed("gemm_rs_ring", RS, gemm_rs_ring.schedule(matmul=sms(M=64, N=32, K=32, order="ring+1"), ring=fused("matmul"))),
+)
+
+
+@each(LARGE)
+def test_997_rows_per_rank(placed: Placed) -> None:
+    run(placed.operator, calls(placed, [(3 * 997, 24, 40)], 3, torch.bfloat16), seed=4, straggler=1)
+
+
+@each([named(n) for n in ("gemm_rs fused, reduction fused", "gemm_rs copy engine", "gemm_rs_ring fused")])
+@pytest.mark.parametrize("inner", [1, 3, 10])
+def test_an_inner_dimension_that_does_not_divide(placed: Placed, inner: int) -> None:
+    """`K/R`: the last ranks have fewer columns, or none, and add nothing."""
+    run(placed.operator, calls(placed, [(13, 20, inner)], 4, torch.float32))
+
+
+# ----------------------------------------------------------------------------------------------------------- calling forms
+@each([named(n) for n in ("ag_gemm SMs pull", "gemm_rs fused", "gemm_rs_ring as it comes")])
+def test_out(placed: Placed) -> None:
+    """Results are written where the caller says, wherever that is and whatever is there."""
+    three = calls(placed, [(13, 20, 12)] * 3, 2, torch.float32)
+
+    def main() -> list[torch.Tensor]:
+        me = tilelink.rank()
+        # In the middle of something larger, full of NaN.
+        pools = [torch.full((c.expected[me].numel() + 8,), float("nan")) for c in three]
+        outs = [p[4:-4].view(c.expected[me].shape) for p, c in zip(pools, three, strict=True)]
+        got = [placed.operator(*c.tensors[me], **dict(c.sizes), out=o) for c, o in zip(three, outs, strict=True)]
+        assert all(g is o for g, o in zip(got, outs, strict=True))
+        assert all(torch.isnan(p[:4]).all() and torch.isnan(p[-4:]).all() for p in pools)
+        return got
+
+    compare(tilelink.launch(main, 2, seed=5), three)
+
+
+@each([named(n) for n in ("ag_gemm SMs push", "gemm_rs copy engine", "gemm_rs_ring SMs")])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_lists_with_one_tensor_per_rank(placed: Placed, ranks: int) -> None:
+    one = placed.kind.call(4 * ranks, 20, 3 * ranks, ranks, torch.float32)
+    xs, weights = (list(tensors) for tensors in zip(*one.tensors, strict=True))
+    compare([[out] for out in placed.operator(xs, weights)], [one])
+
+
+@each([p for p in PLACEMENTS if p.kind is AG])
+def test_arguments_in_shared_memory(placed: Placed) -> None:
+    """Peers read them in place, so that the next call may overwrite them as soon as this one returns."""
+    three = calls(placed, [(12, 20, 12)] * 3, 3, torch.float32)
+    for straggler in range(3):
+
+        def main() -> list[torch.Tensor]:
+            me = tilelink.rank()
+            shard = tilelink.empty(*three[0].tensors[me][0].shape, dtype=torch.float32)
+            out: list[torch.Tensor] = []
+            for c in three:
+                shard.copy_(c.tensors[me][0])
+                out.append(placed.operator(shard, c.tensors[me][1]))
+            return out
+
+        compare(tilelink.launch(main, 3, seed=straggler, straggler=straggler), three)
+
+
+@each([p for p in PLACEMENTS if p.kind is AG])
+def test_arguments_may_be_overwritten_after_the_call(placed: Placed) -> None:
+    """What peers read of a plain argument is a copy."""
+    three = calls(placed, [(12, 20, 12)] * 3, 3, torch.float32)
+
+    def main() -> list[torch.Tensor]:
+        me = tilelink.rank()
+        shard = torch.empty_like(three[0].tensors[me][0])
+        out: list[torch.Tensor] = []
+        for c in three:
+            shard.copy_(c.tensors[me][0])
+            out.append(placed.operator(shard, c.tensors[me][1]))
+            shard.fill_(float("nan"))
+        return out
+
+    compare(tilelink.launch(main, 3, seed=6, straggler=0), three)
+
+
+def test_operators_take_turns() -> None:
+    """Two layers, each with a workspace of its own, one after the other again and again."""
+    ranks, m, width, inner = 3, 10, 24, 12
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(m, width, generator=generator)
+    up = [torch.randn(width, inner, generator=generator) for _ in range(ranks)]
+    down = [torch.randn(inner, width, generator=generator) for _ in range(ranks)]
+    first, second = named("ag_gemm SMs pull").operator, named("gemm_rs copy engine, reduction fused").operator
+
+    def main() -> list[torch.Tensor]:
+        me = tilelink.rank()
+        y = x[part(m, me, ranks)]
+        for _ in range(3):
+            hidden = torch.relu(first(y, up[me], M=m))
+            y = second(hidden, down[me]) / 50
+        return [y]
+
+    want = x
+    for _ in range(3):
+        want = sum((torch.relu(want @ u) @ d for u, d in zip(up, down, strict=True)), torch.zeros(())) / 50
+    for rank, (got,) in enumerate(tilelink.launch(main, ranks, seed=8, straggler=2)):
+        assert torch.allclose(got, want[part(m, rank, ranks)], rtol=1e-4, atol=1e-4)
