@@ -212,12 +212,12 @@ class Operator:
             if mine is not None:
                 _check_out(self.name, mine, shape, dtype, self.loc)
             named[name] = mine if mine is not None else world.empty(shape, dtype)
-        capturing = world.capturing()
+        workspace.captured = workspace.captured or world.capturing()
         ready.slot(workspace.calls % plan.schedule.slots).run(
-            world, named, ready.scalars, int(capturing or not workspace.heard)
+            world, named, ready.scalars, int(workspace.captured or not workspace.heard)
         )
         workspace.calls += 1
-        workspace.heard = ready.implied and not capturing
+        workspace.heard = ready.implied
         world.finish()
         values = tuple(named[n] for n in plan.wiring.results)
         return values[0] if len(values) == 1 else values

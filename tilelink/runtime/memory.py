@@ -83,6 +83,8 @@ class Workspace:
     Attributes:
         calls: calls made since it was allocated; chooses the slot.
         heard: whether in the last call this rank heard from every rank, so that the next may drop its credits.
+        captured: whether a CUDA graph holds a call. A replay uses its slot without the host knowing: from then on every
+            call takes its credits.
     """
 
     world: World
@@ -92,6 +94,7 @@ class Workspace:
     offsets: dict[str, int]
     calls: int = 0
     heard: bool = False
+    captured: bool = False
     closed: bool = False
 
     @staticmethod

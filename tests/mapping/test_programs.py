@@ -1,0 +1,189 @@
+"""Programs whose waits and notifies do not fit what they read and write: `programs.txt` holds them and what is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frontend.harness import load, message
+from tests.mapping.plans import plan_of, with_step
+from tilelink import Operator, operator, sms
+from tilelink.errors import TilelinkError
+from tilelink.ir.plan import Plan
+from tilelink.ir.program import Expr, If, Loop, Notify, Op, Store, Tiles, Wait
+from tilelink.mapping import verify
+from tilelink.ops import ag_gemm, gemm_rs
+from tilelink.ops.programs import gather, matmul, reduce, scatter
+
+FILE = Path(__file__).parent / "programs.txt"
+HEADER = """import tilelink.language as tl
+from tilelink.frontend import program
+
+
+"""
+SIZES = {"M": 64, "K": 32, "N": 32}
+TILE = sms(M=16, N=16, K=16)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    where: str
+    body: str
+    text: str
+
+
+def read() -> list[Case]:
+    cases: list[Case] = []
+    for section in FILE.read_text(encoding="utf-8").split("## ")[1:]:
+        program, _, text = section.partition("\n--\n")
+        header, body = program.split("\n", 1)
+        name, where = header.split(" | ")
+        cases.append(Case(name, where, body, text.strip("\n")))
+    return cases
+
+
+SIGNATURES = {
+    "consumer": ("M K, K N -> M N", "rows, weight, out, *, m_first: bool = True"),
+    "producer": ("M K, K N -> M N", "rows, weight, out, *, m_first: bool = True"),
+    "reducer": ("s M N -> M N", "inbox, out"),
+    "owner": ("M N -> M/R N", "partial, out"),
+}
+
+
+def source(case: Case) -> str:
+    signature, parameters = SIGNATURES[case.where]
+    lines = "\n".join(f"    {line}" if line else "" for line in case.body.splitlines())
+    return f'{HEADER}@program("{signature}")\ndef f({parameters}):\n{lines}\n'
+
+
+def around(f: Any, where: str) -> Operator:
+    """An operator in which the program has the part that its case is about."""
+    if where == "consumer":
+        return operator("M/R K, K N -> M N", name="op")(lambda x, weight: f(gather(x), weight))
+    if where == "reducer":
+        return operator("M K/R, K/R N -> M/R N", name="op")(lambda x, weight: f(scatter(matmul(x, weight))))
+    if where == "producer":
+        return operator("M K/R, K/R N -> M/R N", name="op")(lambda x, weight: reduce(scatter(f(x, weight))))
+    return operator("M K/R, K/R N -> M/R N", name="op")(lambda x, weight: f(matmul(x, weight)))
+
+
+def said(case: Case, folder: Path) -> str:
+    module = load(folder, source(case))
+
+    def cause() -> None:
+        op = around(module.f, case.where)
+        tile = sms(M=16, N=16) if case.where in ("reducer", "owner") else TILE
+        verify(plan_of(op, 4, SIZES, f=tile))
+
+    if case.text == "proved":
+        cause()
+        return "proved"
+    return message(cause, folder)
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name) for c in read()])
+def test_what_is_said(case: Case, tmp_path: Path) -> None:
+    assert said(case, tmp_path) == case.text
+
+
+# ------------------------------------------------------------------------------------- programs that capture does not let in
+def spoilt(plan: Plan, path: str, change: Any) -> Plan:
+    """The plan with another body for one program."""
+    step = plan.step(path)
+    program = step.step.program
+    body = tuple(new for op in program.body for new in change(op))
+    return with_step(plan, path, step=replace(step.step, program=replace(program, body=body)))
+
+
+def ag() -> Plan:
+    return plan_of(ag_gemm, 2, SIZES, gather=sms(2, M=16), matmul=TILE)
+
+
+def refused(plan: Plan) -> TilelinkError:
+    with pytest.raises(TilelinkError) as caught:
+        verify(plan)
+    return caught.value
+
+
+def test_a_signal_in_a_while() -> None:
+    def change(op: Op) -> tuple[Op, ...]:
+        if isinstance(op, Wait):
+            return (Loop(header=Expr("todo", ("todo",), positional=False), target=None, body=(op,), loc=op.loc),)
+        return (op,)
+
+    error = refused(spoilt(ag(), "matmul", change))
+    assert (error.code, error.message) == ("TL601", "a wait of `rows` in the loop `while todo`")
+
+
+def test_a_notify_that_data_decides() -> None:
+    def change(op: Op) -> tuple[Op, ...]:
+        if isinstance(op, Notify):
+            return (If(test=Expr("found > 0", ("found",), positional=False), body=(op,), loc=op.loc),)
+        return (op,)
+
+    error = refused(spoilt(ag(), "matmul", change))
+    assert (error.code, error.message) == ("TL601", "a notify of `out` under `found > 0`, which depends on data")
+
+
+def test_a_notify_that_data_decides_and_that_is_given_anyway() -> None:
+    def change(op: Op) -> tuple[Op, ...]:
+        if isinstance(op, Notify):
+            test = Expr("found > 0", ("found",), positional=False)
+            return (If(test=test, body=(op,), orelse=(op,), loc=op.loc),)
+        return (op,)
+
+    assert verify(spoilt(ag(), "matmul", change))
+
+
+def test_notifies_as_many_as_data_says() -> None:
+    def change(op: Op) -> tuple[Op, ...]:
+        if isinstance(op, Notify):
+            stop = Expr("found", ("found",), positional=False)
+            return (Tiles(var="q", param="weight", axis=0, body=(op,), stop=stop, loc=op.loc),)
+        return (op,)
+
+    error = refused(spoilt(ag(), "matmul", change))
+    assert error.message == "a notify of `out` in a loop whose length is data (`found`)"
+
+
+def without(kind: type[Op]) -> Any:
+    return lambda op: () if isinstance(op, kind) else (op,)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "code"),
+    [("gather", Wait, "TL602"), ("matmul", Wait, "TL602"), ("gather", Notify, "TL603")],
+)
+def test_a_statement_that_is_taken_out(path: str, kind: Any, code: str) -> None:
+    """Movements are right by construction; they are looked at all the same."""
+    assert refused(spoilt(ag(), path, without(kind))).code == code
+
+
+def test_a_wait_in_a_loop_that_is_taken_out() -> None:
+    plan = plan_of(gemm_rs, 2, SIZES, scatter=sms(2, M=16), reduce=sms(M=16, N=16), matmul=TILE)
+
+    def change(op: Op) -> tuple[Op, ...]:
+        if isinstance(op, Tiles):
+            return (replace(op, body=tuple(o for o in op.body if not isinstance(o, Wait))),)
+        return (op,)
+
+    assert refused(spoilt(plan, "reduce", change)).code == "TL602"
+
+
+def test_a_store_that_nobody_needs_to_hear_of() -> None:
+    """What a result gets is not waited for."""
+    assert verify(spoilt(ag(), "matmul", without(Notify)))
+
+
+def test_a_store_under_data_is_assumed_to_be_what_is_read() -> None:
+    def change(op: Op) -> tuple[Op, ...]:
+        if isinstance(op, Store):
+            return (replace(op, mask=Expr("hit", ("hit",), vector=True, positional=False)),)
+        return (op,)
+
+    proof = next(p for p in verify(spoilt(ag(), "matmul", change)).proofs if p.rule == "coverage")
+    assert proof.text == "each element written once: `rows`, `out`; assumed for `out`: what data decides is disjoint"
