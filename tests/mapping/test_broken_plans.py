@@ -52,7 +52,7 @@ def test_a_target_that_is_too_small() -> None:
     """Chunks of two tiles by two columns of tiles: four notifies a word."""
     plan = small(CHUNKS)
     assert refused(with_channel(plan, "matmul_out", target=F.of(1))).message == (
-        "word (0,) of `matmul_out` is raised 6 times on rank 0, and once is waited for"
+        "word (0,) of `matmul_out` is raised 6 times on rank 0, and its target is 1"
     )
 
 

@@ -24,7 +24,7 @@ from tilelink.frontend import program
 
 
 """
-SIZES = {"M": 64, "K": 32, "N": 32}
+SIZES = {"M": 64, "K": 256, "N": 32}
 TILE = sms(M=16, N=16, K=16)
 
 

@@ -37,7 +37,8 @@ def sms(
         order: `row`, `column`, `group N`, `ring`, `ring+N`, or several, the first outermost; and a function
             `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that.
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
-        num_warps, num_stages: Triton's.
+        num_warps: Triton's.
+        num_stages: Triton's.
         own_kernel: a kernel of its own on a side stream, rather than a role in its neighbour's kernel.
         tile: elements per dimension of the program, `M=128`; a dimension that is not named is whole.
 
@@ -60,7 +61,8 @@ def copy_engine(*, order: Order = (), push: bool | None = None, streams: int = 1
 
     Args:
         order: as for `sms`; default: `ring` for an argument, `ring+1` for what a step of the operator makes.
-        push, tile: as for `sms`.
+        push: as for `sms`.
+        tile: as for `sms`.
         streams: side streams that take the tiles in turn.
 
     Raises:

@@ -319,10 +319,12 @@ class _Comparison:
         where = f"word {word} of `{self.channel.tensor}`" if word else f"the word of `{self.channel.tensor}`"
         return TilelinkError(
             "TL607",
-            f"{where} is raised {_times(real)} on rank {rank}, and {_times(target)} is waited for",
+            f"{where} is raised {_times(real)} on rank {rank}, and its target is {target}",
             loc=told.op.loc,
             why="a word is complete when it was raised as often as producer tiles notify it",
-            hint="this is the plan's mistake and not yours: please report it with the schedule",
+            hint="notify once per tile, behind the loop"
+            if told.site.loops
+            else "this is the plan's mistake and not yours: please report it with the schedule",
             notes=tuple(Note("waited for here", w.op.loc) for w in self.waits[:1]),
         )
 

@@ -266,13 +266,14 @@ class _Tensor:
     def _never(self, axis: int, gap: tuple[int, int, int], reader: Access | None) -> TilelinkError:
         row, first, last = gap
         who = "and it is a result" if reader is None else f"and `{reader.path}` reads it"
+        hint = "store every tile" if reader is None else "store every tile that is read"
         notes = (Note("read here", reader.loc),) if reader is not None else ()
         return TilelinkError(
             "TL604",
             f"positions {first} to {last} of {self._axis(axis)} of `{self.tensor.name}` are never written, {who}",
             loc=self.writes[0].loc,
             why=f"the tiles of {self._writers()} do not reach there, for example on rank {row}",
-            hint="store every tile that is read",
+            hint=hint,
             notes=notes,
         )
 

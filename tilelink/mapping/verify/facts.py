@@ -48,9 +48,6 @@ class Fact:
     def names(self) -> frozenset[str]:
         return frozenset(n for _, e in self.index for n in e.names)
 
-    def same_place(self, other: Fact) -> bool:
-        return (self.tensor, self.index) == (other.tensor, other.index)
-
 
 WHOLE = Entry("whole")
 LOST = Entry("lost")
@@ -137,8 +134,11 @@ def _joined(token: Token, before: list[Fact], yes: list[Fact], no: list[Fact]) -
     both: list[Fact] = []
     for f in new_yes:
         base = f.when - {(token, True)}
-        if any(g.same_place(f) and g.when - {(token, False)} == base for g in new_no):
-            both.append(replace(f, when=base))
+        for g in new_no:
+            if g.tensor == f.tensor and g.when - {(token, False)} == base:
+                # What either branch has done, as far as both go.
+                narrow = g if f.reaches(g) else f if g.reaches(f) else None
+                both += [replace(narrow, when=base)] if narrow is not None else []
     return kept + new_yes + new_no + both
 
 

@@ -27,7 +27,7 @@ from tilelink.ir.program import (
     walk,
 )
 from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping.verify.facts import LOST, Fact, State, Token, When, after_loop, fact, merged
+from tilelink.mapping.verify.facts import Fact, State, Token, When, after_loop, fact, merged
 
 EMPTY: When = frozenset()
 
@@ -237,13 +237,12 @@ def _unannounced(plan: StepPlan, store: Fact, flow: _Flow) -> TilelinkError:
     param = next(b.param for b in plan.step.bindings if b.tensor == store.tensor)
     about = [n for n in flow.notifies if n.tensor == store.tensor]
     before = [n for n in about if n.reaches(store) and (n.loc.line, n.loc.column) < (store.loc.line, store.loc.column)]
-    lost = any(e == LOST for _, e in store.index)
     if before:
         message, note = f"`{param}` is stored after the notify", Note("the notify", before[-1].loc)
-    elif about and not lost and not any(n.reaches(store) for n in about):
-        message, note = f"no notify covers this tile of `{param}`", Note("this one is for another tile", about[-1].loc)
-    elif about:
+    elif any(n.reaches(store) for n in about):
         message, note = f"`{param}` is stored on a path without a notify", Note("the notify", about[-1].loc)
+    elif about:
+        message, note = f"no notify covers this tile of `{param}`", Note("this one is for another tile", about[-1].loc)
     else:
         message, note = f"`{param}` is stored and nobody is told", None
     return TilelinkError(
