@@ -35,7 +35,7 @@ format: $(VENV)/.dev ## rewrite the files as `make check` wants them
 	$(VENV)/bin/ruff format .
 
 gpu: ## on a GPU machine: correctness and timings, one process for each of GPUS=4
-	PYTHONPATH=. $(GPU_PYTHON) -m torch.distributed.run --nproc-per-node=$(GPUS) benchmarks/gpu_check.py
+	PYTHONPATH=. $(GPU_PYTHON) -m torch.distributed.run --nproc-per-node=$(GPUS) benchmarks/gpu_check.py --out benchmarks/results/gpu-check-$(GPUS).json
 
 test-triton-3.6: $(VENV36)/.dev ## the simulated, operator and compile tests with Triton 3.6.0
 	$(call PYTEST,$(VENV36)) tests/simulated tests/operators tests/compiled

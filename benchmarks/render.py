@@ -18,7 +18,7 @@ OTHERS = ("cublas", "nccl", "sequential", "async-tp")
 HEAD = """# Performance
 
 Measured, not estimated: this page is rendered by `python benchmarks/render.py` from the files in `benchmarks/results/`,
-which `make gpu` writes. Times are milliseconds: the median over rounds of the maximum over ranks, all contenders
+which `benchmarks/gpu_check.py` writes (`make gpu`). Times are milliseconds: the median over rounds of the maximum over ranks, all contenders
 interleaved in one run on rotating random inputs, the host ahead of the GPU. A GPU's clock drops under load, so compare
 within a table only.
 
@@ -87,12 +87,11 @@ def page() -> str:
         out.append("\n".join(timing_tables(rows)))
     out.append(WORDS)
     out.append(
-        "## Numerics on GPUs\n\nEvery operator and placement against torch in fp32; results poisoned before each run.\n"
+        "## Numerics on GPUs\n\nEvery operator and placement against torch in fp32; results poisoned before each run."
     )
-    for name, about, rows in load():
-        if any("error" in r for r in rows):
-            out.append(f"- {described(about)} (`{name}`): {correctness_line(rows)}")
-    return "\n".join(out) + "\n"
+    checked = [(n, a, r) for n, a, r in load() if any("error" in x for x in r)]
+    out.append("\n".join(f"- {described(a)} (`{n}`): {correctness_line(r)}" for n, a, r in checked))
+    return "\n\n".join(part.strip("\n") for part in out) + "\n"
 
 
 if __name__ == "__main__":

@@ -165,7 +165,9 @@ class Replay:
                     yield from self._hear(clock, op.of, rank, op.word)
             elif isinstance(op, Copy):
                 there = (op.pe, rank) if op.at == "target" else (rank, op.pe)
-                source, target = (self.buffers.get((n, r)) for n, r in zip((op.source, op.target), there[::-1], strict=True))
+                source, target = (
+                    self.buffers.get((n, r)) for n, r in zip((op.source, op.target), there[::-1], strict=True)
+                )
                 assert source is not None and target is not None
                 here = slice(op.source_offset, op.source_offset + op.count)
                 self._check_run(op.source, source, here, clock)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.plan import RANK, RANKS, GridAxis, part
@@ -49,8 +49,8 @@ def table_of(
     return tuple(sorted(range(total), key=lambda t: key(tiles[t], rank, ranks)))
 
 
-def parse(names: tuple[str, ...]) -> tuple[int | None, int, bool]:
-    """(shift of the ring or None, group or 0, column-major).
+def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, int, bool]:
+    """(shift of the ring or None, group or 0, column-major); `loc`: of the step whose order it is.
 
     Raises:
         TilelinkError: TL310, a word that is no order.
@@ -71,6 +71,7 @@ def parse(names: tuple[str, ...]) -> tuple[int | None, int, bool]:
             raise TilelinkError(
                 "TL310",
                 f"`{name}` is no tile order",
+                loc=loc,
                 why="orders are row, column, `group N`, ring and ring+N; they compose, the first outermost",
                 hint='write for example order=("ring+1", "group 8")',
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilelink.errors import Note, TilelinkError
+from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.program import Let, Tiles
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Topology
@@ -30,24 +30,34 @@ def place(wiring: Wiring, topology: Topology, schedule: Schedule) -> tuple[Place
 
     Raises:
         TilelinkError: TL311 the schedule names no step of the operator, TL312 a step cannot be placed so,
-            TL313 more SMs than the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension.
+            TL313 more SMs than the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension,
+            TL320 less than one of something.
     """
-    paths = [s.path for s in wiring.steps]
-    for path, _ in schedule.entries:
-        if path not in paths:
-            raise TilelinkError(
-                "TL311",
-                f"the schedule places `{path}`, which is not a step of `{wiring.name}`",
-                loc=wiring.loc,
-                why=f"its steps are {', '.join(paths)}",
-                hint="name one of them",
-            )
+    _check_schedule(wiring, schedule)
     placed = tuple(
         Placed(s, _ordered(s, wiring, schedule.get(s.path) or default(s, wiring, topology))) for s in wiring.steps
     )
     for p in placed:
-        _check(p, wiring, topology)
+        _check(p, placed, wiring, topology)
     return placed
+
+
+def _check_schedule(wiring: Wiring, schedule: Schedule) -> None:
+    """It speaks of what there is."""
+    steps, tensors = [s.path for s in wiring.steps], [t.name for t in wiring.tensors]
+    unknown = [(path, "places", "step", steps) for path, _ in schedule.entries if path not in steps]
+    unknown += [(name, "gives words to", "tensor", tensors) for name, _ in schedule.channels if name not in tensors]
+    for name, does, kind, known in unknown:
+        raise TilelinkError(
+            "TL311",
+            f"the schedule {does} `{name}`, which is not a {kind} of `{wiring.name}`",
+            loc=wiring.loc,
+            why=f"its {kind}s are {', '.join(known)}",
+            hint="name one of them",
+        )
+    _at_least_one(f"`{wiring.name}` with", schedule.slots, "slots", wiring.loc)
+    for name, span in schedule.channels:
+        _at_least_one(f"words of `{name}` for", span, "elements", wiring.loc)
 
 
 def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
@@ -103,10 +113,18 @@ def _loop_dim(step: Step, op: Tiles) -> str | None:
     return None if axis.unit else axis.dim
 
 
+_WHERE: dict[type[Placement], str] = {
+    Sms: "on SMs so",
+    CopyEngine: "on a copy engine",
+    Fused: "so: fused",
+    Library: "in a library function",
+}
+
+
 def _refuse(p: Placed, reason: str, hint: str) -> TilelinkError:
     return TilelinkError(
         "TL312",
-        f"`{p.step.path}` cannot be placed as {type(p.placement).__name__.lower()}",
+        f"`{p.step.path}` cannot be placed {_WHERE[type(p.placement)]}",
         loc=p.step.program.loc,
         why=reason,
         hint=hint,
@@ -114,7 +132,7 @@ def _refuse(p: Placed, reason: str, hint: str) -> TilelinkError:
     )
 
 
-def _check(p: Placed, wiring: Wiring, topology: Topology) -> None:
+def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topology) -> None:
     movement, placement = p.step.program.movement, p.placement
     if isinstance(placement, CopyEngine) and movement is None:
         raise _refuse(
@@ -127,10 +145,11 @@ def _check(p: Placed, wiring: Wiring, topology: Topology) -> None:
     if isinstance(placement, Library):
         raise _refuse(p, "a library function per tile is not implemented for this step", "place it on SMs")
     if isinstance(placement, Fused):
-        _check_fused(p, wiring)
+        _check_fused(p, placed, wiring)
         return
+    _check_numbers(p)
+    parse(words(placement.order), p.step.loc)
     if isinstance(placement, Sms):
-        parse(words(placement.order))
         if placement.push is not None and movement is None:
             raise _refuse(p, "only a movement has a direction", "leave `push` out")
         if placement.count is not None and placement.count > topology.device.sms:
@@ -142,6 +161,35 @@ def _check(p: Placed, wiring: Wiring, topology: Topology) -> None:
                 hint=f"ask for at most {topology.device.sms}, fewer if another step shares the kernel",
             )
     _check_tiles(p)
+
+
+def _check_numbers(p: Placed) -> None:
+    if isinstance(p.placement, CopyEngine):
+        _at_least_one(f"`{p.step.path}` over", p.placement.streams, "streams", p.step.loc)
+    if isinstance(p.placement, Sms):
+        _at_least_one(f"`{p.step.path}` on", p.placement.count, "SMs", p.step.loc)
+        _at_least_one(f"`{p.step.path}` in", p.placement.stages, "stages", p.step.loc)
+        _at_least_one(f"`{p.step.path}` with", p.placement.warps, "warps", p.step.loc)
+        warps = p.placement.warps
+        if warps & (warps - 1):
+            raise TilelinkError(
+                "TL320",
+                f"the schedule has `{p.step.path}` with {warps} warps",
+                loc=p.step.loc,
+                why="Triton takes a power of two",
+                hint=f"use {1 << (warps.bit_length() - 1)} or {1 << warps.bit_length()}",
+            )
+
+
+def _at_least_one(what: str, number: int | None, unit: str, loc: Loc) -> None:
+    if number is not None and number < 1:
+        raise TilelinkError(
+            "TL320",
+            f"the schedule has {what} {number} {unit}",
+            loc=loc,
+            why="nothing runs with less than one",
+            hint="ask for one or more",
+        )
 
 
 def _check_tiles(p: Placed) -> None:
@@ -165,7 +213,7 @@ def _check_tiles(p: Placed) -> None:
             )
 
 
-def _check_fused(p: Placed, wiring: Wiring) -> None:
+def _check_fused(p: Placed, placed: tuple[Placed, ...], wiring: Wiring) -> None:
     assert isinstance(p.placement, Fused)
     if p.placement.into not in [s.path for s in wiring.steps]:
         raise TilelinkError(
@@ -175,6 +223,8 @@ def _check_fused(p: Placed, wiring: Wiring) -> None:
             why=f"its steps are {', '.join(s.path for s in wiring.steps)}",
             hint="name one of them",
         )
+    if hosts(placed)[p.step.path] not in [q.step.path for q in placed if not isinstance(q.placement, Fused)]:
+        raise _refuse(p, "programs that are fused into one another have no workers", "place one of them on SMs")
 
 
 def hosts(placed: tuple[Placed, ...]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from tilelink.mapping.placement import Placed, place
 from tilelink.mapping.signals import crosses, lower, reads_remote
 from tilelink.mapping.views import walk
 
-_SYMBOL = re.compile(r"[ci]\d+|t|rank|RANKS|turned|part_top|group_top|group_rows")
+_SYMBOL = re.compile(r"[ci]\d+|t|sorted_t|rank|RANKS|turned|part_top|group_top|group_rows")
 """What formulas call ranks, tiles' positions and indices, and words."""
 
 

@@ -1,0 +1,229 @@
+"""What the planner's formulas promise, checked against plain counting: partitions, words, targets, orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mapping.plans import form, forms
+from tilelink.codegen import signalling
+from tilelink.ir import formula as F
+from tilelink.ir.plan import BellWait, ChannelAxis, Copy, GridAxis, SetWord, WordWait, part
+from tilelink.mapping import expand
+from tilelink.mapping.orders import decode
+from tilelink.mapping.signals import tiles_in
+from tilelink.mapping.transfers import tiles_of
+from tilelink.mapping.verify.words import inside_one
+
+SIZE, COLUMNS = F.Sym("M"), F.Sym("N")
+FEW = settings(max_examples=200, deadline=None)
+KINDS = ["plain", "cut", "mine"]
+ORDERS = [
+    ("row",),
+    ("column",),
+    ("group 2",),
+    ("ring",),
+    ("ring+1",),
+    ("ring+2", "column"),
+    ("ring", "group 3"),
+    ("ring+1", "group 2"),
+]
+sizes = st.integers(1, 60)
+tiles = st.one_of(st.none(), st.integers(1, 17))
+worlds = st.integers(1, 8)
+
+
+def env(ranks: int, rank: int, size: int, columns: int = 1) -> dict[str, Any]:
+    return {"M": size, "N": columns, "RANKS": ranks, "rank": rank}
+
+
+def cuts(grid: GridAxis, at: dict[str, Any]) -> list[tuple[int, int]]:
+    count = int(F.evaluate(grid.count, at))
+    return [(int(F.evaluate(grid.begin(i), at)), int(F.evaluate(grid.end(i), at))) for i in range(count)]
+
+
+def axis_of(kind: str, tile: int | None, dim: str = "M") -> GridAxis:
+    return GridAxis(
+        dim, kind, SIZE if dim == "M" else COLUMNS, tile, dim.lower(), part(SIZE) if kind != "plain" else None
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ partitions
+@FEW
+@given(kind=st.sampled_from(KINDS), size=sizes, tile=tiles, ranks=worlds)
+def test_every_element_lies_in_one_tile(kind: str, size: int, tile: int | None, ranks: int) -> None:
+    grid = axis_of(kind, tile)
+    length = max(1, -(-size // ranks))
+    for rank in range(ranks):
+        found = cuts(grid, env(ranks, rank, size))
+        first, last = (rank * length, min((rank + 1) * length, size)) if kind == "mine" else (0, size)
+        assert [p for lo, hi in found for p in range(lo, hi)] == list(range(first, last))
+        assert all(lo < hi for lo, hi in found)
+        if kind != "plain":
+            assert all(lo // length == (hi - 1) // length for lo, hi in found)
+        if tile is not None:
+            assert all(hi - lo <= tile for lo, hi in found)
+
+
+def test_a_part_of_nothing() -> None:
+    for kind in KINDS:
+        assert cuts(axis_of(kind, 4), env(3, 1, 0)) == []
+
+
+# ----------------------------------------------------------------------------------------------------------------- words
+@FEW
+@given(kind=st.sampled_from(["plain", "cut", "part"]), size=sizes, span=st.integers(1, 20), ranks=worlds)
+def test_every_position_lies_in_the_interval_of_its_word(kind: str, size: int, span: int, ranks: int) -> None:
+    axis = ChannelAxis(0, kind, SIZE, span)
+    length = max(1, -(-size // ranks))
+    for rank in range(ranks):
+        at = env(ranks, rank, size)
+        mine = range(rank * length, min((rank + 1) * length, size)) if kind == "part" else range(size)
+        words = [int(F.evaluate(axis.index(p), at)) for p in mine]
+        for p, word in zip(mine, words, strict=True):
+            lo, hi = (int(F.evaluate(f, at)) for f in axis.interval(word))
+            assert lo <= p < hi
+        assert words == sorted(words)
+        assert all(0 <= w < int(F.evaluate(axis.count, at)) for w in words)
+
+
+@FEW
+@given(
+    grid=st.builds(axis_of, st.sampled_from(["plain", "cut"]), tiles),
+    kind=st.sampled_from(["plain", "cut", "part"]),
+    span=st.one_of(st.none(), st.integers(1, 20)),
+    size=sizes,
+    ranks=worlds,
+)
+def test_the_count_of_a_word_is_the_number_of_tiles_that_meet_it(
+    grid: GridAxis, kind: str, span: int | None, size: int, ranks: int
+) -> None:
+    if kind == "plain" and (grid.kind == "cut" or span is None):
+        return  # the planner never makes these
+    axis = ChannelAxis(0, kind, SIZE, span)
+    for rank in range(ranks):
+        at = env(ranks, rank, size)
+        for word in range(int(F.evaluate(axis.count, at))):
+            lo, hi = (int(F.evaluate(f, at)) for f in axis.interval(word))
+            real = sum(b < hi and e > lo for b, e in cuts(grid, at)) if lo < hi else 0
+            assert int(F.evaluate(tiles_in(grid, axis, word), at)) == real
+
+
+@FEW
+@given(
+    grid=st.builds(axis_of, st.sampled_from(KINDS), tiles),
+    kind=st.sampled_from(["plain", "cut", "part"]),
+    span=st.one_of(st.none(), st.integers(1, 20)),
+    size=sizes,
+    ranks=worlds,
+)
+def test_a_tile_that_is_said_to_lie_in_one_word_does(
+    grid: GridAxis, kind: str, span: int | None, size: int, ranks: int
+) -> None:
+    if kind == "plain" and span is None:
+        return
+    if grid.tile is None and span is not None:
+        return  # a whole part with shorter words is refused where it is waited for (TL608)
+    axis = ChannelAxis(0, kind, SIZE, span)
+    if not inside_one(grid, axis):
+        return
+    for rank in range(ranks):
+        at = env(ranks, rank, size)
+        for lo, hi in cuts(grid, at):
+            assert F.evaluate(axis.index(lo), at) == F.evaluate(axis.index(hi - 1), at)
+
+
+@FEW
+@given(
+    grid=st.builds(axis_of, st.sampled_from([*KINDS, "unit", "own"]), tiles),
+    kind=st.sampled_from(["plain", "cut", "part"]),
+    span=st.one_of(st.none(), st.integers(1, 20)),
+)
+def test_the_proof_takes_a_tile_for_what_the_emitted_code_does(grid: GridAxis, kind: str, span: int | None) -> None:
+    axis = ChannelAxis(0, kind, SIZE, span)
+    assert inside_one(grid, axis) == signalling._inside_one(grid, axis)
+
+
+# ---------------------------------------------------------------------------------------------------------------- orders
+@FEW
+@given(
+    first=st.builds(axis_of, st.sampled_from(KINDS), st.integers(1, 9)),
+    second=st.integers(1, 5),
+    names=st.sampled_from(ORDERS),
+    size=sizes,
+    columns=st.integers(1, 11),
+    ranks=worlds,
+)
+def test_an_order_is_a_permutation(
+    first: GridAxis, second: int, names: tuple[str, ...], size: int, columns: int, ranks: int
+) -> None:
+    grid = (first, axis_of("plain", second, "N"))
+    lets, total = decode(grid, names)
+    for rank in range(ranks):
+        at = env(ranks, rank, size, columns)
+        count = int(F.evaluate(total, at))
+        at["t"] = np.arange(count)
+        if not count:
+            continue
+        for name, value in lets:
+            at[name] = F.evaluate(value, at)
+        counts = [int(F.evaluate(g.count, at)) for g in grid]
+        taken = sorted(zip(at["i0"].tolist(), at["i1"].tolist(), strict=True))
+        assert taken == [(i, j) for i in range(counts[0]) for j in range(counts[1])]
+
+
+@FEW
+@given(
+    tile=st.integers(1, 9),
+    shift=st.integers(0, 3),
+    size=sizes,
+    columns=st.integers(1, 6),
+    ranks=worlds,
+    inner=st.sampled_from(["row", "column", "group 2"]),
+)
+def test_a_ring_takes_one_part_after_the_other(
+    tile: int, shift: int, size: int, columns: int, ranks: int, inner: str
+) -> None:
+    grid = (axis_of("cut", tile), axis_of("plain", 2, "N"))
+    lets, total = decode(grid, (f"ring+{shift}", inner))
+    length = max(1, -(-size // ranks))
+    for rank in range(ranks):
+        at = env(ranks, rank, size, columns)
+        at["t"] = np.arange(int(F.evaluate(total, at)))
+        for name, value in lets:
+            at[name] = F.evaluate(value, at)
+        parts = np.broadcast_to(F.evaluate(grid[0].begin(F.Sym("i0")), at), at["t"].shape) // length
+        assert (np.diff((parts - rank - shift) % ranks) >= 0).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ copy engines
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from([n for n in sorted(forms()) if "copy engine" in n]),
+    ranks=st.integers(1, 6),
+    rows=st.integers(1, 40),
+    tile=st.sampled_from([1, 2, 4]),
+)
+def test_a_copy_engine_takes_every_tile_once_and_waits_for_every_word_once(
+    name: str, ranks: int, rows: int, tile: int
+) -> None:
+    plan = form(name, ranks, {"M": rows, "K": 3, "N": 5}, tile)
+    step = next(s for s in plan.steps if s.engine == "stream")
+    for rank in range(ranks):
+        streams = expand(plan, step.path, rank)
+        assert len(streams) == step.streams
+        ops = [op for stream in streams for op in stream]
+        waited = [(op.word) for op in ops if isinstance(op, BellWait)]
+        assert len(waited) == len(set(waited))
+        raised = [(op.pe, op.word) for op in ops if isinstance(op, SetWord)]
+        assert len(raised) == len(set(raised)) == sum(isinstance(op, Copy) for op in ops)
+        tiles_here = tiles_of(plan, step, rank)
+        assert len(tiles_here) == len(set(tiles_here))
+        for stream in streams:
+            # What is moved was waited for, and is told behind the copy.
+            kinds = [type(op) for op in stream]
+            assert all(k in (BellWait, WordWait, Copy, SetWord) for k in kinds)
+            assert all(a is Copy for a, b in zip(kinds, kinds[1:], strict=False) if b is SetWord)
