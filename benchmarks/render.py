@@ -17,10 +17,10 @@ OTHERS = ("cublas", "nccl", "sequential", "async-tp")
 
 HEAD = """# Performance
 
-Measured, not estimated: this page is rendered by `python benchmarks/render.py` from the files in `benchmarks/results/`,
-which `benchmarks/gpu_check.py` writes (`make gpu`). Times are milliseconds: the median over rounds of the maximum over ranks, all contenders
-interleaved in one run on rotating random inputs, the host ahead of the GPU. A GPU's clock drops under load, so compare
-within a table only.
+Measured, not estimated: this page is rendered by `python benchmarks/render.py` from the files in
+`benchmarks/results/`, which `benchmarks/gpu_check.py` writes (`make gpu`). Times are milliseconds: the median over
+rounds of the maximum over ranks, all contenders interleaved in one run on rotating random inputs, the host ahead of the
+GPU. A GPU's clock drops under load, so compare within a table only.
 
 Overlap efficiency E is (sequential − ours) / (sequential − cuBLAS alone): 1 when communication costs nothing, 0 when the
 operator is no better than cuBLAS and NCCL one after the other, negative when it is worse. `async-tp` is PyTorch's

@@ -33,7 +33,7 @@ def plan_of(
     **placements: Placement,
 ) -> Plan:
     """The plan for global sizes, on ranks that see one another's memory."""
-    scheduled = operator.schedule(slots=slots, channels=channels, **placements)
+    scheduled = operator.schedule(placements, slots=slots, channels=channels)
     wiring = wiring_of(scheduled, ranks, sizes)
     layouts = {name: Layout(len(wiring.tensor(name).axes) - 1, True) for name in wiring.arguments}
     topology = Topology(ranks, device=Device(sms=SMS))
@@ -79,9 +79,9 @@ def forms(tile: int = 16) -> dict[str, tuple[Operator, dict[str, Placement]]]:
     return one
 
 
-def form(name: str, ranks: int, sizes: Sizes, tile: int = 16, **more: Any) -> Plan:
+def form(name: str, ranks: int, sizes: Sizes, tile: int = 16, *, slots: int = 2) -> Plan:
     operator, placements = forms(tile)[name]
-    return plan_of(operator, ranks, sizes, **more, **placements)
+    return plan_of(operator.schedule(placements), ranks, sizes, slots=slots)
 
 
 # ------------------------------------------------------------------------------------------------------- broken on purpose

@@ -168,7 +168,8 @@ class Replay:
                 source, target = (
                     self.buffers.get((n, r)) for n, r in zip((op.source, op.target), there[::-1], strict=True)
                 )
-                assert source is not None and target is not None
+                assert source is not None
+                assert target is not None
                 here = slice(op.source_offset, op.source_offset + op.count)
                 self._check_run(op.source, source, here, clock)
                 at = slice(op.target_offset, op.target_offset + op.count)
@@ -438,7 +439,7 @@ class _Program(_Run):
             assert isinstance(op, (Bounds, Let, Tile))
 
     def loop(self, op: Tiles) -> Iterator[Any]:
-        assert op.start is None and op.stop is None and op.part is None
+        assert (op.start, op.stop, op.part) == (None, None, None)
         view = self.step.step.binding(op.param).view[op.axis]
         grid = self.step.loop(view.dim)
         env = self.plan.env(self.rank)

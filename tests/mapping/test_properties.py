@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -226,4 +227,4 @@ def test_a_copy_engine_takes_every_tile_once_and_waits_for_every_word_once(
             # What is moved was waited for, and is told behind the copy.
             kinds = [type(op) for op in stream]
             assert all(k in (BellWait, WordWait, Copy, SetWord) for k in kinds)
-            assert all(a is Copy for a, b in zip(kinds, kinds[1:], strict=False) if b is SetWord)
+            assert all(a is Copy for a, b in pairwise(kinds) if b is SetWord)

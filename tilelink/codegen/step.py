@@ -42,7 +42,7 @@ def emit_step(plan: Plan, step: StepPlan) -> list[Function]:
         for path in step.fused:
             functions.append(_call_fused(scope, plan.step(path)))
     inner, scope.lines = scope.lines, outer
-    outer.add(f"for t in range(worker, {_total(scope)}, workers):", step.step.program.loc)
+    outer.add(f"for t in range(worker, {_total(scope)}, workers):", _tile_loc(step))
     outer.depth = 1
     for name, value in step.order:
         _assign_order(scope, name, value)
@@ -50,6 +50,11 @@ def emit_step(plan: Plan, step: StepPlan) -> list[Function]:
     outer.extend(inner)
     functions.append(_close(scope, scope.naming.functions[step.path], ("worker", "workers")))
     return functions
+
+
+def _tile_loc(step: StepPlan) -> Loc:
+    """The line that names the domain."""
+    return next(op.loc for op in walk(step.step.program.body) if isinstance(op, Tile))
 
 
 def _total(scope: Scope) -> str:

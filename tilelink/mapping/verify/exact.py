@@ -15,6 +15,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Loop, Notify, Wait
+from tilelink.mapping.orders import table_of
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.reach import Key, Laid, lay
 from tilelink.mapping.verify.sites import sites
@@ -70,7 +71,24 @@ def shrunk(plan: Plan) -> Plan:
                     tiles = max(tiles, g.tile or 1)
                     split = split or g.ring is not None or g.kind in ("cut", "mine")
         sizes.append((name, max(1, min(size, 2 * tiles * (ranks if split else 1)))))
-    return replace(plan, sizes=tuple(sizes), topology=replace(plan.topology, ranks=ranks))
+    small = replace(plan, sizes=tuple(sizes), topology=replace(plan.topology, ranks=ranks), tables=())
+    tables = {first: _sorted(small, s) for s in plan.steps if s.sort_key is not None for first in _table_of(s)}
+    return replace(small, tables=tuple(tables.items()))
+
+
+def _table_of(step: StepPlan) -> Iterator[str]:
+    """The name of the table that a user's order looks positions up in."""
+    for _, value in step.order:
+        if isinstance(value, F.Binary) and value.op == "at":
+            yield str(value.left)
+
+
+def _sorted(plan: Plan, step: StepPlan) -> tuple[tuple[int, ...], ...]:
+    """A user's order on every rank of a world of another size."""
+    assert step.sort_key is not None
+    words = tuple(n for n in step.order_names if not n.startswith("by "))
+    ranks = plan.topology.ranks
+    return tuple(table_of(step.grid, words, step.sort_key, plan.env(r), r, ranks) for r in range(ranks))
 
 
 def find_cycle(plan: Plan, members: set[str]) -> tuple[Moment, ...] | None:

@@ -67,6 +67,7 @@ class World:
 
     plan: Plan
     _axes: dict[GridAxis, Spans | None] = field(default_factory=dict[GridAxis, "Spans | None"])
+    _known: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def ranks(self) -> int:
@@ -74,9 +75,10 @@ class World:
 
     def value(self, formula: F.Like, more: Mapping[str, Any] | None = None) -> Any:
         """A 2-D array: one row, or one per rank where the formula depends on the rank."""
-        env: dict[str, Any] = {**dict(self.plan.sizes), "RANKS": self.ranks, "rank": _column(self.ranks)}
-        env |= {name: _rows(rows) for name, rows in self.plan.tables}
-        found = np.asarray(F.evaluate(formula, {**env, **(more or {})}))
+        if not self._known:
+            self._known.update(self.plan.sizes, RANKS=self.ranks, rank=_column(self.ranks))
+            self._known.update({name: _rows(rows) for name, rows in self.plan.tables})
+        found = np.asarray(F.evaluate(formula, {**self._known, **(more or {})}))
         return found.reshape((1,) * (2 - found.ndim) + found.shape) if found.ndim < 2 else found
 
     def number(self, formula: F.Like) -> int:
