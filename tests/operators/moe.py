@@ -28,11 +28,12 @@ def place(choice: Any, counts: Any, order: Any, start: Any, slot: Any) -> None:
     base = tl.sum(tl.where(tl.tile_range(counts) < e, tl.tile_load(counts), 0))
     for t in tl.tiles(choice, axis=0):
         tl.consumer_tile_wait(choice, t)
-        hit = (tl.tile_load(choice, t, other=-1) == e).to(tl.int32)
-        at = base + tl.cumsum(tl.ravel(hit)) - 1
-        tl.tile_store(order, tl.where(tl.ravel(hit), at, -1), tl.ravel(tl.tile_range(choice, t)[:, None] + 0 * hit))
-        tl.tile_store(slot, t, tl.reshape(at, hit.shape), mask=hit != 0)
-        base += tl.sum(hit)
+        hit = tl.tile_load(choice, t, other=-1) == e
+        one = hit.to(tl.int32)
+        at = base + tl.cumsum(tl.ravel(one)) - 1
+        tl.tile_store(order, tl.where(tl.ravel(hit), at, -1), tl.ravel(tl.tile_range(choice, t)[:, None] + 0 * one))
+        tl.tile_store(slot, t, tl.reshape(at, hit.shape), mask=hit)
+        base += tl.sum(one)
     tl.tile_store(start, e + 1, base)
     if e == 0:
         tl.tile_store(start, 0, 0)

@@ -16,11 +16,7 @@ DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 
 
 def emit(plan: Plan) -> KernelSource:
-    """The emitted file of a plan: the same plan gives the same text.
-
-    Raises:
-        TilelinkError: TL317, a movement whose tiles are not contiguous.
-    """
+    """The emitted file of a plan: the same plan gives the same text."""
     rows: list[tuple[str, Loc | None]] = [(line, None) for line in _head(plan)]
     declared: list[KernelDecl] = []
     written: set[str] = set()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tilelink.codegen import signalling
 from tilelink.codegen.scope import Scope, TileNames
-from tilelink.errors import Loc, TilelinkError
+from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
@@ -16,40 +16,21 @@ from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
 def run_of(scope: Scope, param: str, holder: F.Like) -> tuple[Formula, Formula]:
-    """(offset of the tile in the instance of rank `holder`, elements of one step along the tiled axis).
-
-    Raises:
-        TilelinkError: TL317, the tile is not one contiguous run.
-    """
+    """(offset of the tile in the instance of rank `holder`, elements of one step along the innermost axis that is cut)."""
     step = scope.step
     tensor = scope.plan.wiring.tensor(step.step.binding(param).tensor)
-    buffer = scope.plan.buffer(tensor.name)
     offset: Formula = F.of(0)
-    row: Formula = F.of(1)
-    tiled_behind = False
-    stored = [(v, g) for v, g in zip(step.step.binding(param).view, step.grid, strict=True)]
-    extents = list(buffer.extents)
+    row: Formula | None = None
+    extents = list(scope.plan.buffer(tensor.name).extents)
     behind: Formula = F.of(1)
-    place = len(extents)
-    for v, g in reversed(stored):
+    for v, g in reversed(list(zip(step.step.binding(param).view, step.grid, strict=True))):
         if v.axis is None or tensor.axes[v.axis].own_slice:
             continue
-        place -= 1
-        if whole_axis(g):
-            if tiled_behind:
-                raise _not_contiguous(scope, v)
-        elif g.kind in ("unit", "own"):
-            tiled_behind = True
+        if not whole_axis(g):
             offset = offset + _local(tensor, v, Sym(begin(g, step.grid)), holder) * behind
-            row = behind if row == F.of(1) else row
-        else:
-            if tiled_behind:
-                raise _not_contiguous(scope, v)
-            tiled_behind = True
-            row = behind
-            offset = offset + _local(tensor, v, Sym(begin(g, step.grid)), holder) * behind
-        behind = behind * extents[place]
-    return offset, row if tiled_behind else behind
+            row = behind if row is None else row
+        behind = behind * extents.pop()
+    return offset, behind if row is None else row
 
 
 def whole_axis(g: GridAxis) -> bool:
@@ -67,16 +48,6 @@ def _local(tensor: TensorDecl, v: ViewAxis, at: Formula, holder: F.Like) -> Form
     if tensor.axes[v.axis].split == "R" and not v.local:
         return at - F.of(holder) * part(tensor.axes[v.axis].size)
     return at
-
-
-def _not_contiguous(scope: Scope, v: ViewAxis) -> TilelinkError:
-    return TilelinkError(
-        "TL317",
-        f"`{scope.step.path}` would move tiles that are not contiguous in memory (axis `{v.dim}`)",
-        loc=scope.step.step.program.loc,
-        why="a movement takes one contiguous run per tile: only its first tiled axis may be cut",
-        hint="tile the leading dimension only",
-    )
 
 
 def holders(scope: Scope, param: str) -> Formula | None:

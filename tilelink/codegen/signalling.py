@@ -115,8 +115,9 @@ def _span(
         tile = scope.tiles[entry.var]
         if axis.kind == "unit":
             return Span(Sym(tile.begin), Sym(tile.begin))
-        first = axis.index(Sym(tile.begin))
-        return Span(first, first) if _inside_one(tile.grid, axis) else Span(first, axis.index(Sym(tile.end) - 1))
+        base: F.Like = RANK * axis.part if axis.kind == "cut" and _is_local(scope, param, axis.axis) else 0
+        first = axis.index(base + Sym(tile.begin))
+        return Span(first, first) if _inside_one(tile.grid, axis) else Span(first, axis.index(base + Sym(tile.end) - 1))
     if isinstance(entry, At):
         at = position(scope, entry)
         return Span(axis.index(at), axis.index(at))
@@ -127,6 +128,11 @@ def _span(
         lines.add(f"{low} = tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)", scope.loc)
         return Span(axis.index(Sym(low)), axis.index(F.maximum(Sym(high), 0)))
     return Span(F.of(0), axis.count - 1)
+
+
+def _is_local(scope: Scope, param: str, axis: int) -> bool:
+    """Whether the program counts positions on this axis from its rank's part."""
+    return any(v.axis == axis and v.local for v in scope.step.step.binding(param).view)
 
 
 def position(scope: Scope, entry: At) -> Formula:

@@ -53,6 +53,7 @@ def make_plan(
     )
     staged = tuple(b.tensor for b in buffers if b.staged)
     _check_moved(wiring, steps, layouts, set(staged))
+    _check_runs(steps)
     early = frozenset(s.path for s in steps if s.engine == "stream" and not _waits_for_bell(s, found.signals))
     by_path = {s.path: s for s in steps}
     enters = bool(found.channels) or any(s.action == "ready" for s in found.signals)
@@ -120,6 +121,24 @@ def _check_moved(wiring: Wiring, steps: tuple[StepPlan, ...], layouts: Mapping[s
             why="a movement takes contiguous runs" if name not in staged else "what is staged has contiguous rows",
             hint=f"pass {name}.contiguous()",
         )
+
+
+def _check_runs(steps: tuple[StepPlan, ...]) -> None:
+    """A movement with an engine of its own takes one contiguous run per tile; a fused one stores a block."""
+    for s in steps:
+        if s.step.program.movement is None or s.into is not None:
+            continue
+        cut = False
+        for g in reversed(s.grid):
+            if cut and g.kind not in ("unit", "own"):
+                raise TilelinkError(
+                    "TL317",
+                    f"`{s.path}` would move tiles that are not contiguous in memory (axis `{g.dim}`)",
+                    loc=s.step.program.loc,
+                    why="a movement takes one contiguous run per tile: only its first tiled axis may be cut",
+                    hint="tile the leading dimension only",
+                )
+            cut = cut or g.tile is not None or g.kind != "plain"
 
 
 def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:

@@ -321,7 +321,7 @@ def _names_source(axes: list[ChannelAxis], use: _Use, tensor: TensorDecl) -> boo
         if c.axis is None:
             return True
         _, grid = notify_entry(use.producer, use.notify, tensor, c.axis)
-        if grid is not None and (grid.kind == "own" or (grid.kind == "mine" and c.kind == "cut")):
+        if grid is not None and (grid.kind == "own" or (_in_own_part(grid, c) and c.kind == "cut")):
             return True
     return False
 
@@ -338,9 +338,14 @@ def _source(axes: list[ChannelAxis], use: _Use, tensor: TensorDecl, pulled: bool
         _, grid = notify_entry(use.producer, use.notify, tensor, c.axis)
         if grid is not None and grid.kind == "own":
             return Sym(f"c{k}")
-        if c.kind == "cut" and grid is not None and grid.kind == "mine":
+        if c.kind == "cut" and grid is not None and _in_own_part(grid, c):
             return Sym(f"c{k}") // c.per
     return None
+
+
+def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:
+    """Whether the tiles are those of the rank's part: in global positions, or in a program that sees its part only."""
+    return grid.kind == "mine" or (grid.kind == "plain" and c.kind in ("cut", "part") and grid.size != c.size)
 
 
 def _target(axes: list[ChannelAxis], use: _Use, tensor: TensorDecl, source: Formula) -> Formula:
@@ -368,7 +373,8 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
         return F.of(1)
     lo, hi = c.interval(i)
     aligned = grid.tile is None or c.span is None or c.span % grid.tile == 0
-    if aligned and (c.kind == "plain" or grid.kind in ("cut", "mine")):
+    by_parts = grid.kind == "cut" or _in_own_part(grid, c)
+    if aligned and (c.kind == "plain" or by_parts):
         if c.kind == "plain":
             return F.cdiv(F.minimum(c.size - i * c.length, c.length), grid.step)
         rank = i // c.per if c.kind == "cut" else RANK
@@ -376,7 +382,7 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
         if c.span is None:
             return F.cdiv(here(c.size, rank), grid.step)
         return F.cdiv(F.maximum(F.minimum(here(c.size, rank) - within * c.span, c.span), 0), grid.step)
-    if grid.kind in ("cut", "mine") and c.kind in ("cut", "part"):
+    if by_parts and c.kind in ("cut", "part"):
         rank = i // c.per if c.kind == "cut" else RANK
         base = rank * c.part
         lo, hi = lo - base, hi - base

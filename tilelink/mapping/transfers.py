@@ -7,18 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.plan import BellWait, Channel, Copy, GridAxis, Plan, SetWord, StepPlan, StreamOp, WordWait
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
 def expand(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
-    """The steps of a copy-engine program on rank `rank`, one tuple per side stream.
-
-    Raises:
-        TilelinkError: TL317, tiles that are not contiguous.
-    """
+    """The steps of a copy-engine program on rank `rank`, one tuple per side stream."""
     step = plan.step(path)
     out: list[list[StreamOp]] = [[] for _ in range(step.streams)]
     moves = [(tile, _targets(plan, step, tile, rank)) for tile in tiles_of(plan, step, rank)]
@@ -162,14 +157,7 @@ def run_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], 
         if v.axis is None or tensor.axes[v.axis].own_slice:
             continue
         place -= 1
-        if cut and not _single(g):
-            raise TilelinkError(
-                "TL317",
-                f"`{step.path}` would move tiles that are not contiguous in memory (axis `{v.dim}`)",
-                loc=step.step.program.loc,
-                why="a movement takes one contiguous run per tile: only its first tiled axis may be cut",
-                hint="tile the leading dimension only",
-            )
+        assert not cut or _single(g)
         cut = cut or g.tile is not None or g.kind != "plain"
         first = begin - holder * _part(plan, tensor, v) if tensor.axes[v.axis].split == "R" and not v.local else begin
         offset += first * behind

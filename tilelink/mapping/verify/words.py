@@ -75,9 +75,22 @@ def signals_on(plan: Plan, laid: Mapping[str, Laid], channel: Channel, action: s
 
 def _told(channel: Channel, laid: Laid, signal: Signal) -> Told:
     site = site_of(laid, signal.op)
-    mask = laid.mask(site)
+    mask = _without_own(laid, signal.op, laid.mask(site))
     words = tuple(_words(laid, signal.op, axis, mask) for axis in channel.axes)
     return Told(signal, channel, laid, site, mask, words)
+
+
+def _without_own(laid: Laid, op: Wait | Notify, mask: Mask) -> Mask:
+    """A fused step takes this rank's slice from registers, and does not wait for it."""
+    if not isinstance(op, Wait) or laid.tensor(op.param).name not in laid.step.forwarded:
+        return mask
+    for view, entry in laid.index(op.param, op.index):
+        at = laid.coordinate(entry) if view.unit and isinstance(entry, At) else None
+        if at is not None:
+            others = at.array != laid.rank
+            before = mask.by.get(at.key)
+            return Mask({**mask.by, at.key: others if before is None else before & others}, mask.data)
+    return mask
 
 
 def site_of(laid: Laid, op: Wait | Notify) -> Site:
@@ -143,6 +156,8 @@ def inside_one(grid: GridAxis | None, axis: ChannelAxis) -> bool:
     """Whether the emitted code takes it that a tile lies in one word: it then names the word of the tile's begin only."""
     if grid is None or grid.kind in ("unit", "own"):
         return True
+    if grid.kind == "free":
+        return False
     aligned = axis.span is None or (grid.tile is not None and axis.span % grid.tile == 0)
     if grid.kind in ("cut", "mine"):
         return axis.kind in ("cut", "part") and (grid.tile is None or aligned)

@@ -1,0 +1,89 @@
+"""Operators that wait inside loops over tiles: each word is awaited where the loop first needs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+import tilelink.language as tl
+from tilelink.ops.programs import gather
+
+
+@tilelink.program("M K -> K")
+def column_sums(rows: Any, out: Any) -> None:
+    """The loop's tiles and the producer's are cut differently."""
+    k = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0):
+        tl.consumer_tile_wait(rows, m)
+        acc += tl.sum(tl.tile_load(rows, (m, k)).to(tl.float32), 0)
+    tl.tile_store(out, k, acc)
+
+
+@tilelink.program("M K, M N -> K N")
+def outer(rows: Any, others: Any, out: Any) -> None:
+    """`rows.T @ others`, a product over what arrives; the operands arrive in tiles of different sizes."""
+    k, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0):
+        tl.consumer_tile_wait(rows, m)
+        tl.consumer_tile_wait(others, m)
+        acc = tl.dot(tl.trans(tl.tile_load(rows, (m, k))), tl.tile_load(others, (m, n)), acc)
+    tl.tile_store(out, (k, n), acc)
+
+
+@tilelink.program("S/R K, M K -> S/R K")
+def between(own: Any, rows: Any, out: Any, *, back: int) -> None:
+    """For each of this rank's rows: itself and the sum of `rows` from its tile's begin less `back` to its tile's end."""
+    s, k = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    begin = tl.tile_begin(out, s)
+    for m in tl.tiles(rows, axis=0, start=tl.maximum(begin - back, 0), stop=tl.tile_end(out, s)):
+        tl.consumer_tile_wait(rows, (m, k))
+        acc += tl.sum(tl.tile_load(rows, (m, k)).to(tl.float32), 0)[None, :]
+    tl.tile_store(out, (s, k), acc + tl.tile_load(own, (s, k)))
+
+
+@tilelink.program("M K -> c K")
+def in_parts(rows: Any, out: Any) -> None:
+    """The sum of part `c` of the rows."""
+    c, k = tl.tile_id(out)
+    acc = tl.zeros([tl.tile_range(out, k).shape[0]], tl.float32)
+    for m in tl.tiles(rows, axis=0, part=(c, tl.size(out, 0))):
+        tl.consumer_tile_wait(rows, (m, k))
+        acc += tl.sum(tl.tile_load(rows, (m, k)).to(tl.float32), 0)
+    tl.tile_store(out, (c, k), acc)
+
+
+@tilelink.program("M K -> M K")
+def doubled(x: Any, out: Any) -> None:
+    m, k = tl.tile_id(out)
+    tl.tile_store(out, (m, k), 2 * tl.tile_load(x, (m, k)))
+    tl.producer_tile_notify(out, (m, k))
+
+
+@tilelink.operator("M/R K -> K")
+def sums(x: Any) -> Any:
+    return column_sums(gather(x))
+
+
+@tilelink.operator("M/R K, M/R N -> K N")
+def gradient(x: Any, y: Any) -> Any:
+    """`all_gather(x).T @ all_gather(y)`."""
+    return outer(gather(x, name="gather_x"), gather(y, name="gather_y"))
+
+
+@tilelink.operator("M/R K -> M/R K")
+def window(x: Any, *, back: int = 0) -> Any:
+    return between(x, gather(x), back=back)
+
+
+@tilelink.operator("M/R K -> c K")
+def parts(x: Any, *, pieces: int = 3) -> Any:
+    return in_parts(gather(x), c=pieces)
+
+
+@tilelink.operator("M/R K -> K")
+def own_sums(x: Any) -> Any:
+    """Of this rank's rows alone: positions count from its part's begin."""
+    return column_sums(doubled(x))

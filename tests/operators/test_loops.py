@@ -1,0 +1,96 @@
+"""Waits in loops: runs of tiles per word, whatever the sizes of tiles, words and parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import tilelink
+from tests.operators import loops
+from tests.operators.problems import part
+from tilelink import Operator, copy_engine, sms
+
+RANKS = 3
+SIZES = pytest.mark.parametrize("rows", [1, 7, 24, 29, 48])
+SPANS = pytest.mark.parametrize(("moved", "walked"), [(8, 8), (8, 16), (16, 8), (5, 16), (3, 4), (64, 4), (4, 64)])
+
+
+def check(
+    operator: Operator, inputs: list[torch.Tensor], expected: Callable[[int], torch.Tensor], **given: int
+) -> None:
+    """Two calls with different data; each input split by its rows."""
+    size = len(inputs[0])
+
+    def main() -> list[torch.Tensor]:
+        mine = [x[part(size, tilelink.rank(), RANKS)] for x in inputs]
+        return [operator(*mine, M=size, **given), operator(*[x.flip(1) for x in mine], M=size, **given)]
+
+    for rank, (first, second) in enumerate(tilelink.launch(main, RANKS, seed=size, straggler=size % RANKS)):
+        want = expected(rank)
+        torch.testing.assert_close(first, want, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(second, want.flip([d for d in range(want.dim()) if d >= want.dim() - len(inputs)]),
+                                   rtol=1e-5, atol=1e-5)  # fmt: skip
+
+
+def data(rows: int, columns: int) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows))
+
+
+@SPANS
+@SIZES
+def test_a_sum_over_what_arrives(rows: int, moved: int, walked: int) -> None:
+    x = data(rows, 10)
+    operator = loops.sums.schedule(gather=sms(2, M=moved, order="ring+1"), column_sums=sms(M=walked, K=16))
+    check(operator, [x], lambda _: x.sum(0))
+
+
+@SPANS
+def test_operands_that_arrive_in_different_tiles(moved: int, walked: int) -> None:
+    """Runs over the words of the one, and within them over those of the other; 16 columns go through TMA."""
+    for columns in (16, 10):
+        x, y = data(29, columns), data(29, columns) + 1
+        operator = loops.gradient.schedule(
+            gather_x=sms(2, M=moved), gather_y=copy_engine(M=7), outer=sms(M=walked, K=16, N=16)
+        )
+        check(operator, [x, y], lambda _, x=x, y=y: x.T @ y)
+
+
+@pytest.mark.parametrize("back", [0, 1, 9, 100])
+@SPANS
+def test_from_here_to_there(moved: int, walked: int, back: int) -> None:
+    """A loop that begins and ends inside words, and inside its own tiles."""
+    rows, tile = 29, 4
+    x = data(rows, 10)
+    operator = loops.window.schedule(gather=sms(2, M=moved, order="ring"), between=sms(S=tile, M=walked, K=16))
+
+    def expected(rank: int) -> torch.Tensor:
+        mine = part(rows, rank, RANKS)
+        out = x[mine].clone()
+        for at in range(mine.start, mine.stop):
+            begin = mine.start + (at - mine.start) // tile * tile
+            out[at - mine.start] += x[max(begin - back, 0) : min(begin + tile, mine.stop)].sum(0)
+        return out
+
+    check(operator, [x], expected, back=back)
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 8])
+@SPANS
+def test_a_part_of_the_loop(moved: int, walked: int, pieces: int) -> None:
+    x = data(29, 10)
+    operator = loops.parts.schedule(gather=sms(2, M=moved), in_parts=sms(M=walked, K=16))
+    length = -(-29 // pieces)
+    want = torch.stack([x[c * length : (c + 1) * length].sum(0) for c in range(pieces)])
+    check(operator, [x], lambda _: want, pieces=pieces)
+
+
+@SPANS
+def test_positions_of_the_own_part(moved: int, walked: int) -> None:
+    """The words are this rank's, and the loop begins at its first row; both programs share a kernel."""
+    x = data(29, 10)
+    operator = loops.own_sums.schedule(
+        doubled=sms(2, M=1 << (moved.bit_length() - 1), K=16), column_sums=sms(M=walked, K=16)
+    )
+    check(operator, [x], lambda rank: 2 * x[part(29, rank, RANKS)].sum(0))

@@ -1,0 +1,124 @@
+"""Movements of tensors of every rank: one, two and four axes, axes that are walked singly, slices of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.operators.problems import part
+from tilelink import Operator, copy_engine, sms
+from tilelink.ir.schedule import Placement
+from tilelink.ops.programs import gather, scatter, share
+
+
+@tilelink.program("e M/R ... -> e M ...")
+def gather_each(shard: Any, rows: Any) -> None:
+    """`gather` for every `e` by itself."""
+    e, m = tl.tile_id(rows)
+    tl.consumer_tile_wait(shard, (e, m))
+    tl.tile_pull_data(rows, (e, m), source=shard)
+    tl.producer_tile_notify(rows, (e, m))
+
+
+@tilelink.program("M ... -> M ...")
+def keep(x: Any, out: Any) -> None:
+    """Out of shared memory, where pushed tiles arrive."""
+    tile = tl.tile_id(out)
+    tl.consumer_tile_wait(x, tile)
+    tl.tile_store(out, tile, tl.tile_load(x, tile))
+
+
+@tilelink.program("e M ... -> e M ...")
+def keep_each(x: Any, out: Any) -> None:
+    e, m = tl.tile_id(out)
+    tl.consumer_tile_wait(x, (e, m))
+    tl.tile_store(out, (e, m), tl.tile_load(x, (e, m)))
+
+
+@tilelink.operator("M/R ... -> M ...")
+def gathered(x: Any) -> Any:
+    return keep(gather(x))
+
+
+@tilelink.operator("e M/R ... -> e M ...")
+def gathered_each(x: Any) -> Any:
+    return keep_each(gather_each(x))
+
+
+@tilelink.operator("R/R M ... -> R M ...")
+def shared(x: Any) -> Any:
+    return keep_each(share(x))
+
+
+@tilelink.operator("M ... -> R M/R ...")
+def scattered(x: Any) -> Any:
+    """Every rank's whole tensor: its rows to whoever holds them."""
+    return keep_each(scatter(x))
+
+
+ENGINES: dict[str, Placement] = {
+    "pull": sms(2, M=4),
+    "push": sms(2, M=4, push=True),
+    "copy engine pull": copy_engine(M=4, push=False),
+    "copy engine push": copy_engine(M=4, push=True),
+    "copy engine, whole parts": copy_engine(push=True),
+    "pull, whole parts": sms(2),
+}
+KEEP = sms(M=8)
+
+
+def engines(without: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("engine", [e for e in ENGINES if e not in without])
+
+
+def check(operator: Operator, inputs: list[torch.Tensor], expected: list[torch.Tensor], **sizes: int) -> None:
+    def main() -> list[torch.Tensor]:
+        x = inputs[tilelink.rank()]
+        # The second call meets what the first left behind.
+        return [operator(x, **sizes), operator(-x, **sizes)]
+
+    for (first, second), want in zip(tilelink.launch(main, len(inputs), straggler=1), expected, strict=True):
+        assert torch.equal(first, want)
+        assert torch.equal(second, -want)
+
+
+@engines()
+@pytest.mark.parametrize("rest", [(), (3,), (3, 2, 5)], ids=str)
+def test_gather(engine: str, rest: tuple[int, ...]) -> None:
+    whole = torch.arange(11.0)[(...,) + (None,) * len(rest)] + 100 * torch.rand(rest)
+    operator = gathered.schedule(gather=ENGINES[engine], keep=KEEP)
+    check(operator, [whole[part(11, r, 3)].contiguous() for r in range(3)], [whole] * 3, M=11)
+
+
+@engines(without=("copy engine, whole parts", "pull, whole parts"))
+@pytest.mark.parametrize("rest", [(), (3,)], ids=str)
+def test_an_axis_that_is_walked_singly(engine: str, rest: tuple[int, ...]) -> None:
+    whole = torch.rand(2, 11, *rest)
+    operator = gathered_each.schedule(gather_each=ENGINES[engine], keep_each=KEEP)
+    check(operator, [whole[:, part(11, r, 3)].contiguous() for r in range(3)], [whole] * 3, M=11)
+
+
+@engines()
+def test_share(engine: str) -> None:
+    whole = torch.rand(3, 7, 5)
+    placement = ENGINES[engine]
+    if engine in ("pull", "push", "copy engine pull", "copy engine push"):
+        # `share` names no axis besides R: its slices are whole.
+        placement = {
+            "pull": sms(2),
+            "push": sms(2, push=True),
+            "copy engine pull": copy_engine(push=False),
+            "copy engine push": copy_engine(push=True),
+        }[engine]
+    check(shared.schedule(share=placement, keep_each=KEEP), list(whole), [whole] * 3)
+
+
+@engines()
+def test_scatter(engine: str) -> None:
+    whole = torch.rand(3, 11, 5)
+    operator = scattered.schedule(scatter=ENGINES[engine], keep_each=KEEP)
+    check(operator, list(whole), [whole[:, part(11, r, 3)] for r in range(3)])
