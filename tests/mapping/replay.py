@@ -319,6 +319,9 @@ class _Run:
                 spans.append(range(int(F.evaluate(axis.count, env))))
                 continue
             lo, hi = self.interval(op.param, *entry)
+            if axis.kind == "cut" and entry[0].local:
+                base = self.rank * self.replay._part(axis.size)
+                lo, hi = lo + base, hi + base
             first = int(F.evaluate(axis.index(lo), env))
             last = int(F.evaluate(axis.index(hi - 1), env))
             single = isinstance(entry[1], At) or axis.kind == "unit" or inside_one(self.grids[entry[1].var], axis)

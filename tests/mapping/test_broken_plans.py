@@ -94,14 +94,20 @@ def test_a_copy_engine_with_two_tiles_to_a_word() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- waits
-def test_a_chunk_that_waits_for_its_first_tile_only() -> None:
-    """Words of two rows, of which a chunk of four has two: the emitted code would look at the first."""
+def test_a_chunk_longer_than_its_words_waits_for_all_of_them() -> None:
+    """Words of two rows, and chunks of a whole part: no mistake, only more words to look at."""
     plan = small("gemm_rs push")
-    scatter = plan.step("scatter")
-    grid = tuple(replace(g, tile=None) if g.kind == "cut" else g for g in scatter.grid)
+    grid = tuple(replace(g, tile=None) if g.kind == "cut" else g for g in plan.step("scatter").grid)
     order, total = decode(grid, ("row",))
-    error = refused(with_step(plan, "scatter", grid=grid, order=order, total=total))
-    assert error.code in ("TL607", "TL608")
+    longer = with_step(plan, "scatter", grid=grid, order=order, total=total)
+    assert verify(longer)
+    replay(longer)
+
+
+def test_a_copy_engine_with_two_words_to_a_tile() -> None:
+    plan = form("gemm_rs copy engine", 2, {"M": 16, "K": 4, "N": 4}, 2)
+    error = refused(with_axis(plan, "dst", 1, span=2))
+    assert (error.code, error.message) == ("TL607", "a tile that `scatter` moves lies in more than one word of `dst`")
 
 
 def test_a_wait_for_another_rank_than_the_one_that_notifies() -> None:

@@ -97,11 +97,12 @@ def test_a_plan_without_circles_says_so() -> None:
 
 
 def _best_of_three(plan: Plan) -> float:
+    """Seconds of this thread, whatever else the machine does."""
     best = float("inf")
     for _ in range(3):
-        started = time.perf_counter()
+        started = time.thread_time()
         verify(plan)
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.thread_time() - started)
     return best
 
 

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
 """Inputs of the operators, what torch says in fp32, and one way to run and compare them."""
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Kind:
 
     name: str
 
-    def call(self, m: int, n: int, k: int, ranks: int, dtype: torch.dtype, *, salt: int = 0, turned: bool = False) -> Call:
+    def call(
+        self, m: int, n: int, k: int, ranks: int, dtype: torch.dtype, *, salt: int = 0, turned: bool = False
+    ) -> Call:
         """Random data; that of rank r is scaled by r + 1. `turned`: the weight is a transposed view, as a `Linear`'s."""
         return _call(self.name, m, n, k, ranks, dtype, salt, turned)
 

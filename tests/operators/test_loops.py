@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
 """Waits in loops: runs of tiles per word, whatever the sizes of tiles, words and parts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
 """Movements of tensors of every rank: one, two and four axes, axes that are walked singly, slices of ranks."""
 
 from __future__ import annotations
@@ -37,6 +38,19 @@ def keep_each(x: Any, out: Any) -> None:
     e, m = tl.tile_id(out)
     tl.consumer_tile_wait(x, (e, m))
     tl.tile_store(out, (e, m), tl.tile_load(x, (e, m)))
+
+
+@tilelink.program("M K -> M K")
+def doubled(x: Any, out: Any) -> None:
+    """Sees its rank's part only."""
+    m, k = tl.tile_id(out)
+    tl.tile_store(out, (m, k), 2 * tl.tile_load(x, (m, k)))
+    tl.producer_tile_notify(out, (m, k))
+
+
+@tilelink.operator("M/R K -> M K")
+def made_and_gathered(x: Any) -> Any:
+    return keep(gather(doubled(x)))
 
 
 @tilelink.operator("M/R ... -> M ...")
@@ -122,3 +136,15 @@ def test_scatter(engine: str) -> None:
     whole = torch.rand(3, 11, 5)
     operator = scattered.schedule(scatter=ENGINES[engine], keep_each=KEEP)
     check(operator, list(whole), [whole[:, part(11, r, 3)] for r in range(3)])
+
+
+@engines()
+@pytest.mark.parametrize("made", [8, 4, 2])
+@pytest.mark.parametrize("where", ["a kernel before", "the same kernel", "a kernel beside"])
+def test_what_a_program_made_of_its_own_part(engine: str, made: int, where: str) -> None:
+    """Tiles are made, moved and kept in different sizes; positions of the first count from the part's begin."""
+    x = torch.rand(11, 5)
+    workers = {"a kernel before": None, "the same kernel": 1, "a kernel beside": 1}[where]
+    doubling = sms(workers, M=made, K=8, own_kernel=where == "a kernel beside")
+    operator = made_and_gathered.schedule(gather=ENGINES[engine], keep=KEEP, doubled=doubling)
+    check(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)

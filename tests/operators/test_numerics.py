@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
 """Every placement of every operator agrees with torch: worlds, dtypes, sizes, schedules of the machine, slots."""
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ LARGE = (
     Placed("ag_gemm", AG, ag_gemm.schedule(gather=sms(2, M=128, order="ring"), matmul=sms(M=128, N=32, K=32))),
     Placed("ag_gemm, pushed", AG, ag_gemm.schedule(gather=copy_engine(M=256, push=True), matmul=sms(M=64, N=32, K=32))),
     Placed("gemm_rs", RS, gemm_rs.schedule(scatter=fused("matmul"), matmul=sms(M=128, N=32, K=32, order="ring+1"))),
-    Placed("gemm_rs_ring", RS, gemm_rs_ring.schedule(matmul=sms(M=64, N=32, K=32, order="ring+1"), ring=fused("matmul"))),
+    Placed(
+        "gemm_rs_ring", RS, gemm_rs_ring.schedule(matmul=sms(M=64, N=32, K=32, order="ring+1"), ring=fused("matmul"))
+    ),
 )
 
 

@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
 """The programs stay as they are: engine, direction, tiles, order, fusion, words and slots are the schedule's alone."""
 
 from __future__ import annotations
@@ -85,7 +86,12 @@ def schedules() -> Iterator[Placed]:
         (RS, rs, "reduce", [w for w in reductions() if w[0] != "fused"]),
         (RS, rs.schedule(scatter=fused("matmul")), "reduce", reductions()),
         (RS, rs, "matmul", matmuls()),
-        (RS, around, "ring", [("fused", fused("matmul")), *((f"M={m}", sms(3, M=m, N=32, order="ring+1")) for m in (4, 32))]),
+        (
+            RS,
+            around,
+            "ring",
+            [("fused", fused("matmul")), *((f"M={m}", sms(3, M=m, N=32, order="ring+1")) for m in (4, 32))],
+        ),
     ]
     for kind, operator, step, walk in walks:
         for name, placement in walk:

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 
 
 def make(*arguments: str) -> str:
-    done = subprocess.run(["make", "--no-print-directory", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 

@@ -185,7 +185,9 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
     """
     plan, step = scope.plan, scope.step
     view = step.step.binding(param).view
-    if (plan.topology.device.capability // 10 != 9 and plan.topology.device.capability < 100) or not _has_dot(scope):
+    # 94 and 95 are AMD's.
+    capability = plan.topology.device.capability
+    if (capability != 90 and capability < 100) or not _has_dot(scope):
         return None
     stored = [
         (v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice

@@ -161,7 +161,7 @@ def _inside_one(grid: GridAxis, axis: ChannelAxis) -> bool:
     if grid.kind == "free":
         return False
     if grid.kind in ("cut", "mine"):
-        return axis.kind in ("cut", "part") and (grid.tile is None or _aligned(grid, axis))
+        return axis.kind in ("cut", "part") and _aligned(grid, axis)
     return grid.tile is not None and _aligned(grid, axis) and (axis.kind == "plain" or _local(grid, axis))
 
 

@@ -261,6 +261,7 @@ class _Comparison:
 
     def run(self) -> None:
         self._check_symbols()
+        self._check_lengths()
         wanted = self._target()
         first = self.raised[0] if len(self.raised) == 1 else None
         if wanted is not None and isinstance(first, Product) and self._same(first, wanted):
@@ -293,6 +294,19 @@ class _Comparison:
                 why="both sides work it out from sizes, the rank and the word's own indices",
                 hint="this is the plan's mistake and not yours: please report it with the schedule",
             )
+
+    def _check_lengths(self) -> None:
+        """A copy engine sets one word per tile."""
+        for t in self.told:
+            longer = [bool((w.real & (w.last > w.first)).any()) for w in t.words if not w.by_data]
+            if t.laid.step.engine == "stream" and any(longer):
+                raise TilelinkError(
+                    "TL607",
+                    f"a tile that `{t.path}` moves lies in more than one word of `{self.channel.tensor}`",
+                    loc=t.op.loc,
+                    why="a copy engine sets one word behind each copy",
+                    hint="give every transferred tile a word of its own: channels as long as the tiles of the step",
+                )
 
     def _same(self, a: Product, b: Product) -> bool:
         if not a.equals(b):

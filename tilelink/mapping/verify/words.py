@@ -107,7 +107,8 @@ def _words(laid: Laid, op: Wait | Notify, axis: ChannelAxis, mask: Mask) -> Word
     for view, entry in laid.index(op.param, op.index):
         if view.axis != axis.axis:
             continue
-        reach = laid.reach(op.param, view, entry, seen=True)
+        # Words of all parts take positions in the tensor, words of one part also those that count from its begin.
+        reach = laid.reach(op.param, view, entry, seen=axis.kind != "cut")
         if reach.whole:
             break
         if reach.spans is None:
@@ -160,7 +161,7 @@ def inside_one(grid: GridAxis | None, axis: ChannelAxis) -> bool:
         return False
     aligned = axis.span is None or (grid.tile is not None and axis.span % grid.tile == 0)
     if grid.kind in ("cut", "mine"):
-        return axis.kind in ("cut", "part") and (grid.tile is None or aligned)
+        return axis.kind in ("cut", "part") and aligned
     local = axis.kind == "part" and grid.kind == "plain" and grid.size != axis.size
     return grid.tile is not None and aligned and (axis.kind == "plain" or local)
 
