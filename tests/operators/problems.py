@@ -1,4 +1,4 @@
-# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
+# pyright: reportArgumentType=false
 """Inputs of the operators, what torch says in fp32, and one way to run and compare them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
+# pyright: reportArgumentType=false
 """Waits in loops: runs of tiles per word, whatever the sizes of tiles, words and parts."""
 
 from __future__ import annotations

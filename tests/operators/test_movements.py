@@ -1,4 +1,4 @@
-# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
+# pyright: reportArgumentType=false
 """Movements of tensors of every rank: one, two and four axes, axes that are walked singly, slices of ranks."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
+# pyright: reportArgumentType=false
 """Every placement of every operator agrees with torch: worlds, dtypes, sizes, schedules of the machine, slots."""
 
 from __future__ import annotations

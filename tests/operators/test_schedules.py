@@ -1,4 +1,4 @@
-# pyright: reportArgumentType=false, reportPrivateUsage=false  (keywords by name from tables)
+# pyright: reportArgumentType=false
 """The programs stay as they are: engine, direction, tiles, order, fusion, words and slots are the schedule's alone."""
 
 from __future__ import annotations
