@@ -5,6 +5,9 @@ JOBS ?= 2
 GPUS ?= 4
 # On a GPU machine: the interpreter that has the torch of that machine. Nothing is installed there.
 GPU_PYTHON ?= python3
+TORCHRUN = PYTHONPATH=. $(GPU_PYTHON) -m torch.distributed.run --nproc-per-node=$(GPUS)
+# What `make gpu-bench` measures.
+OPS ?= ag_gemm gemm_rs mlp
 
 VENV := .venv
 VENV36 := .venv-triton36
@@ -13,7 +16,7 @@ PYTEST = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format gpu test-triton-3.6 docs clean
+.PHONY: help demo test fuzz mutants check format gpu gpu-bench bench-compiler test-triton-3.6 docs clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-zA-Z0-9.-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +26,12 @@ demo: $(VENV)/.demo ## AG+GEMM on four simulated ranks, compared with torch; no 
 
 test: $(VENV)/.dev ## every test that needs no GPU
 	$(call PYTEST,$(VENV))
+
+fuzz: $(VENV)/.dev ## 25,000 signatures, programs, schedules and arguments that nobody would write
+	$(call PYTEST,$(VENV)) --hypothesis-profile long --timeout 3600 tests/fuzz
+
+mutants: $(VENV)/.dev ## every single change of a signal of every placed operator: who notices it
+	TILELINK_CACHE=out/mutants OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.mutants --jobs $(JOBS)
 
 check: $(VENV)/.dev ## format, lint, types, import contracts
 	$(VENV)/bin/ruff format --check .
@@ -34,8 +43,14 @@ format: $(VENV)/.dev ## rewrite the files as `make check` wants them
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
-gpu: ## on a GPU machine: correctness and timings, one process for each of GPUS=4
-	PYTHONPATH=. $(GPU_PYTHON) -m torch.distributed.run --nproc-per-node=$(GPUS) benchmarks/gpu_check.py --out benchmarks/results/gpu-check-$(GPUS).json
+gpu: ## on a GPU machine: correctness, one process for each of GPUS=4
+	$(TORCHRUN) benchmarks/gpu_check.py --out benchmarks/results/gpu-check-$(GPUS).json
+
+gpu-bench: ## on a GPU machine: times of OPS='ag_gemm gemm_rs mlp' among their contenders
+	set -e; for op in $(OPS); do $(TORCHRUN) -m tilelink.cli bench $$op --out benchmarks/results/bench-$$op-$(GPUS).json; done
+
+bench-compiler: $(VENV)/.demo ## what planning, verifying, emitting and simulating cost; no GPU needed
+	PYTHONPATH=. OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/compile_time.py --out benchmarks/results/compiler.json
 
 test-triton-3.6: $(VENV36)/.dev ## the simulated, operator and compile tests with Triton 3.6.0
 	$(call PYTEST,$(VENV36)) tests/simulated tests/operators tests/compiled

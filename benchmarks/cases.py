@@ -34,7 +34,7 @@ SMALL = Tiles(64, 64, 64, 4)
 
 
 def ag_schedules(tiles: Tiles) -> dict[str, Any]:
-    matmul = tiles.matmul("ring", "group 8")
+    matmul = tiles.matmul("ring", "group 16")
     placements = {
         "dma push": copy_engine(push=True),
         "dma push 2 chunks": copy_engine(M=1024, push=True),

@@ -1,6 +1,6 @@
-"""What a GPU machine shows: correctness of every operator, placement and shape, then a first timing table.
+"""What a GPU machine shows: correctness of every operator, placement and shape. (`tilelink bench` measures.)
 
-    torchrun --nproc-per-node=4 benchmarks/gpu_check.py --out results.json [--only ragged mlp calls graphs time]
+    torchrun --nproc-per-node=4 benchmarks/gpu_check.py --out results.json [--only ragged mlp calls graphs]
 
 Rank r's input is scaled by r + 1, results are poisoned with NaN before each run, errors are relative Frobenius norms
 against fp32. `TILELINK_WORLD=nvshmem` runs the same on NVSHMEM's device library.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tilelink
 from benchmarks.cases import BIG, SMALL, SUBJECTS, Machine, Tiles, error
-from benchmarks.contenders import timings
-from benchmarks.workloads import MLPS, RAGGED
+from tilelink.bench.running import commit
+from tilelink.bench.workloads import MLPS, RAGGED
 from tilelink.errors import TilelinkError
 from tilelink.runtime.session import require
 
@@ -134,15 +133,6 @@ def _replayed(machine: Machine, subject: Any, op: Any) -> float:
     return worst
 
 
-def commit() -> str:
-    """The commit of this tree; the file COMMIT says it where the tree is a copy without its history."""
-    noted = Path("COMMIT")
-    if noted.exists():
-        return noted.read_text().strip()
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
-
-
 def save(path: Path | None, rows: Rows, world: str) -> None:
     if path is None:
         return
@@ -161,11 +151,9 @@ def save(path: Path | None, rows: Rows, world: str) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--only", nargs="*", default=["ragged", "mlp", "calls", "graphs", "time"])
+    parser.add_argument("--only", nargs="*", default=["ragged", "mlp", "calls", "graphs"])
     parser.add_argument("--schedules", nargs="*", default=[])
-    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--calls", type=int, default=1000)
-    parser.add_argument("--budget", type=float, default=200.0, help="seconds for timings")
     return parser.parse_args()
 
 
@@ -183,7 +171,6 @@ def main() -> int:
             "mlp": lambda: correctness(machine, rows, mlp_shapes(machine.ranks), BIG, chosen),
             "calls": lambda: many_calls(machine, rows, options.calls),
             "graphs": lambda: graphs(machine, rows),
-            "time": lambda: timings(machine, rows, options.rounds, options.budget),
         }
         for name in options.only:
             started = time.time()

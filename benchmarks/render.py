@@ -6,35 +6,37 @@ python benchmarks/render.py
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.plots import picture
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+COMPILER = RESULTS / "compiler.json"
 PAGE = ROOT / "docs" / "performance.md"
 OTHERS = ("cublas", "nccl", "sequential", "async-tp")
 
 HEAD = """# Performance
 
 Measured, not estimated: this page is rendered by `python benchmarks/render.py` from the files in
-`benchmarks/results/`, which `benchmarks/gpu_check.py` writes (`make gpu`). Times are milliseconds: the median over
-rounds of the maximum over ranks, all contenders interleaved in one run on rotating random inputs, the host ahead of the
-GPU. A GPU's clock drops under load, so compare within a table only.
+`benchmarks/results/`, which `tilelink bench` (`make gpu-bench`), `benchmarks/gpu_check.py` (`make gpu`) and
+`benchmarks/compile_time.py` (`make bench-compiler`) write. Times of GPUs are milliseconds: the median over rounds of the
+maximum over ranks, all contenders interleaved in one run on random inputs that are new in every round, the host ahead
+of the GPU, nothing in its second-level cache. A GPU's clock drops under load, so compare within a table only.
 
 Overlap efficiency E is (sequential − ours) / (sequential − cuBLAS alone): 1 when communication costs nothing, 0 when the
-operator is no better than cuBLAS and NCCL one after the other, negative when it is worse. `async-tp` is PyTorch's
+operator is no better than cuBLAS and NCCL one after the other, negative when it is worse. Ratio is ours / max(GEMM
+alone, communication alone). Ranges are the quartiles of the rounds. `async-tp` is PyTorch's
 asynchronous tensor parallelism. Host is the time of a cached call on the host, in microseconds.
 """
 
-WORDS = """## What these numbers say
-
-- Copy engines move while the SMs multiply; pushing or pulling with SMs costs the matmul more than it saves on these
-  shapes. The schedules that lose are kept in the table.
-- `gemm_rs` ships with the copy-engine schedule and the reduction fused into the matmul, the best of those measured.
-- Nothing here has been tuned: one tile size, 128×256×64, for every shape. Some shapes are behind async-TP, and the host
-  cost of a call is too high for small sizes.
-"""
+WORDS = (ROOT / "benchmarks" / "words.md").read_text()
+"""What the numbers say and what was tried: written by people, not rendered."""
 
 
 def load() -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
@@ -71,6 +73,58 @@ def cell(row: dict[str, Any] | None, label: str) -> str:
     return f"{row['ms']:.3f}" if label in OTHERS[:3] else f"{row['ms']:.3f} (E {row['efficiency']:.2f})"
 
 
+def bench_files() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    for path in sorted(RESULTS.glob("bench-*.json")):
+        yield path.name, json.loads(path.read_text())["rows"]
+
+
+def bench_section(name: str, rows: list[dict[str, Any]]) -> str:
+    """One file of `tilelink bench`: the picture, the table, what is missing, what ran."""
+    first = rows[0]
+    stem = Path(name).stem
+    picture(rows, PAGE.parent / f"{stem}.svg", f"{first['operator']} on {first['world']}×{first['gpu']}")
+    out = [
+        f"## {first['operator']} on {first['world']}×{first['gpu']}",
+        f"World `{first['backend']}`, torch {first['torch']}, Triton {first['triton']}, commit {first['commit']}, "
+        f"{first['rounds']} rounds (`benchmarks/results/{name}`).",
+        f"![speed against the sequential form]({stem}.svg)",
+        "| case | ours | GEMM | Triton GEMM | communication | sequential | async-tp | E | ratio | host µs |\n"
+        "|---|---|---|---|---|---|---|---|---|---|\n" + "\n".join(map(bench_line, rows)),
+    ]
+    missing = dict.fromkeys(f"{n} ({why})" for r in rows for n, why in r["missing"].items())
+    if missing:
+        out.append(f"Missing: {'; '.join(missing)}.")
+    others = [(r["case"], n, o) for r in rows for n, o in r["others"].items()]
+    if others:
+        lines = [f"| {c} | {n} | {three(o['ms'])} | {two(o['efficiency'])} |" for c, n, o in others]
+        out.append("| case | further schedule | ms | E |\n|---|---|---|---|\n" + "\n".join(lines))
+    ran: dict[str, list[str]] = {}
+    for r in rows:
+        ran.setdefault(r["schedule"], []).append(r["case"])
+    out.append("What ran:\n\n" + "\n".join(f"- {', '.join(cases)}: {text}" for text, cases in ran.items()))
+    return "\n\n".join(out)
+
+
+def bench_line(r: dict[str, Any]) -> str:
+    cells = [
+        r["case"],
+        f"{three(r['ms_ours'])} ({three(r['ms_ours_low'])}–{three(r['ms_ours_high'])})",
+        *(three(r[f]) for f in ("ms_gemm", "ms_gemm_triton", "ms_comm", "ms_sequential", "ms_async_tp")),
+        f"{two(r['efficiency'])} ({two(r['efficiency_low'])}–{two(r['efficiency_high'])})",
+        two(r["ratio"]),
+        "–" if r["host_us"] is None else f"{r['host_us']:.0f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
 def correctness_line(rows: list[dict[str, Any]]) -> str:
     checked = [r for r in rows if "error" in r]
     bad = [r for r in checked if not r["ok"]]
@@ -79,8 +133,21 @@ def correctness_line(rows: list[dict[str, Any]]) -> str:
     return f"{len(checked)} checks, {len(bad)} wrong, largest relative error {worst:.1e}: {cases}."
 
 
+def compiler_part() -> Iterator[str]:
+    data = json.loads(COMPILER.read_text())
+    about = data["about"]
+    yield "## The compiler and the simulated world\n"
+    yield (
+        f"One core of {about['cpu']}, Python {about['python']}, torch {about['torch']}, Triton {about['triton']}, commit "
+        f"{about['commit']} (`benchmarks/results/{COMPILER.name}`). The least time of that core over several rounds.\n"
+    )
+    yield "| stage | of | ms | limit |\n|---|---|---|---|"
+    for row in data["rows"]:
+        yield f"| {row['stage']} | {row['subject']} | {1e3 * row['seconds']:.1f} | {1e3 * row['limit']:.0f} |"
+
+
 def page() -> str:
-    out = [HEAD]
+    out = [HEAD, *(bench_section(name, rows) for name, rows in bench_files())]
     timed = [(n, a, r) for n, a, r in load() if any("ms" in x for x in r)]
     for name, about, rows in timed:
         out.append(f"## Timings\n\n{described(about)} (`benchmarks/results/{name}`).")
@@ -91,6 +158,7 @@ def page() -> str:
     )
     checked = [(n, a, r) for n, a, r in load() if any("error" in x for x in r)]
     out.append("\n".join(f"- {described(a)} (`{n}`): {correctness_line(r)}" for n, a, r in checked))
+    out.append("\n".join(compiler_part()))
     return "\n\n".join(part.strip("\n") for part in out) + "\n"
 
 

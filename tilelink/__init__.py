@@ -8,16 +8,18 @@ from tilelink.errors import TilelinkError
 from tilelink.frontend import program, symmetric
 from tilelink.pipeline import Operator, operator
 from tilelink.pipeline.schedules import copy_engine, fused, library, sms
-from tilelink.runtime.session import empty, launch, rank, ranks
+from tilelink.runtime.session import check, empty, group, launch, rank, ranks
 from tilelink.version import __version__
 
 __all__ = [
     "Operator",
     "TilelinkError",
     "__version__",
+    "check",
     "copy_engine",
     "empty",
     "fused",
+    "group",
     "launch",
     "library",
     "operator",

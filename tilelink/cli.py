@@ -1,9 +1,10 @@
-"""The command line: `tilelink demo | plan | verify | emit | run`."""
+"""The command line: `tilelink demo | plan | verify | emit | run | stress | replay | trace | tune | bench`."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,23 +15,27 @@ from rich.syntax import Syntax
 from typer.core import TyperGroup
 
 from tilelink import ops
+from tilelink.bench import OURS, SUBJECTS, BenchCase, Options, bench, case_of, report, save, sweep
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, parse_sizes
+from tilelink.explore.interleaving import counterexample_picture
 from tilelink.explore.placements import parse_placements
 from tilelink.explore.progress import watched
-from tilelink.explore.running import Outcome, run_case
-from tilelink.explore.spans import Lane, lanes_of
-from tilelink.explore.tables import plan_table, verdict_table
-from tilelink.explore.tiles import mapping_picture
-from tilelink.explore.timeline import timeline_picture
-from tilelink.explore.trace import write_trace
+from tilelink.explore.replay import Recipe
+from tilelink.explore.running import Outcome, run_case, trace_case, tune_case
+from tilelink.explore.sheets import totals_sheet, tuned_sheet
+from tilelink.explore.stress import stress as try_many
+from tilelink.explore.tables import plan_table, tables, verdict_table
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.operator import Operator, Stages
 from tilelink.runtime.kernels import load
 from tilelink.runtime.session import current
+from tilelink.runtime.simulated.policy import Policy
 from tilelink.runtime.simulated.records import Recorder
-
-TIMELINE_NOTE = "one row per SM or stream; simulated time shows who waits for whom, not how fast a GPU is"
+from tilelink.tracing.chrome import write_trace
+from tilelink.tracing.spans import Lane, lanes_of
+from tilelink.tracing.trace import SIMULATED
+from tilelink.tuning import merge
 
 
 class Target(StrEnum):
@@ -53,7 +58,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except TilelinkError as error:
-            print(error, file=sys.stderr)
+            print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
             raise typer.Exit(1) from error
 
 
@@ -67,6 +72,7 @@ Schedule = Annotated[
     typer.Option("--schedule", help="STEP=PLACEMENT(…), as 'gather=copy_engine(M=128, push=True)'. Repeatable."),
 ]
 Dtype = Annotated[str, typer.Option(help="Of the inputs: bf16, f16 or f32.")]
+Delayed = Annotated[bool, typer.Option("--delayed-stores", help="Simulated stores may arrive late, until ordered.")]
 For = Annotated[Target, typer.Option("--target", help="The device to plan for.")]
 
 
@@ -81,7 +87,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     console.print(verdict_table(stages.verdict))
     _say(console, "emitted file", str(_emitted_file(stages)))
     recorder = Recorder()
-    outcome = _run(case, stages, recorder, calls=1, seed=0)
+    outcome = _run(case, stages, recorder, calls=1, policy=Policy())
     good = _report(console, case, outcome)
     lanes = lanes_of(recorder.records, stages.plan)
     _say(console, "timeline", str(_timeline(case, lanes, out / f"{case.operator.name}-timeline.png")))
@@ -113,6 +119,8 @@ def plan(
     _head(console, case)
     console.print(plan_table(made))
     if picture is not None:
+        from tilelink.explore.tiles import mapping_picture  # here: matplotlib takes its time
+
         _say(console, "picture", str(mapping_picture(made, picture)))
 
 
@@ -120,11 +128,16 @@ def plan(
 def verify(
     op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
+    picture: Annotated[Path | None, typer.Option(help="When wrong: write what can happen, as PNG or SVG.")] = None,
 ) -> None:  # fmt: skip
-    """Prove the plan, or print the diagnostic on the line of the tile program and end with 1."""
+    """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
     console = _console()
-    verdict = _case(op, shape, world, schedule, dtype).stages(_topology(target, world)).verdict
+    verdict = _case(op, shape, world, schedule, dtype).verdict(_topology(target, world))
     console.print(verdict_table(verdict))
+    if picture is not None and verdict.counterexample is not None:
+        _say(console, "picture", str(counterexample_picture(verdict.counterexample, picture)))
+    if verdict.error is not None:
+        print(verdict.error, file=sys.stderr)
     _say(console, "verdict", "proved" if verdict.ok else "refused")
     raise typer.Exit(0 if verdict.ok else 1)
 
@@ -134,6 +147,8 @@ def run(
     op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
     calls: Annotated[int, typer.Option(help="Calls back to back, with other inputs each.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Of the simulated world's scheduler.")] = 0,
+    policy: Annotated[str | None, typer.Option(help="Whose turn it is in the simulated world, as priorities-7.")] = None,
+    delayed_stores: Delayed = False,
     check: Annotated[bool, typer.Option(help="Compare with the product that the signature states.")] = True,
     timeline: Annotated[Path | None, typer.Option(help="Write a picture of the simulated run, as PNG.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
@@ -151,7 +166,8 @@ def run(
         raise typer.Exit(0 if good else 1)
     stages = case.stages(_topology(Target.simulated, ranks))
     recorder = Recorder()
-    good = _report(console, case, _run(case, stages, recorder, calls, seed), check)
+    turns = Policy.parse(policy) if policy is not None else Policy(seed=seed)
+    good = _report(console, case, _run(case, stages, recorder, calls, turns, delayed_stores), check)
     lanes = lanes_of(recorder.records, stages.plan) if timeline or trace else ()
     if timeline is not None:
         _say(console, "timeline", str(_timeline(case, lanes, timeline)))
@@ -160,7 +176,147 @@ def run(
     raise typer.Exit(0 if good else 1)
 
 
+@app.command()
+def stress(
+    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    runs: Annotated[int, typer.Option(help="Schedules to try.", min=1)] = 30,
+    calls: Annotated[int, typer.Option(help="Calls back to back in each.", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="To begin with.", min=0)] = 0,
+    preemptions: Annotated[int | None, typer.Option(help="Search all schedules of so many.", min=0)] = None,
+    delayed_stores: Delayed = False,
+) -> None:  # fmt: skip
+    """Simulate it under many schedules until one goes wrong: by chance, with stragglers, by priorities."""
+    console, case = _console(), _case(op, shape, world, schedule, dtype)
+    _head(console, case)
+    done = try_many(
+        case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores
+    )  # fmt: skip
+    _say(console, "schedules", f"{done.runs}, all right" + (", and there are no more" if done.complete else ""))
+
+
+@app.command()
+def replay(
+    token: Annotated[str, typer.Argument(metavar="SEED", help="What a failed simulated run has printed.")],
+) -> None:
+    """Simulate a run once more, exactly: the same operator, data, ranks, schedule and turns."""
+    made = Recipe.parse(token)
+    case = replace(_case(made.operator, made.sizes, made.ranks, list(made.schedule), made.dtype), seed=made.data)
+    console = _console()
+    _head(console, case)
+    _say(console, "policy", made.policy + (", stores delayed" if made.delayed_stores else ""))
+    outcome = run_case(
+        case, calls=made.calls, policy=Policy.parse(made.policy), delayed_stores=made.delayed_stores
+    )  # fmt: skip
+    raise typer.Exit(0 if _report(console, case, outcome) else 1)
+
+
+@app.command()
+def trace(
+    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    picture: Annotated[Path, typer.Option(help="The timeline, as PNG.")] = Path("trace.png"),
+    perfetto: Annotated[Path, typer.Option(help="The same for ui.perfetto.dev, as JSON.")] = Path("trace.json"),
+) -> None:  # fmt: skip
+    """Say what every SM did when, from inside the kernels: on GPUs under torchrun; else simulated."""
+    session = current()
+    ranks = world if session is None else session.world.ranks
+    console = _console(quiet=session is not None and session.world.rank != 0)
+    case = _case(op, shape, ranks, schedule, dtype)
+    _head(console, case)
+    found = trace_case(case, session)
+    console.print(tables([totals_sheet(found)]))
+    _say(console, "time", f"{found.ms:.4f} ms traced, {found.ms_untraced:.4f} ms untraced: {found.cost:+.1%}")
+    if session is None or session.world.rank == 0:
+        _say(console, "timeline", str(found.picture(picture)))
+        _say(console, "trace", str(found.chrome(perfetto)))
+
+
+@app.command()
+def tune(
+    op: Name,
+    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of the six MLPs.", metavar="MxNxK")] = None,
+    cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
+    tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
+    world: World = 4, dtype: Dtype = "bf16",
+    budget: Annotated[float, typer.Option(help="Seconds of search for each case.", min=0)] = 60.0,
+    fresh: Annotated[bool, typer.Option(help="Measure again what the cache has.")] = False,
+    table: Annotated[Path | None, typer.Option(help="Put the results into this table, as the package ships one.")] = None,
+) -> None:  # fmt: skip
+    """Search for the fastest schedule of a case; kept in a cache on disk. On GPUs under torchrun; else simulated."""
+    session = current()
+    ranks = world if session is None else session.world.ranks
+    console = _console(quiet=session is not None and session.world.rank != 0)
+    if shape is None and op not in SUBJECTS:
+        raise TilelinkError("TL708", f"`{op}` has no cases of its own", hint="give --shape")
+    found = (
+        [BenchCase(shape, dict(parse_sizes(shape)))] if shape else _bench_cases(op, None, cases, tokens, ranks, False)
+    )
+    for each in found:
+        case = Case(_operator(op), tuple(each.sizes.items()), ranks, dtype)
+        entry, report = tune_case(case, session, budget=budget, fresh=fresh)
+        console.print(tables([tuned_sheet(each.name, entry, report)]))
+        if table is not None and (session is None or session.world.rank == 0):
+            _say(console, "table", str(merge(table, [entry])))
+
+
+@app.command("bench")
+def bench_command(
+    op: Annotated[str, typer.Argument(metavar="OP", help=f"One of {', '.join(SUBJECTS)}.")],
+    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of the six MLPs.", metavar="MxNxK")] = None,
+    cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
+    tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
+    world: World = 4, schedule: Schedule = None,
+    also: Annotated[list[str] | None, typer.Option(help="'NAME: STEP=PLACEMENT; …': compare this too.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds, in each of which every contender runs once.", min=1)] = 20,
+    budget: Annotated[float, typer.Option(help="Seconds after which no further case begins.")] = 600.0,
+    out: Annotated[Path | None, typer.Option(help="Write the rows there, as JSON.")] = None,
+) -> None:  # fmt: skip
+    """Compare with cuBLAS, NCCL and async-TP, interleaved in one run: on GPUs under torchrun; else simulated."""
+    session = current()
+    ranks = world if session is None else session.world.ranks
+    console = _console(quiet=session is not None and session.world.rank != 0)
+    if op not in SUBJECTS:
+        raise TilelinkError("TL708", f"`{op}` has no benchmark", why=f"those that have: {', '.join(SUBJECTS)}")
+    subject = SUBJECTS[op]
+    variants = _variants(subject.operator, schedule or [], also or [])
+    rows = bench(
+        op, subject, _bench_cases(op, shape, cases, tokens, ranks, session is None), variants,
+        Options(rounds if session is not None else 1, budget), session=session, ranks=ranks,
+        say=lambda row: console.print(f"{row.case}: {row.schedule}", style="dim", markup=False),
+    )  # fmt: skip
+    console.print(report(op, rows))
+    if out is not None and (session is None or session.world.rank == 0):
+        _say(console, "rows", str(save(out, rows)))
+    raise typer.Exit(0 if all(row.right for row in rows) else 1)
+
+
 # ------------------------------------------------------------------------------------------------- from text to a case
+def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: int, alone: bool) -> list[BenchCase]:
+    subject = SUBJECTS[op]
+    if shape is not None:
+        return [case_of(op, subject, dict(parse_sizes(shape)))]
+    if alone:  # the simulated world would take hours over an MLP
+        return [case_of(op, subject, subject.small)]
+    rows = sweep(ranks) if tokens == "sweep" else tuple(int(t) for t in tokens.split(",") if t)
+    found = [c for c in subject.cases(ranks, rows) if c.name.startswith(prefix)]
+    if not found:
+        raise TilelinkError("TL708", f"`{op}` has no case `{prefix}`")
+    return found
+
+
+def _variants(operator: Operator | None, schedule: list[str], also: list[str]) -> dict[str, Operator]:
+    """Ours and further schedules of it, by name."""
+    if operator is None:
+        if schedule or also:
+            raise TilelinkError("TL708", "a schedule for what is made of several operators")
+        return {}
+    ours = operator.schedule(parse_placements(schedule))
+    further: dict[str, Operator] = {}
+    for text in also:
+        name, _, entries = text.partition(":")
+        further[name.strip()] = ours.schedule(parse_placements([e for e in entries.split(";") if e.strip()], "--also"))
+    return {OURS: ours} | further
+
+
 def _case(op: str, shape: str, ranks: int, schedule: list[str] | None, dtype: str) -> Case:
     return Case(_operator(op).schedule(parse_placements(schedule or [])), parse_sizes(shape), ranks, dtype)
 
@@ -212,10 +368,12 @@ def _topology(target: Target, ranks: int) -> Topology:
 
 
 # ------------------------------------------------------------------------------------------------- running and reporting
-def _run(case: Case, stages: Stages, recorder: Recorder, calls: int, seed: int) -> Outcome:
+def _run(
+    case: Case, stages: Stages, recorder: Recorder, calls: int, policy: Policy, delayed_stores: bool = False
+) -> Outcome:
     """A simulated run under a bar."""
     with watched(f"{case.operator.name} on {case.ranks} simulated ranks", stages.plan, recorder, calls):
-        return run_case(case, calls=calls, seed=seed, recorder=recorder)
+        return run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, recorder=recorder)
 
 
 def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) -> bool:
@@ -230,17 +388,21 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
     _say(console, "wall time", f"{outcome.seconds:.2f} s")
     if not good:
         _say(console, "result", "wrong")
+        for line in outcome.again:
+            _say(console, "", line)
     return good
 
 
 def _emitted_file(stages: Stages) -> Path:
-    module = load(stages.source.text, stages.source.digest, stages.source.name)
+    module = load(stages.source.text, stages.source.digest, stages.source.name, stages.source.lines)
     assert module.__file__ is not None
     return Path(module.__file__)
 
 
 def _timeline(case: Case, lanes: tuple[Lane, ...], path: Path) -> Path:
-    return timeline_picture(lanes, path, f"{case.operator.name}: {case}", TIMELINE_NOTE)
+    from tilelink.tracing.timeline import timeline_picture  # here: matplotlib takes its time
+
+    return timeline_picture(lanes, path, f"{case.operator.name}: {case}", SIMULATED)
 
 
 def _console(quiet: bool = False) -> Console:

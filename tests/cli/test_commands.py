@@ -56,6 +56,25 @@ def test_demo_ends_with_one_when_the_result_is_wrong(monkeypatch: pytest.MonkeyP
     assert "result  wrong" in lines(command("demo", code=1))
 
 
+# --------------------------------------------------------------------------------------------------------------- trace
+def test_trace_says_where_the_time_went() -> None:
+    printed = lines(command("trace", "ag_gemm", *SMALL))
+    assert any(line.split()[1:3] == ["gather", "2"] for line in printed if line.startswith("0 "))
+    assert any(line.startswith("time") and "ms untraced" in line for line in printed)
+    assert Path("trace.png").read_bytes().startswith(PNG)
+    assert json.loads(Path("trace.json").read_text())["traceEvents"]
+
+
+# ---------------------------------------------------------------------------------------------------------------- tune
+def test_tune_says_what_it_found_and_knows_it_the_next_time() -> None:
+    small = ("tune", "gemm_rs_ring", "--shape", "8x16x16", "--world", "1", "--budget", "0", "--table", "new/table.json")
+    printed = lines(command(*small))
+    assert any(line.startswith("8x16x16: 1 measured") for line in printed)
+    (entry,) = json.loads(Path("new/table.json").read_text())["entries"]
+    assert entry["problem"]["sizes"] == {"K": 16, "M": 8, "N": 16}
+    assert "8x16x16: known" in command(*small).output
+
+
 # ---------------------------------------------------------------------------------------------------------------- emit
 @pytest.mark.parametrize("name", ops.__all__)
 @pytest.mark.parametrize("target", ["simulated", "h200"])
@@ -92,6 +111,16 @@ def test_plan_draws_a_picture() -> None:
 @pytest.mark.parametrize("name", ops.__all__)
 def test_verify_says_proved(name: str) -> None:
     assert "verdict  proved" in lines(command("verify", name, "--shape", "512x512x512"))
+
+
+def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
+    own_first = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
+    picture = tmp_path / "circle.svg"
+    done = command("verify", "gemm_rs", "--shape", "64x64x64", *own_first, "--picture", str(picture), code=1)
+    assert "A circle of waits: 2 ranks and K=32, M=64, N=32" in done.output
+    assert "TL605: `reduce` waits in a circle for itself" in done.output
+    assert "verdict  refused" in done.output
+    assert picture.read_text(encoding="utf-8").count("would notify") == 2
 
 
 def test_verify_refuses_with_a_diagnostic_on_the_users_line(tmp_path: Path) -> None:
@@ -135,7 +164,9 @@ def test_run_compares_with_torch(name: str, dtype: str) -> None:
 
 
 def test_run_takes_an_operator_from_a_file() -> None:
-    command("run", f"{ROOT}/examples/gemm_rs.py:gemm_rs", *SMALL, "--schedule", "scatter=fused('matmul')")
+    file = f"{ROOT}/examples/gemm_rs.py:gemm_rs"
+    printed = lines(command("run", file, *SMALL, "--schedule", "scatter=fused('matmul')"))
+    assert 0 < float(next(line for line in printed if line.startswith("error")).split()[1]) < 2e-2
 
 
 def test_run_writes_a_timeline_and_a_trace() -> None:

@@ -13,11 +13,11 @@ from tilelink.explore import as_markdown, lanes_of, mapping_picture, plan_sheets
 from tilelink.explore.cases import Case
 from tilelink.explore.running import run_case
 from tilelink.explore.sheets import Sheet, signals_of
-from tilelink.explore.spans import Lane
 from tilelink.explore.tiles import tile_order
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.operator import Operator, Stages
 from tilelink.runtime.simulated.records import Recorder
+from tilelink.tracing.spans import Lane
 
 SIZES = (("M", 256), ("N", 128), ("K", 64))
 FORMS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import triton
@@ -19,13 +20,16 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+CAPABILITIES = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "gfx942": 94}
+"""What a device of each target says of itself, and plans are made for."""
+
 POINTERS = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32", "i64": "i64"}
 
 
 def type_of(plan: Plan, arg: Arg) -> str:
     if arg.kind == "constant":
         return "constexpr"
-    if arg.kind in ("size", "credits", "stride"):
+    if arg.kind in ("size", "credits", "stride", "number", "trace_tiles"):
         return "i32"
     if arg.kind == "scalar":
         return "fp32"
@@ -47,11 +51,38 @@ def aligned(plan: Plan, arg: Arg) -> bool:
     return arg.kind in ("tensor", "stage", "words", "due", "bells", "context")
 
 
-def compile_kernel(plan: Plan, source: KernelSource, decl: KernelDecl, target: str) -> Any:
-    """The compiled kernel; its `asm` has the intermediate texts."""
+def compile_kernel(plan: Plan, source: KernelSource, decl: KernelDecl, target: str, **more: Any) -> Any:
+    """The compiled kernel, by options of the declaration and `more`; its `asm` has the intermediate texts."""
     kernel = getattr(load(source.text, source.digest, source.name), decl.name)
     signature = {a.name: type_of(plan, a) for a in decl.args}
     constants = {(i,): a.value for i, a in enumerate(decl.args) if a.kind == "constant"}
     attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(decl.args) if aligned(plan, a)}
-    options = {"num_warps": decl.warps, "num_stages": decl.stages}
+    options = {"num_warps": decl.warps, "num_stages": decl.stages, **more}
     return triton.compile(ASTSource(kernel, signature, constants, attrs), target=TARGETS[target], options=options)
+
+
+def functions(source: KernelSource, name: str) -> str:
+    """The text of a kernel and of all that it calls, without comments: what its machine code depends on."""
+    module = ast.parse(source.text)
+    known = {n.name: n for n in module.body if isinstance(n, ast.FunctionDef)}
+    wanted, found = [name], dict[str, str]()
+    while wanted:
+        at = wanted.pop()
+        if at not in found:
+            found[at] = ast.unparse(known[at])
+            wanted += [n.id for n in ast.walk(known[at]) if isinstance(n, ast.Name) and n.id in known]
+    rest = [ast.unparse(n) for n in module.body if isinstance(n, (ast.Import, ast.ImportFrom, ast.Assign))]
+    return "\n".join([*rest, *(found[n] for n in sorted(found))])
+
+
+_texts: dict[tuple[object, ...], dict[str, str]] = {}
+
+
+def texts(plan: Plan, source: KernelSource, decl: KernelDecl, target: str) -> dict[str, str]:
+    """The intermediate texts of a kernel. Placements have many kernels in common; those are compiled once."""
+    kinds = tuple((a.name, type_of(plan, a), a.value, aligned(plan, a)) for a in decl.args)
+    key = (target, plan.topology.world, decl.name, decl.warps, decl.stages, kinds, functions(source, decl.name))
+    if key not in _texts:
+        made = compile_kernel(plan, source, decl, target).asm
+        _texts[key] = {name: text for name, text in made.items() if isinstance(text, str)}
+    return _texts[key]

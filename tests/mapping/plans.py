@@ -30,12 +30,13 @@ def plan_of(
     *,
     slots: int = 2,
     channels: dict[str, int] | None = None,
+    in_place: bool = False,
     **placements: Placement,
 ) -> Plan:
-    """The plan for global sizes, on ranks that see one another's memory."""
+    """The plan for global sizes, on ranks that see one another's memory; `in_place`: arguments included."""
     scheduled = operator.schedule(placements, slots=slots, channels=channels)
     wiring = wiring_of(scheduled, ranks, sizes)
-    layouts = {name: Layout(len(wiring.tensor(name).axes) - 1, True) for name in wiring.arguments}
+    layouts = {name: Layout(len(wiring.tensor(name).axes) - 1, True, symmetric=in_place) for name in wiring.arguments}
     topology = Topology(ranks, device=Device(sms=SMS))
     return make_plan(wiring, topology, scheduled.schedules, sizes, layouts)
 

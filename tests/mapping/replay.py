@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from tilelink.codegen.signalling import _inside_one as inside_one
 from tilelink.ir import formula as F
 from tilelink.ir.plan import BellWait, Copy, GridAxis, Launch, Plan, SetWord, StepPlan, WordWait
 from tilelink.ir.program import At, Bounds, Holder, If, Let, Load, Notify, OfTile, Op, Store, Tile, Tiles, Wait, walk
@@ -170,12 +169,12 @@ class Replay:
                 )
                 assert source is not None
                 assert target is not None
-                here = slice(op.source_offset, op.source_offset + op.count)
-                self._check_run(op.source, source, here, clock)
-                at = slice(op.target_offset, op.target_offset + op.count)
-                assert at.stop <= target.writer.size, "outside"
-                target.writer.reshape(-1)[at] = self._event(clock)
-                target.times.reshape(-1)[at] += 1
+                for there_at, here_at in op.runs():
+                    self._check_run(op.source, source, slice(here_at, here_at + op.count), clock)
+                    at = slice(there_at, there_at + op.count)
+                    assert at.stop <= target.writer.size, "outside"
+                    target.writer.reshape(-1)[at] = self._event(clock)
+                    target.times.reshape(-1)[at] += 1
             elif isinstance(op, SetWord):
                 w = self.words[(op.channel, op.pe)]
                 w.value[op.word] += 1
@@ -324,7 +323,7 @@ class _Run:
                 lo, hi = lo + base, hi + base
             first = int(F.evaluate(axis.index(lo), env))
             last = int(F.evaluate(axis.index(hi - 1), env))
-            single = isinstance(entry[1], At) or axis.kind == "unit" or inside_one(self.grids[entry[1].var], axis)
+            single = isinstance(entry[1], At) or axis.kind == "unit" or axis.holds(self.grids[entry[1].var])
             spans.append(range(first, (first if single else last) + 1))
         flat: list[int] = []
         for indices in product(*spans):

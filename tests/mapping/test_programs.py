@@ -113,7 +113,7 @@ def refused(plan: Plan) -> TilelinkError:
 def test_a_signal_in_a_while() -> None:
     def change(op: Op) -> tuple[Op, ...]:
         if isinstance(op, Wait):
-            return (Loop(header=Expr("todo", ("todo",), positional=False), target=None, body=(op,), loc=op.loc),)
+            return (Loop(header=Expr("while todo", ("todo",), positional=False), target=None, body=(op,), loc=op.loc),)
         return (op,)
 
     error = refused(spoilt(ag(), "matmul", change))

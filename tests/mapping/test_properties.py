@@ -10,14 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mapping.plans import form, forms
-from tilelink.codegen import signalling
 from tilelink.ir import formula as F
 from tilelink.ir.plan import BellWait, ChannelAxis, Copy, GridAxis, SetWord, WordWait, part
 from tilelink.mapping import expand
+from tilelink.mapping.channels import tiles_in
 from tilelink.mapping.orders import decode
-from tilelink.mapping.signals import tiles_in
 from tilelink.mapping.transfers import tiles_of
-from tilelink.mapping.verify.words import inside_one
 
 SIZE, COLUMNS = F.Sym("M"), F.Sym("N")
 FEW = settings(max_examples=200, deadline=None)
@@ -127,23 +125,12 @@ def test_a_tile_that_is_said_to_lie_in_one_word_does(
     if kind == "plain" and span is None:
         return
     axis = ChannelAxis(0, kind, SIZE, span)
-    if not inside_one(grid, axis):
+    if not axis.holds(grid):
         return
     for rank in range(ranks):
         at = env(ranks, rank, size)
         for lo, hi in cuts(grid, at):
             assert F.evaluate(axis.index(lo), at) == F.evaluate(axis.index(hi - 1), at)
-
-
-@FEW
-@given(
-    grid=st.builds(axis_of, st.sampled_from([*KINDS, "unit", "own"]), tiles),
-    kind=st.sampled_from(["plain", "cut", "part"]),
-    span=st.one_of(st.none(), st.integers(1, 20)),
-)
-def test_the_proof_takes_a_tile_for_what_the_emitted_code_does(grid: GridAxis, kind: str, span: int | None) -> None:
-    axis = ChannelAxis(0, kind, SIZE, span)
-    assert inside_one(grid, axis) == signalling._inside_one(grid, axis)
 
 
 # ---------------------------------------------------------------------------------------------------------------- orders

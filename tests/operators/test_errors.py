@@ -65,7 +65,7 @@ def test_message(case: Case) -> None:
 def test_the_file_is_read() -> None:
     codes = {case.text[:5] for case in read()}
     assert len(read()) > 30
-    assert {f"TL3{n}" for n in range(10, 21)} <= codes
+    assert {f"TL3{n}" for n in range(10, 21) if n != 17} <= codes
 
 
 def test_a_tensor_on_the_wrong_device() -> None:

@@ -40,6 +40,24 @@ def keep_each(x: Any, out: Any) -> None:
     tl.tile_store(out, (e, m), tl.tile_load(x, (e, m)))
 
 
+@tilelink.program("M/R K -> M K")
+def gather_blocks(shard: Any, rows: Any) -> None:
+    """Two axes are tiled: the rows of a block do not follow one another."""
+    m, k = tl.tile_id(rows)
+    tl.consumer_tile_wait(shard, (m, k))
+    tl.tile_pull_data(rows, (m, k), source=shard)
+    tl.producer_tile_notify(rows, (m, k))
+
+
+@tilelink.program("M/R g K -> M g K")
+def gather_heads(shard: Any, rows: Any) -> None:
+    """For every `g` by itself, which is not the leading axis."""
+    m, g, k = tl.tile_id(rows)
+    tl.consumer_tile_wait(shard, (m, g, k))
+    tl.tile_pull_data(rows, (m, g, k), source=shard)
+    tl.producer_tile_notify(rows, (m, g, k))
+
+
 @tilelink.program("M K -> M K")
 def doubled(x: Any, out: Any) -> None:
     """Sees its rank's part only."""
@@ -72,6 +90,16 @@ def shared(x: Any) -> Any:
 def scattered(x: Any) -> Any:
     """Every rank's whole tensor: its rows to whoever holds them."""
     return keep_each(scatter(x))
+
+
+@tilelink.operator("M/R K -> M K")
+def in_blocks(x: Any) -> Any:
+    return keep(gather_blocks(doubled(x)))
+
+
+@tilelink.operator("M/R g K -> M g K")
+def by_head(x: Any) -> Any:
+    return keep(gather_heads(x))
 
 
 ENGINES: dict[str, Placement] = {
@@ -148,3 +176,28 @@ def test_what_a_program_made_of_its_own_part(engine: str, made: int, where: str)
     doubling = sms(workers, M=made, K=8, own_kernel=where == "a kernel beside")
     operator = made_and_gathered.schedule(gather=ENGINES[engine], keep=KEEP, doubled=doubling)
     check(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
+
+
+BLOCKS: dict[str, Placement] = {
+    "pull": sms(2, M=4, K=3),
+    "push": sms(2, M=4, K=3, push=True),
+    "whole columns": sms(2, K=3),
+    "copy engine pull": copy_engine(M=4, K=3, push=False),
+    "copy engine push": copy_engine(M=4, K=3, push=True),
+    "copy engine, whole columns": copy_engine(K=3, push=True),
+}
+
+
+@pytest.mark.parametrize("engine", BLOCKS)
+def test_blocks(engine: str) -> None:
+    """What is moved is made in tiles of other sizes, and every block is waited for."""
+    x = torch.rand(11, 7)
+    operator = in_blocks.schedule(doubled=sms(M=8, K=4), gather_blocks=BLOCKS[engine], keep=sms(M=8))
+    check(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
+
+
+@pytest.mark.parametrize("engine", BLOCKS)
+def test_an_axis_behind_the_first_that_is_walked_singly(engine: str) -> None:
+    x = torch.rand(11, 3, 7)
+    operator = by_head.schedule(gather_heads=BLOCKS[engine], keep=KEEP)
+    check(operator, [x[part(11, r, 3)].contiguous() for r in range(3)], [x] * 3, M=11)

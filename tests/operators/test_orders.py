@@ -62,5 +62,8 @@ def test_a_key_that_deadlocks_is_refused() -> None:
 
     matmul = sms(M=32, N=32, K=32, order=own_first)
     op = gemm_rs.schedule(scatter=copy_engine(M=32), reduce=fused("matmul"), matmul=matmul)
+    given, topology = (torch.empty(32 * RANKS, K), torch.empty(K, N)), Topology(RANKS)
+    verdict = op.verify(*given, topology=topology)
+    assert (verdict.ok, verdict.counterexample is not None) == (False, True)
     with pytest.raises(tilelink.TilelinkError, match=r"TL605: .* waits in a circle for itself"):
-        op.verify(torch.empty(32 * RANKS, K), torch.empty(K, N), topology=Topology(RANKS))
+        op.source(*given, topology=topology)

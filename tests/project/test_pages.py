@@ -45,6 +45,25 @@ def test_a_readme_block_runs(block: str, tmp_path: Path) -> None:
     assert len(re.findall("relative error", printed)) == 4
 
 
+def test_the_readme_shows_the_programs_of_the_library() -> None:
+    """`make demo` runs those."""
+    shown, library = (_functions(text) for text in (PYTHON_BLOCKS[0], (ROOT / "tilelink/ops/programs.py").read_text()))
+    assert {name: library[name] for name in ("gather", "matmul")} == {n: shown[n] for n in ("gather", "matmul")}
+
+
+def _functions(text: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Parameters and statements by name, without annotations, docstrings and comments."""
+    return {
+        f.name: ([a.arg for a in f.args.args], [ast.unparse(line) for line in f.body if not _is_docstring(line)])
+        for f in ast.parse(text).body
+        if isinstance(f, ast.FunctionDef)
+    }
+
+
+def _is_docstring(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_readme_command_runs(command: str, tmp_path: Path) -> None:
     assert run(["-c", "from tilelink.cli import app; app()", *shlex.split(command)], tmp_path)

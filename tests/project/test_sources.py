@@ -30,6 +30,13 @@ def test_there_are_sources() -> None:
     assert {"codegen", "device", "frontend", "ir", "mapping", "ops", "pipeline", "runtime"} <= {r.name for r in ROOMS}
 
 
+def test_operators_are_short() -> None:
+    """Programs, operator, docstring and reference."""
+    lengths = {p.name: len(p.read_text().splitlines()) for p in (ROOT / "tilelink" / "ops").glob("*.py")}
+    assert {"ag_gemm.py", "gemm_rs.py", "gemm_rs_ring.py"} <= set(lengths)
+    assert {p: n for p, n in lengths.items() if n > 60} == {}
+
+
 def test_no_module_is_over_600_lines() -> None:
     lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in MODULES}
     assert {p: n for p, n in lengths.items() if n > 600} == {}

@@ -77,22 +77,64 @@ def test_the_cache_is_closed_to_others(cache: Path, digest: str) -> None:
     assert not list(cache.rglob("*.pyc"))
 
 
-@pytest.mark.parametrize("tamper", [lambda path: path.write_text("value = 666\n"), lambda path: path.unlink()])
-def test_a_changed_file_is_rewritten(cache: Path, digest: str, tamper) -> None:
+def test_a_lost_file_is_written_again(digest: str) -> None:
     path = Path(str(kernels.load("value = 1\n", digest, "plain").__file__))
-    tamper(path)
+    path.unlink()
     forget(f"tilelink_emitted_plain_{digest}")
     assert kernels.load("value = 1\n", digest, "plain").value == 1
     assert path.read_text() == "value = 1\n"
 
 
-def test_a_link_is_replaced_not_followed(cache: Path, digest: str, tmp_path: Path) -> None:
-    cache.mkdir(parents=True)
+def test_a_changed_file_is_refused(cache: Path, digest: str) -> None:
+    path = Path(str(kernels.load("value = 1\n", digest, "plain").__file__))
+    path.write_text("value = 666\n")
+    forget(f"tilelink_emitted_plain_{digest}")
+    with pytest.raises(TilelinkError) as caught:
+        kernels.load("value = 1\n", digest, "plain")
+    assert str(caught.value) == (
+        f"TL407: the emitted file {path} has another text than the one that its name stands for\n"
+        "  why: files are written once, under a digest of their text, and never change: somebody else was here\n"
+        "  do:  look at it, then remove it: it is written again"
+    )
+    assert f"tilelink_emitted_plain_{digest}" not in sys.modules
+
+
+def test_a_link_is_refused_not_followed(cache: Path, digest: str, tmp_path: Path) -> None:
+    cache.mkdir(parents=True, mode=0o700)
     elsewhere = tmp_path / "elsewhere.py"
     elsewhere.write_text("value = 1\n")
     (cache / f"plain_{digest}.py").symlink_to(elsewhere)
+    with pytest.raises(TilelinkError, match=r"TL407.* is a link"):
+        kernels.load("value = 1\n", digest, "plain")
+
+
+def test_a_file_of_another_user_is_refused(cache: Path, digest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels.load("value = 1\n", digest, "plain")
-    assert not (cache / f"plain_{digest}.py").is_symlink()
+    forget(f"tilelink_emitted_plain_{digest}")
+    fstat = os.fstat
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", lambda fd: SimpleNamespace(st_mode=fstat(fd).st_mode, st_uid=os.getuid() + 1))
+        with pytest.raises(TilelinkError, match=r"TL407.* is not a file of this user"):
+            kernels.load("value = 1\n", digest, "plain")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_cache_that_others_can_write_is_refused(cache: Path, digest: str, mode: int) -> None:
+    cache.mkdir(parents=True)
+    cache.chmod(mode)
+    (cache / f"plain_{digest}.py").write_text("value = 1\n")
+    with pytest.raises(TilelinkError, match=r"TL402.* can be written by other users"):
+        kernels.load("value = 1\n", digest, "plain")
+    assert cache.stat().st_mode & 0o7777 == mode
+
+
+def test_a_cache_in_a_directory_of_everybody_is_refused(cache: Path, digest: str) -> None:
+    cache.parent.mkdir()
+    cache.parent.chmod(0o777)
+    with pytest.raises(TilelinkError, match=r"TL402.* can be written by every user"):
+        kernels.load("value = 1\n", digest, "plain")
+    cache.parent.chmod(0o1777)  # as /tmp: nobody can take away what is another's
+    assert kernels.load("value = 1\n", digest, "plain").value == 1
 
 
 def test_stale_bytecode_is_not_run(cache: Path, digest: str) -> None:
@@ -100,6 +142,7 @@ def test_stale_bytecode_is_not_run(cache: Path, digest: str) -> None:
     forget(f"tilelink_emitted_plain_{digest}")
     path.write_text("value = 2\n")
     subprocess.run([sys.executable, "-m", "py_compile", str(path)], check=True)
+    path.write_text("value = 1\n")
     os.utime(path, (0, 0))
     assert kernels.load("value = 1\n", digest, "plain").value == 1
 

@@ -110,3 +110,11 @@ def fail_on(words, rank, bad):
 @triton.jit
 def axes(out):
     tl.store(out + tl.program_id(0), tl.num_programs(0) * 100 + tl.program_id(1) * 10 + tl.num_programs(1))
+
+
+@triton.jit
+def check_then_act(words, out):
+    """Every program adds 1 to `out`, as if it were alone: atomics on another word lie in between."""
+    old = tl.load(out)
+    tl.atomic_add(words, 1, sem="relaxed", scope="gpu")
+    tl.store(out, old + 1)

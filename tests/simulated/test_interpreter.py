@@ -178,4 +178,4 @@ def _fails(bad: int) -> Any:
 def test_an_error_names_its_rank() -> None:
     with pytest.raises(TilelinkError) as caught:
         simulate(_fails(2), 3)
-    assert caught.value.__notes__ == ["in rank 2, worker 0 of fail_on"]
+    assert caught.value.__notes__ == ["in rank 2, worker 0 of fail_on", "under the policy random-0"]

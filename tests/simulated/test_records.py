@@ -11,7 +11,7 @@ from tests.simulated.programs import Problem, pull, push
 from tilelink.runtime.simulated import Costs, Observer, Record, Recorder, simulate
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.observing import Block, Proxy, Span
+from tilelink.runtime.simulated.observing import Atomic, Block, Proxy, Span
 
 SLOW_LINKS = Costs(remote_bytes=500.0, copy_bytes=500.0)
 
@@ -117,8 +117,8 @@ class Counting(Observer):
     def store(self, agent: Agent, span: Span, proxy: Proxy) -> None:
         self.spans.append(("store", proxy, span))
 
-    def atomic(self, agent: Agent, address: int, *, acquire: bool, release: bool, scope: str, writes: bool) -> None:
-        self.atomics.append((acquire, release, scope, writes))
+    def atomic(self, agent: Agent, atomic: Atomic) -> None:
+        self.atomics.append((atomic.acquire, atomic.release, atomic.scope, atomic.writes))
 
     def barrier(self, agent: Agent) -> None:
         self.barriers += 1

@@ -6,11 +6,16 @@ import pytest
 import torch
 
 from tests.simulated import emitted_ag_gemm, emitted_small
+from tests.simulated.breaking import Break, breaking, dropped
 from tests.simulated.programs import Problem, pull
+from tilelink import sms
 from tilelink.device import peer
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
+from tilelink.ops import ag_gemm
 from tilelink.runtime.simulated import SimulatedWorld, StandstillError, simulate
+
+__all__ = ["breaking"]
 
 
 class WithoutLocalAdd:
@@ -117,3 +122,20 @@ def test_two_satisfied_spins_on_one_word_are_no_standstill() -> None:
         return int(other)
 
     assert simulate(main, 1) == [7]
+
+
+def test_an_operator_that_stands_still_names_rank_worker_tile_line_word_and_counts(breaking: Break) -> None:
+    """Of the tile program, not of the emitted file."""
+    breaking(dropped("shmem.local_add(rows_words"))
+    operator = ag_gemm.schedule(gather=sms(2, M=16), matmul=sms(M=16, N=16, K=16))
+    x, w = [torch.ones(16, 32)] * 2, [torch.ones(32, 32)] * 2
+    with pytest.raises(StandstillError) as caught:
+        operator(x, w)
+    waiting = next(w for w in caught.value.waiting if w.helpers[-1:] == ("local_wait_until",))
+    assert waiting.rank in (0, 1)
+    assert waiting.worker is not None
+    assert waiting.awaits == "rows_words[0] is 0, waits until it is >= 1"
+    assert {"m_begin", "n_begin"} <= {name for name, _ in waiting.values}
+    assert waiting.loc is not None
+    assert waiting.loc.source_line().strip() == "tl.consumer_tile_wait(rows, m)"
+    assert "tl.consumer_tile_wait(rows, m)" in str(caught.value)

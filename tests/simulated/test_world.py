@@ -30,7 +30,7 @@ def test_the_context_holds_the_bases() -> None:
     def main(world: SimulatedWorld) -> list[int]:
         arena = world.arena(32)
         bases = [arena.peer(pe).data_ptr() for pe in range(world.ranks)]
-        assert arena.context.tolist() == [world.rank, 3, *bases]
+        assert arena.context.tolist() == [world.rank, 3, *bases, 0, 1, 2]
         assert arena.peer(world.rank).data_ptr() == arena.local.data_ptr()
         return bases
 
@@ -223,4 +223,4 @@ def test_an_error_of_a_host_ends_the_others() -> None:
     with pytest.raises(KeyError, match="broken") as caught:
         simulate(main, 3)
     assert 1 in ended
-    assert caught.value.__notes__ == ["in rank 1, host"]
+    assert caught.value.__notes__ == ["in rank 1, host", "under the policy random-0"]

@@ -108,6 +108,9 @@ def terms(
             continue
         stored = sum(1 for a in tensor.axes[: v.axis] if not a.own_slice)
         position, mask = _position(scope, tensor, v, e)
+        place = scope.places.get(tensor.name)
+        if place is not None and place.axis == v.axis:
+            position = f"({position} - {place.first})"
         if tensor.axes[v.axis].split == "R" and not v.local:
             first = scope.text(F.of(holder) * part(tensor.axes[v.axis].size), 2)
             position = f"({position} - {first})"
@@ -128,6 +131,9 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> t
     if text.isdigit() or (isinstance(e, At) and _in_range(scope, e)):
         return text, f"{text} < {scope.text(size)}" if text.isdigit() else None
     at = text if text.isidentifier() else scope.named(f"{tensor.name}_index", text)
+    if scope.watch.checks.debug and isinstance(e, Gather):
+        report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
+        scope.lines.add(f"shmem.check_below({at}, {scope.text(size)}, {report}, t)", scope.loc)
     return at, f"({at} >= 0) & ({at} < {scope.text(size)})"
 
 
@@ -211,6 +217,9 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
         assert v.axis is not None
         split = tensor.axes[v.axis].split == "R" and not v.local
         first = scope.text(Sym("rank") * part(tensor.axes[v.axis].size), 2) if split else ""
+        place = scope.places.get(tensor.name)
+        if place is not None and place.axis == v.axis:
+            split, first = True, place.first
         coordinates.append(f"{tile.begin} - {first}" if split else tile.begin)
     name = scope.arg(Arg(f"{tensor.name}_{block[0]}x{block[1]}", "descriptor", tensor.name, block=block, axes=order))
     return Tma(name, "[" + ", ".join(coordinates) + "]", transposed)
@@ -256,8 +265,8 @@ def _loop_of(step: StepPlan, var: str) -> GridAxis:
     return step.loop(step.step.binding(op.param).view[op.axis].dim)
 
 
-def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, loads: list[LoadOp]) -> bool:
-    """Whether some load of the tensor will go through a descriptor.
+def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, loads: list[LoadOp]) -> Arg | None:
+    """The descriptor through which a load of the tensor will go, if any does.
 
     Tiles of loops that are yet to be emitted are not named: their partitions are all that counts.
     """
@@ -270,9 +279,10 @@ def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, loads: list[LoadO
             scope.tiles[var] = TileNames("", "", "", "", grid, grid.tile or padded(scope, grid.step))
         known = dict(scope.args)
         found = tma(scope, tensor, param, index)
+        descriptor = scope.args[found.name] if found is not None else None
         scope.args = known
         for var in unnamed:
             del scope.tiles[var]
-        if found is not None:
-            return True
-    return False
+        if descriptor is not None:
+            return descriptor
+    return None

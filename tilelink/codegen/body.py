@@ -8,11 +8,11 @@ from typing import Any
 
 from tilelink.codegen import access, signalling
 from tilelink.codegen.access import expression
-from tilelink.codegen.scope import TRITON_DTYPES, Scope, TileNames
+from tilelink.codegen.scope import TRITON_DTYPES, Place, Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.plan import RANK, ChannelAxis, GridAxis, part
+from tilelink.ir.plan import RANK, ChannelAxis, GridAxis, InPlace, holder, part
 from tilelink.ir.program import (
     At,
     Bounds,
@@ -72,10 +72,7 @@ def _tiles(scope: Scope, op: Tiles) -> None:
     grid = scope.step.loop(view.dim)
     low, high = _range(scope, op, grid)
     if view.unit:
-        var = scope.local(op.var)
-        scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
-        scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
-        _nested(scope, op.body)
+        _slices(scope, op, grid, low, high)
         return
     if op.start is not None or op.stop is not None or op.part is not None:
         grid = replace(grid, kind="free")
@@ -95,6 +92,29 @@ def _tiles(scope: Scope, op: Tiles) -> None:
         outer.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, 3)}")
     outer.extend(inner)
     outer.depth = depth
+
+
+def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> None:
+    """A loop over single positions. Fused, it first waits for all of them; in pieces, which leave registers for it, it is
+    then unrolled, so that all loads are under way together: the host's next tile stands still meanwhile.
+    """
+    var = scope.local(op.var)
+    scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
+    body, word = op.body, "range"
+    if scope.step.into is not None and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
+        waits = tuple(o for o in body if isinstance(o, Wait))
+        if any(scope.plan.signal(scope.step.path, o).action != "elided" for o in waits):
+            scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
+            _nested(scope, waits)
+        body = tuple(o for o in body if o not in waits)
+        small = scope.step.pieces > 1 and scope.plan.topology.ranks <= UNROLLED
+        word = "tl.static_range" if small and (low, high) == ("0", "RANKS") else word
+    scope.lines.add(f"for {var} in {word}({low}, {high}):", op.loc)
+    _nested(scope, body)
+
+
+UNROLLED = 8
+"""Ranks up to which a fused loop over them is unrolled."""
 
 
 def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
@@ -160,13 +180,15 @@ def _runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: str, 
 
 def _await_run(scope: Scope, op: Tiles, waits: list[Wait], axis: ChannelAxis, span: TileNames, run: str) -> None:
     """Every wait of the loop, for the positions of one word of the first."""
+    # Asked of the loop's own tiles, not of the run that takes their place.
+    fenced = [_read_by_tma(scope, wait) for wait in waits]
     kept, scope.tiles[op.var] = scope.tiles[op.var], span
     first = scope.plan.signal(scope.step.path, waits[0]).channel
-    for wait in waits:
+    for wait, fence in zip(waits, fenced, strict=True):
         signal = scope.plan.signal(scope.step.path, wait)
         known = {axis.axis: Sym(run)} if signal.channel == first else {}
         signalling.await_signal(scope, scope.lines, wait, signal, None, known)
-        if _read_by_tma(scope, wait):
+        if fence:
             scope.lines.add("shmem.async_load_fence()")
     scope.tiles[op.var] = kept
 
@@ -190,9 +212,25 @@ def _nested(scope: Scope, body: tuple[Op, ...]) -> None:
 
 
 def _loop(scope: Scope, op: Loop) -> None:
+    kept = dict(scope.replaced)
+    if "tl.static_range(" in op.header.text:
+        scope.replaced |= _constant_sizes(scope, op.header.names)
     head = expression(scope, op.header)
-    scope.lines.add(f"for {scope.local(op.target)} in {head}:" if op.target else f"while {head}:", op.loc)
+    scope.replaced = kept
+    scope.lines.add(f"{head}:", op.loc)
     _nested(scope, op.body)
+
+
+def _constant_sizes(scope: Scope, names: tuple[str, ...]) -> dict[str, str]:
+    """Sizes that have to be known when the kernel is compiled."""
+    sizes = (op for op in walk(scope.step.step.program.body) if isinstance(op, Bounds) and op.what == "size")
+    found: dict[str, str] = {}
+    for op in sizes:
+        if op.name in names and op.axis is not None:
+            v = scope.step.step.binding(op.param).view[op.axis]
+            size = Sym("RANKS") if v.axis is None else access.visible(scope, _tensor(scope, op.param), v)
+            found[op.name] = str(F.evaluate(size, scope.plan.env(0)))
+    return found
 
 
 def _if(scope: Scope, op: If) -> None:
@@ -228,7 +266,8 @@ def _bound(scope: Scope, op: Bounds) -> str:
     tensor = _tensor(scope, op.param)
     view = scope.step.step.binding(op.param).view
     if op.what == "shape":
-        shape = [str(scope.tiles[g.var].extent) for g in scope.step.grid if g.var in scope.tiles and not _is_unit(g)]
+        named = [g.var for g, v in zip(scope.step.grid, view, strict=True) if not v.unit and not _is_unit(g)]
+        shape = [str(scope.tiles[var].extent) for var in named if var in scope.tiles]
         wholes = [v for g, v in zip(scope.step.grid, view, strict=True) if g.var is None and v.axis is not None]
         shape += [str(access.padded(scope, tensor.axes[v.axis].size)) for v in wholes if v.axis is not None]
         return "[" + ", ".join(shape) + "]"
@@ -263,18 +302,12 @@ def _holder(scope: Scope, op: Holder) -> None:
     tensor, name = _tensor(scope, op.param), scope.local(op.name)
     view = scope.step.step.binding(op.param).view
     for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True):
-        if v.axis is None or tensor.axes[v.axis].split != "R":
+        if not tensor.names_holder(v) or not isinstance(e, (OfTile, At)):
             continue
-        if isinstance(e, OfTile):
-            scope.lines.add(
-                f"{name} = {scope.text(Sym(scope.tiles[e.var].begin) // part(tensor.axes[v.axis].size))}", op.loc
-            )
-            return
-        if isinstance(e, At):
-            at = signalling.position(scope, e)
-            size = tensor.axes[v.axis]
-            scope.lines.add(f"{name} = {scope.text(at if size.own_slice else at // part(size.size))}", op.loc)
-            return
+        assert v.axis is not None
+        at = Sym(scope.tiles[e.var].begin) if isinstance(e, OfTile) else signalling.position(scope, e)
+        scope.lines.add(f"{name} = {scope.text(holder(tensor, v.axis, at))}", op.loc)
+        return
     scope.uses_rank = True
     scope.lines.add(f"{name} = rank", op.loc)
 
@@ -285,7 +318,12 @@ def _let(scope: Scope, op: Let) -> None:
 
 
 def _check(scope: Scope, op: Check) -> None:
-    scope.lines.add(f"tl.device_assert({expression(scope, op.condition)}, {op.text!r})", op.loc)
+    condition = expression(scope, op.condition)
+    if scope.watch.checks.debug:
+        report = scope.report("holds", op.text or f"`{op.condition.text}`", op.loc)
+        scope.lines.add(f"shmem.check({condition}, {report}, t)", op.loc)
+    else:
+        scope.lines.add(f"tl.device_assert({condition}, {op.text!r})", op.loc)
 
 
 def _load(scope: Scope, op: Load) -> None:
@@ -301,26 +339,29 @@ def _load(scope: Scope, op: Load) -> None:
         scope.lines.add(f"{name} = {held}", op.loc)
         return
     at = next(e for e in slices if isinstance(e, At))
-    scope.lines.add(f"if {expression(scope, at.expr)} == rank:", op.loc)
-    scope.lines.add(f"    {name} = {held}")
-    scope.lines.add("else:")
-    scope.lines.depth += 1
-    _load_memory(scope, op, tensor, name)
-    scope.lines.depth -= 1
+    slice_at = expression(scope, at.expr)
+    # No branch: the loads of an unrolled loop are to go out together.
+    _load_memory(scope, op, tensor, name, f"{slice_at} != rank")
+    scope.lines.add(f"{name} = tl.where({slice_at} == rank, {held}, {name})", op.loc)
 
 
-def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str) -> None:
+def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if: str | None = None) -> None:
     index = access.index_of(scope, op)
     plain = op.other is None or op.other.text in ("0", "0.0")
-    found = access.tma(scope, tensor, op.param, index) if plain else None
-    if found is not None:
-        text = f"{found.name}.load({found.coordinates})"
+    place = scope.places.get(tensor.name)
+    found = access.tma(scope, tensor, op.param, index) if plain and only_if is None else None
+    if found is not None and (place is None or place.tma):
+        name_of = found.name if place is None else place.name
+        text = f"{name_of}.load({found.coordinates})"
         scope.async_tensors.add(tensor.name)
         scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
         return
     view = scope.step.step.binding(op.param).view
     pieces, blocks = access.terms(scope, tensor, view, index, RANK)
-    pointer, mask = access.address(scope, scope.tensor(tensor.name), pieces, blocks)
+    start = scope.tensor(tensor.name) if place is None else place.name
+    pointer, mask = access.address(scope, start, pieces, blocks)
+    if only_if is not None:
+        mask = f"{mask} & ({only_if})" if mask else only_if
     other = expression(scope, op.other) if op.other is not None else "0"
     tail = f", mask={mask}, other={other}" if mask else ""
     scope.lines.add(f"{name} = tl.load({pointer}{tail})", op.loc)
@@ -373,14 +414,11 @@ def holder_of(scope: Scope, tensor: TensorDecl, param: str, op: Store | Notify) 
     """The one rank that holds the index in `tensor`; None: every rank does."""
     view = scope.step.step.binding(param).view
     for v, e in zip(view, entries(scope.step.step, param, op.index), strict=True):
-        if v.axis is None or tensor.axes[v.axis].split != "R" or v.local:
+        if not tensor.names_holder(v) or not isinstance(e, (OfTile, At)):
             continue
-        own = tensor.axes[v.axis].own_slice
-        if isinstance(e, OfTile):
-            return Sym(scope.tiles[e.var].begin) // part(tensor.axes[v.axis].size)
-        if isinstance(e, At):
-            at = signalling.position(scope, e)
-            return at if own else at // part(tensor.axes[v.axis].size)
+        assert v.axis is not None
+        at = Sym(scope.tiles[e.var].begin) if isinstance(e, OfTile) else signalling.position(scope, e)
+        return holder(tensor, v.axis, at)
     return None
 
 
@@ -431,15 +469,46 @@ def _wait(scope: Scope, op: Wait) -> None:
         signalling.await_signal(scope, scope.lines, op, signal, None)
         scope.lines.depth -= 1
         return
+    fence = ("shmem.async_load_fence()",) if _read_by_tma(scope, op) else ()
+    own = next((i for i in scope.step.in_place if i.tensor == tensor.name), None)
+    if own is not None:
+        _await_others(scope, op, own, fence)
+        return
+    if signal.action == "await" and scope.step.engine == "workers" and op in scope.step.step.program.body:
+        signalling.await_once(scope, scope.lines, op, signal, fence)
+        return
     signalling.await_signal(scope, scope.lines, op, signal, None)
-    if _read_by_tma(scope, op):
-        scope.lines.add("shmem.async_load_fence()")
+    for line in fence:
+        scope.lines.add(line)
+
+
+def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) -> None:
+    """Wait for the tile unless this rank has brought it along, and say where it lies."""
+    lines, wiring = scope.lines, scope.plan.wiring
+    tensors = [wiring.tensor(name) for name in (own.tensor, own.source)]
+    size = tensors[0].axes[own.axis].size
+    holder = scope.text(Sym(scope.tiles[own.var].begin) // part(size), 1)
+    away = scope.named(f"{own.tensor}_away", f"{holder} != rank")
+    scope.uses_rank = True
+    signalling.await_once(scope, lines, op, scope.plan.signal(scope.step.path, op), fence, only_if=away)
+    loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
+    found = [access.could_be_tma(scope, t, op.param, loads) for t in tensors]
+    names = [
+        scope.arg(f) if f is not None and all(found) else scope.tensor(t.name)
+        for f, t in zip(found, tensors, strict=True)
+    ]
+    place, first = scope.names.fresh(f"{own.tensor}_place"), scope.names.fresh(f"{own.tensor}_first")
+    for test, name, begin in ((f"if {away}:", names[0], "0"), ("else:", names[1], scope.text(RANK * part(size)))):
+        lines.add(test, op.loc)
+        lines.add(f"    {place} = {name}")
+        lines.add(f"    {first} = {begin}")
+    scope.places[own.tensor] = Place(place, first, own.axis, all(found))
 
 
 def _read_by_tma(scope: Scope, op: Wait) -> bool:
     """Whether the program reads the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
     loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
-    return bool(loads) and access.could_be_tma(scope, _tensor(scope, op.param), op.param, loads)
+    return access.could_be_tma(scope, _tensor(scope, op.param), op.param, loads) is not None
 
 
 def _notify(scope: Scope, op: Notify) -> None:

@@ -4,33 +4,48 @@ from __future__ import annotations
 
 import hashlib
 
+from tilelink.codegen.checked import check_text
 from tilelink.codegen.enter import emit_await, emit_enter, emit_leave, emit_ready
 from tilelink.codegen.naming import naming_of
 from tilelink.codegen.step import Function, emit_step
+from tilelink.codegen.traced import Root, traced_kernel
+from tilelink.codegen.watching import Watch, short
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
+from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
 from tilelink.ir.plan import Enter, KernelPlan, Leave, Plan, Stage, StepPlan, Transfer
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 
 
-def emit(plan: Plan) -> KernelSource:
-    """The emitted file of a plan: the same plan gives the same text."""
-    rows: list[tuple[str, Loc | None]] = [(line, None) for line in _head(plan)]
+def emit(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:  # noqa: B008  # frozen
+    """The emitted file of a plan: the same plan gives the same text. `checks`: what it looks after beside its work.
+    `traced`: the variant that writes down when it does what.
+
+    Raises:
+        TilelinkError: TL406, something got into the text that is no kernel.
+    """
+    watch = Watch(checks)
+    rows: list[tuple[str, Loc | None]] = []
     declared: list[KernelDecl] = []
     written: set[str] = set()
+    traces: list[TraceLayout] | None = [] if traced else None
     if any(isinstance(h, Enter) for h in plan.host):
-        declared.append(_write_single(rows, emit_enter(plan)))
+        declared.append(_write_single(rows, emit_enter(plan, watch), traces))
     if any(isinstance(h, Stage) for h in plan.host):
-        declared.append(_write_single(rows, emit_ready(plan)))
+        declared.append(_write_single(rows, emit_ready(plan, watch), traces))
     if any(isinstance(h, Leave) for h in plan.host):
-        declared.append(_write_single(rows, emit_leave(plan)))
+        declared.append(_write_single(rows, emit_leave(plan, watch), traces))
     if any(isinstance(h, Transfer) for h in plan.host):
-        declared.append(_write_single(rows, emit_await(plan)))
+        declared.append(_write_single(rows, emit_await(plan, watch)))
     for kernel in plan.kernels:
-        declared.append(_write_kernel(rows, plan, kernel, written))
+        declared.append(_write_kernel(rows, plan, kernel, written, watch, traces))
+    rows = [(line, None) for line in _head(plan, watch)] + rows
+    if any("blocks." in line for line, _ in rows):
+        at = next(i for i, (line, _) in enumerate(rows) if line.startswith("from tilelink.device import"))
+        rows.insert(at, ("from tilelink.device import blocks", None))
     text = "\n".join(line for line, _ in rows) + "\n"
+    check_text(text, plan.wiring.name)
     lines = tuple((i, loc) for i, (_, loc) in enumerate(rows, 1) if loc is not None)
     return KernelSource(
         name=plan.wiring.name,
@@ -38,10 +53,12 @@ def emit(plan: Plan) -> KernelSource:
         digest=hashlib.sha256(text.encode()).hexdigest()[:16],
         kernels=tuple(declared),
         lines=lines,
+        sites=tuple(watch.sites),
+        traces=tuple(traces or ()),
     )
 
 
-def _head(plan: Plan) -> list[str]:
+def _head(plan: Plan, watch: Watch) -> list[str]:
     out = [
         f'"""{plan.wiring.name}: {plan.wiring.signature}',
         "",
@@ -50,6 +67,7 @@ def _head(plan: Plan) -> list[str]:
     ]
     width = max(len(s.path) for s in plan.steps)
     out += [f"    {s.path.ljust(width)}  {describe(s)}" for s in plan.steps]
+    out += watch.described()
     out += ['"""', "", "import triton", "import triton.language as tl", ""]
     out.append(f"from tilelink.device import {DEVICE_MODULE[plan.topology.world]} as shmem")
     constants: dict[str, object] = {}
@@ -76,7 +94,8 @@ def describe(s: StepPlan) -> str:
     tiles = " ".join(f"{g.dim}={g.tile}" for g in (*s.grid, *s.loops) if g.tile and g.kind not in ("unit", "own"))
     direction = {True: "push, ", False: "pull, ", None: ""}[s.push]
     if s.engine == "fused":
-        return f"{direction}fused into {s.into}"
+        pieces = f", in {s.pieces} pieces" if s.pieces > 1 else ""
+        return f"{direction}fused into {s.into}{pieces}"
     order = f", order {' '.join(s.order_names)}"
     if s.engine == "stream":
         return f"{direction}copy engine{', tiles ' + tiles if tiles else ''}{order}"
@@ -101,8 +120,10 @@ def _parameter(arg: Arg) -> str:
 
 
 def _decorator(args: tuple[Arg, ...]) -> str:
-    """The rank differs between processes that share a compiled kernel: it must not be specialised on."""
-    return '@triton.jit(do_not_specialize=["rank"])' if any(a.name == "rank" for a in args) else "@triton.jit"
+    """The rank differs between processes that share a compiled kernel: it must not be specialised on. Nor what differs
+    between the transfers that start one kernel."""
+    names = [f'"{a.name}"' for a in args if a.name == "rank" or a.kind == "number"]
+    return f"@triton.jit(do_not_specialize=[{', '.join(names)}])" if names else "@triton.jit"
 
 
 def _write(rows: list[tuple[str, Loc | None]], f: Function, head: list[str], decorator: str, first: list[str]) -> None:
@@ -112,28 +133,40 @@ def _write(rows: list[tuple[str, Loc | None]], f: Function, head: list[str], dec
     last: Loc | None = None
     for depth, text, loc in f.lines:
         if loc is not None and (last is None or (loc.file, loc.line) != (last.file, last.line)):
-            rows.append(("    " * (depth + 1) + f"# {_short(loc)}  {loc.source_line().strip()}".rstrip(), loc))
+            rows.append(("    " * (depth + 1) + f"# {short(loc)}  {loc.source_line().strip()}".rstrip(), loc))
             last = loc
         rows.append(("    " * (depth + 1) + text if text else "", loc))
 
 
-def _short(loc: Loc) -> str:
-    return f"{loc.file.rsplit('/', 1)[-1]}:{loc.line}"
-
-
-def _write_single(rows: list[tuple[str, Loc | None]], f: Function) -> KernelDecl:
+def _write_single(
+    rows: list[tuple[str, Loc | None]], f: Function, traces: list[TraceLayout] | None = None
+) -> KernelDecl:
     """A one-block kernel."""
+    if traces is not None:
+        found, layout = traced_kernel(f.name, [Root(f.name, 1, F.of(1))], {f.name: f})
+        f = found[f.name]
+        traces.append(layout)
     _write(rows, f, _signature(f.name, [_parameter(a) for a in f.args]), _decorator(f.args), [])
     return KernelDecl(f.name, f.args, workers=1, tiles=None, extra=0, warps=1, stages=1)
 
 
-def _write_kernel(rows: list[tuple[str, Loc | None]], plan: Plan, kernel: KernelPlan, written: set[str]) -> KernelDecl:
+def _write_kernel(
+    rows: list[tuple[str, Loc | None]],
+    plan: Plan,
+    kernel: KernelPlan,
+    written: set[str],
+    watch: Watch,
+    traces: list[TraceLayout] | None,
+) -> KernelDecl:
     functions: dict[str, Function] = {}
     for path, _ in kernel.roles:
-        for f in emit_step(plan, plan.step(path)):
+        for f in emit_step(plan, plan.step(path), watch):
             functions[f.name] = f
     naming = naming_of(plan)
     roots = [naming.functions[path] for path, _ in kernel.roles]
+    if traces is not None:
+        functions, layout = traced_kernel(kernel.name, _trace_roots(plan, kernel), functions)
+        traces.append(layout)
     args = _union([f for name, f in functions.items() if name in roots])
     for name, f in functions.items():
         if name not in roots and name not in written:
@@ -149,6 +182,19 @@ def _write_kernel(rows: list[tuple[str, Loc | None]], plan: Plan, kernel: Kernel
             _write(rows, f, _signature(name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
         _write_roles(rows, kernel, [(functions[n], w) for n, (_, w) in zip(roots, kernel.roles, strict=True)], args)
     return _declare(plan, kernel, args)
+
+
+def _trace_roots(plan: Plan, kernel: KernelPlan) -> list[Root]:
+    functions = naming_of(plan).functions
+    last = len(kernel.roles) - 1
+    return [
+        Root(functions[path], None if k == last else workers, _known_total(plan.step(path)))
+        for k, (path, workers) in enumerate(kernel.roles)
+    ]
+
+
+def _known_total(step: StepPlan) -> F.Formula | None:
+    return None if any(g.kind == "table" for g in step.grid) else F.of(step.total)
 
 
 def _union(functions: list[Function]) -> tuple[Arg, ...]:
@@ -186,12 +232,11 @@ def _write_roles(
 def _declare(plan: Plan, kernel: KernelPlan, args: tuple[Arg, ...]) -> KernelDecl:
     extra = sum(n or 0 for _, n in kernel.roles[:-1])
     lead = plan.step(kernel.roles[-1][0])
-    dynamic = any(g.kind == "table" for g in lead.grid)
     return KernelDecl(
         name=kernel.name,
         args=args,
         workers=sum(n or 0 for _, n in kernel.roles),
-        tiles=None if dynamic else F.of(lead.total),
+        tiles=_known_total(lead),
         extra=extra,
         warps=kernel.warps,
         stages=kernel.stages,

@@ -7,21 +7,25 @@ kernels replay.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilelink.codegen import signalling
 from tilelink.codegen.scope import Scope, open_scope
+from tilelink.codegen.signalling import Word
 from tilelink.codegen.step import Function, arguments
-from tilelink.codegen.text import Lines
+from tilelink.codegen.text import Lines, Names
+from tilelink.codegen.watching import Watch
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import Channel, Plan
+from tilelink.ir.kernel import Arg, Site
+from tilelink.ir.plan import Channel, Plan, Transfer
 
 LANES = 1024
 
 
-def emit_enter(plan: Plan) -> Function:
+def emit_enter(plan: Plan, watch: Watch) -> Function:
     """Advance the epoch, tell the peers, raise each word's total by this call's target, and take the credits."""
-    scope = open_scope(plan, plan.steps[0])
+    scope = _single(plan, watch)
     lines = scope.lines
     epoch = scope.epoch()
     last = scope.arg(Arg("last_at", "state", "last"))
@@ -30,34 +34,54 @@ def emit_enter(plan: Plan) -> Function:
     scope.arg(Arg("ctx", "context", ""))
     lines.add(f"epoch = tl.load({epoch}) + 1")
     lines.add(f"tl.store({epoch}, epoch)")
-    lines.add("for pe in range(RANKS):")
-    lines.add(f"    shmem.signal_op({entered} + rank, epoch, shmem.SIGNAL_SET, pe, ctx)")
+    pe, used = scope.names.fresh("pe"), scope.names.fresh("used")
+    lines.add(f"for {pe} in range(RANKS):")
+    lines.add(f"    shmem.signal_op({entered} + rank, epoch, shmem.SIGNAL_SET, {pe}, ctx)")
+    names = Passing(*(scope.names.fresh(name) for name in ("start", "word", "inside")))
     for channel in plan.channels:
         if channel.writers != "stream":
-            _totals(scope, lines, channel)
+            _totals(scope, lines, channel, names)
     lines.add(f"if {credits} != 0:")
-    lines.add(f"    used = tl.load({last})")
-    lines.add("    for pe in range(RANKS):")
-    lines.add(f"        shmem.signal_wait_until({entered} + pe, shmem.CMP_GE, used + 1)")
+    lines.add(f"    {used} = tl.load({last})")
+    lines.add(f"    for {pe} in range(RANKS):")
+    lines.depth = 2
+    signalling.wait_until(scope, lines, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
+    lines.depth = 0
     lines.add(f"tl.store({last}, epoch)")
     rows = tuple([(0, f"{n} = {text}", None) for n, text in scope.formulas.definitions()] + lines.rows)
     return Function("enter", (), arguments(scope, rows), rows)
 
 
-def _totals(scope: Scope, lines: Lines, channel: Channel) -> None:
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Names in the loop over a channel's words: where a block of them begins, the words, and which of them exist."""
+
+    start: str
+    word: str
+    inside: str
+
+
+def _single(plan: Plan, watch: Watch) -> Scope:
+    """A scope of no step: tensors and sizes have their names, and no program is in the way."""
+    scope = open_scope(plan, plan.steps[0], watch)
+    scope.names = Names({*scope.naming.fixed, *scope.naming.parameters, *scope.formulas.names.values()})
+    return scope
+
+
+def _totals(scope: Scope, lines: Lines, channel: Channel, names: Passing) -> None:
     due = scope.arg(Arg(signalling.due(channel), "due", channel.name))
     if not channel.axes:
         lines.add(f"tl.store({due}, tl.load({due}) + {scope.text(channel.target, 1)})")
         return
     total = scope.names.fresh(f"{channel.tensor}_count")
     lines.add(f"{total} = {scope.text(channel.words)}")
-    lines.add(f"for start in range(0, {total}, {LANES}):")
+    lines.add(f"for {names.start} in range(0, {total}, {LANES}):")
     lines.depth += 1
-    lines.add(f"word = start + tl.arange(0, {LANES})")
+    lines.add(f"{names.word} = {names.start} + tl.arange(0, {LANES})")
     values: dict[str, F.Like] = {}
     behind: Formula = F.of(1)
     for k in reversed(range(len(channel.axes))):
-        index = Sym("word") // behind
+        index = Sym(names.word) // behind
         values[f"c{k}"] = index if k == 0 else index % channel.axes[k].count
         behind = behind * channel.axes[k].count
     for k in range(len(channel.axes)):
@@ -65,41 +89,69 @@ def _totals(scope: Scope, lines: Lines, channel: Channel) -> None:
     target = scope.text(channel.target)
     if channel.guard is not None:
         target = f"tl.where({scope.text(channel.guard)}, {target}, 0)"
-    lines.add(f"inside = word < {total}")
-    lines.add(f"tl.store({due} + word, tl.load({due} + word, mask=inside, other=0) + {target}, mask=inside)")
+    lines.add(f"{names.inside} = {names.word} < {total}")
+    at, mask = f"{due} + {names.word}", f"mask={names.inside}"
+    lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {target}, {mask})")
     lines.depth -= 1
 
 
-def emit_ready(plan: Plan) -> Function:
-    scope = open_scope(plan, plan.steps[0])
+def emit_ready(plan: Plan, watch: Watch) -> Function:
+    scope = _single(plan, watch)
     lines = scope.lines
     epoch = scope.epoch()
     flags = scope.arg(Arg("ready_at", "state", "ready"))
     scope.arg(Arg("ctx", "context", ""))
-    lines.add("for pe in range(RANKS):")
-    lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, pe, ctx)")
+    pe = scope.names.fresh("pe")
+    lines.add(f"for {pe} in range(RANKS):")
+    lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, {pe}, ctx)")
     rows = tuple(lines.rows)
     return Function("ready", (), arguments(scope, rows), rows)
 
 
-def emit_leave(plan: Plan) -> Function:
-    scope = open_scope(plan, plan.steps[0])
+def emit_leave(plan: Plan, watch: Watch) -> Function:
+    scope = _single(plan, watch)
     lines = scope.lines
     epoch = scope.epoch()
     flags = scope.arg(Arg("left_at", "state", "left"))
     scope.arg(Arg("ctx", "context", ""))
-    lines.add("for pe in range(RANKS):")
-    lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, pe, ctx)")
-    lines.add("for pe in range(RANKS):")
-    lines.add(f"    shmem.signal_wait_until({flags} + pe, shmem.CMP_GE, tl.load({epoch}))")
+    pe = scope.names.fresh("pe")
+    lines.add(f"for {pe} in range(RANKS):")
+    lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, {pe}, ctx)")
+    lines.add(f"for {pe} in range(RANKS):")
+    lines.depth = 1
+    signalling.wait_until(scope, lines, Word(flags, pe, "left", "", path="leave"), f"tl.load({epoch})")
+    lines.depth = 0
     rows = tuple(lines.rows)
     return Function("leave", (), arguments(scope, rows), rows)
 
 
-def emit_await(plan: Plan) -> Function:
-    scope = open_scope(plan, plan.steps[0])
+def emit_await(plan: Plan, watch: Watch) -> Function:
+    scope = _single(plan, watch)
     scope.arg(Arg("word_at", "word"))
     scope.arg(Arg("value_at", "word"))
-    scope.lines.add("shmem.signal_wait_until(word_at, shmem.CMP_GE, tl.load(value_at))")
+    if watch.checks.watchdog:
+        # One kernel for all transfers: each passes what it waits for.
+        for site in transfer_sites(plan):
+            watch.number(site)
+        names = [scope.arg(a) for a in (Arg("watch_at", "watch"), Arg("site", "number"), Arg("word", "number"))]
+        scope.lines.add(
+            f"shmem.signal_wait_within(word_at, shmem.CMP_GE, tl.load(value_at), {names[0]}, site, -1, word)"
+        )
+    else:
+        scope.lines.add("shmem.signal_wait_until(word_at, shmem.CMP_GE, tl.load(value_at))")
     rows = tuple(scope.lines.rows)
     return Function("await_word", (), arguments(scope, rows), rows)
+
+
+def transfer_sites(plan: Plan) -> list[Site]:
+    """What the streams of copy-engine steps wait for."""
+    out: list[Site] = []
+    for path in [h.path for h in plan.host if isinstance(h, Transfer)]:
+        for signal in (s for s in plan.signals if s.path == path):
+            if signal.action == "await":
+                out.append(Site(path, "channel", signal.channel or "", signal.op.loc))
+            elif signal.action == "ready":
+                tensor = plan.step(path).step.binding(signal.op.param).tensor
+                kind = "ready" if plan.buffer(tensor).staged else "entered"
+                out.append(Site(path, kind, tensor, signal.op.loc))
+    return out

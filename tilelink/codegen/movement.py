@@ -1,8 +1,8 @@
-"""Movements on SMs: one contiguous run of elements per tile, pulled or pushed."""
+"""Movements on SMs: contiguous runs of elements, pulled or pushed; one per tile where only the first tiled axis is cut."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilelink.codegen import signalling
 from tilelink.codegen.scope import Scope, TileNames
@@ -10,24 +10,48 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import RANK, Buffer, GridAxis, part
+from tilelink.ir.plan import RANK, Buffer, GridAxis, holder, part
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
-def run_of(scope: Scope, param: str, holder: F.Like) -> tuple[Formula, Formula]:
-    """(offset of the tile in the instance of rank `holder`, elements of one step along the innermost axis that is cut)."""
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """An axis of a movement's grid along which its runs are walked: the loop's variable, from `first` up to `last`."""
+
+    axis: int
+    name: str
+    first: Formula
+    last: Formula
+
+
+def walks(scope: Scope) -> tuple[Walk, ...]:
+    """The axes outside the innermost one that is cut: a tile is one contiguous run for each position along them."""
+    step = scope.step
+    cut = [k for k, g in enumerate(step.grid) if not whole_axis(g) and g.kind != "own"]
+    out: list[Walk] = []
+    for k, g in enumerate(step.grid[: cut[-1]] if cut else ()):
+        if g.kind in ("unit", "own"):
+            continue
+        bounds = (F.of(0), g.size) if whole_axis(g) else (Sym(begin(g, step.grid)), Sym(end(g)))
+        out.append(Walk(k, scope.names.fresh(f"{g.dim}_at" if named(g) else f"at{g.dim}"), *bounds))
+    return tuple(out)
+
+
+def run_of(scope: Scope, param: str, holder: F.Like, walked: tuple[Walk, ...]) -> tuple[Formula, Formula]:
+    """(offset of a run in the instance of rank `holder`, elements of one step along the innermost axis that is cut)."""
     step = scope.step
     tensor = scope.plan.wiring.tensor(step.step.binding(param).tensor)
     offset: Formula = F.of(0)
     row: Formula | None = None
     extents = list(scope.plan.buffer(tensor.name).extents)
     behind: Formula = F.of(1)
-    for v, g in reversed(list(zip(step.step.binding(param).view, step.grid, strict=True))):
+    at = {w.axis: w.name for w in walked}
+    for k, (v, g) in reversed(list(enumerate(zip(step.step.binding(param).view, step.grid, strict=True)))):
         if v.axis is None or tensor.axes[v.axis].own_slice:
             continue
-        if not whole_axis(g):
-            offset = offset + _local(tensor, v, Sym(begin(g, step.grid)), holder) * behind
+        if k in at or not whole_axis(g):
+            offset = _local(tensor, v, Sym(at.get(k, begin(g, step.grid))), holder) * behind + offset
             row = behind if row is None else row
         behind = behind * extents.pop()
     return offset, behind if row is None else row
@@ -39,8 +63,12 @@ def whole_axis(g: GridAxis) -> bool:
 
 def begin(g: GridAxis, grid: tuple[GridAxis, ...]) -> str:
     """The emitted name of where the tile begins on an axis."""
-    label = g.dim.strip("_")
-    return "rank" if g.kind == "own" else f"{label}_begin" if label else f"begin_{grid.index(g)}"
+    return "rank" if g.kind == "own" else f"{g.dim}_begin" if named(g) else f"begin_{grid.index(g)}"
+
+
+def named(g: GridAxis) -> bool:
+    """Whether the program has a name for the axis; those of `...` have numbers."""
+    return not g.dim.startswith("_")
 
 
 def _local(tensor: TensorDecl, v: ViewAxis, at: Formula, holder: F.Like) -> Formula:
@@ -57,11 +85,8 @@ def holders(scope: Scope, param: str) -> Formula | None:
     for v, g in zip(step.step.binding(param).view, step.grid, strict=True):
         if v.axis is None:
             return Sym(begin(g, step.grid))
-        axis = tensor.axes[v.axis]
-        if axis.own_slice:
-            return Sym(begin(g, step.grid))
-        if axis.split == "R" and not v.local:
-            return Sym(begin(g, step.grid)) // part(axis.size)
+        if tensor.names_holder(v):
+            return holder(tensor, v.axis, Sym(begin(g, step.grid)))
     return None
 
 
@@ -72,8 +97,9 @@ def emit_tile(scope: Scope) -> None:
     wait = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Wait))
     notify = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Notify))
     lines = scope.lines
-    tiled = next((g for g in scope.step.grid if not whole_axis(g) and g.kind not in ("unit", "own")), None)
-    length = Sym(end(tiled)) - Sym(begin(tiled, scope.step.grid)) if tiled is not None else F.of(1)
+    cut = next((g for g in reversed(scope.step.grid) if not whole_axis(g) and g.kind != "own"), None)
+    one = cut is None or cut.kind == "unit"
+    length = F.of(1) if one or cut is None else Sym(end(cut)) - Sym(begin(cut, scope.step.grid))
     for k, g in enumerate(scope.step.grid):
         tile_alias(scope, k, g)
     source = movement.source
@@ -90,8 +116,7 @@ def emit_tile(scope: Scope) -> None:
 
 
 def end(g: GridAxis) -> str:
-    label = g.dim.strip("_")
-    return f"{label}_end" if label else "end"
+    return f"{g.dim}_end" if named(g) else f"end{g.dim}"
 
 
 def tile_alias(scope: Scope, k: int, g: GridAxis) -> None:
@@ -111,11 +136,27 @@ def _buffer(scope: Scope, tensor: str) -> Buffer:
 
 
 def _offset(scope: Scope, pointer: str, offset: Formula) -> str:
-    if offset == F.of(0):
-        return pointer
-    if isinstance(offset, F.Binary) and offset.op == "*":
-        return f"{pointer} + tl.cast({scope.text(offset.left)}, tl.int64) * {scope.text(offset.right, 3)}"
-    return f"{pointer} + tl.cast({scope.text(offset)}, tl.int64)"
+    """Products are 64 bits wide: offsets may pass 2**31."""
+    terms: list[str] = []
+    while isinstance(offset, F.Binary) and offset.op == "+":
+        terms.insert(0, _wide(scope, offset.right))
+        offset = offset.left
+    if offset != F.of(0):
+        terms.insert(0, _wide(scope, offset))
+    return " + ".join([pointer, *terms])
+
+
+def _wide(scope: Scope, term: Formula) -> str:
+    if isinstance(term, F.Binary) and term.op == "*":
+        return f"tl.cast({scope.text(term.left)}, tl.int64) * {scope.text(term.right, 7)}"
+    return f"tl.cast({scope.text(term)}, tl.int64)"
+
+
+def _open(scope: Scope, walked: tuple[Walk, ...]) -> None:
+    """A loop for each axis along which the runs of a tile do not follow one another."""
+    for w in walked:
+        scope.lines.add(f"for {w.name} in range({scope.text(w.first)}, {scope.text(w.last)}):")
+        scope.lines.depth += 1
 
 
 def _count(scope: Scope, length: Formula, row: Formula) -> str:
@@ -125,14 +166,17 @@ def _count(scope: Scope, length: Formula, row: Formula) -> str:
 def _pull(scope: Scope, source: str, target: str, length: Formula, named: str, notify: Notify) -> None:
     lines = scope.lines
     src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
-    there, row = run_of(scope, source, Sym(named))
-    here, _ = run_of(scope, target, RANK)
+    walked = walks(scope)
+    there, row = run_of(scope, source, Sym(named), walked)
+    here, _ = run_of(scope, target, RANK, walked)
     pointer = scope.arg(Arg(f"{src}_stage", "stage", src)) if _buffer(scope, src).staged else scope.tensor(src)
+    _open(scope, walked)
     lines.add(
         f"shmem.getmem_nbi_block({_offset(scope, scope.tensor(dst), here)}, {_offset(scope, pointer, there)}, "
         f"{_count(scope, length, row)}, {named}, {scope.context(src)})",
         _moving(scope),
     )
+    lines.depth -= len(walked)
     signal = scope.plan.signal(scope.step.path, notify)
     if signal.action == "notify":
         signalling.notify(scope, lines, notify, signal, None)
@@ -143,7 +187,8 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
     del named
     src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
     owner = holders(scope, target)
-    here, row = run_of(scope, source, RANK)
+    walked = walks(scope)
+    here, row = run_of(scope, source, RANK, walked)
     signal = scope.plan.signal(scope.step.path, notify)
     if owner is None:
         turn, pe = scope.names.fresh("turn"), scope.names.fresh("pe")
@@ -158,12 +203,14 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
             lines.add(f"if {pe} != rank:")
             scope.uses_rank = True
             lines.depth += 1
-    there, _ = run_of(scope, target, Sym(pe))
+    there, _ = run_of(scope, target, Sym(pe), walked)
+    _open(scope, walked)
     lines.add(
         f"shmem.putmem_nbi_block({_offset(scope, scope.tensor(dst), there)}, {_offset(scope, scope.tensor(src), here)}, "
         f"{_count(scope, length, row)}, {pe}, {scope.context(dst)})",
         _moving(scope),
     )
+    lines.depth -= len(walked)
     if signal.action == "notify":
         to = "owner" if signal.to == "all" else signal.to
         signalling.notify(scope, lines, notify, replace(signal, to=to), pe)

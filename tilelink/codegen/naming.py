@@ -12,18 +12,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, Op, Tile, TileProgram, Tiles, walk
-
-MODULE = frozenset({"tl", "triton", "shmem", "enter", "ready", "leave", "await_word"})
-"""Imports and one-block kernels."""
-
-WORDS = frozenset({"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch"})
-"""Locals and parameters of emitted functions."""
-
-_STATE = frozenset({"epoch_at", "last_at", "entered_at", "ready_at", "left_at", "word_at", "value_at"})
-_PLANNED = re.compile(r"[ci]\d+|sorted_t|turned|part_top|group_top|group_rows")
-"""Symbols of a plan's formulas; sizes are never called so."""
 
 _SUFFIX = r"_(words|due|bells|stage|ctx|stride_\d+|\d+x\d+)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
@@ -45,7 +36,7 @@ class Naming:
 
     def argument(self, name: str) -> str:
         """The name of a kernel argument that is neither a tensor nor a size."""
-        return _evading(name, self.parameters, "_")
+        return _evading(name, self.parameters | (self.fixed - OF_EVERY_FUNCTION), "_")
 
     def evading(self, step: StepPlan, more: frozenset[str]) -> frozenset[str]:
         """The names of a step's program that something else in its function has; `more`: what its caller passes."""
@@ -53,18 +44,19 @@ class Naming:
         taken = {*self.fixed, *self.parameters, *more, *(f"{t}_{x}" for t in tables for x in TABLE)}
         derived = re.compile("(" + "|".join(map(re.escape, sorted(self.parameters))) + ")" + _SUFFIX)
         names = bound(step.step.program)
-        return frozenset(n for n in names if n in taken or _PLANNED.fullmatch(n) or derived.fullmatch(n))
+        return frozenset(n for n in names if n in taken or PLANNED.fullmatch(n) or derived.fullmatch(n))
 
 
-TABLE = ("lane", "pieces", "last", "tiles")
+TABLE = ("lane", "pieces", "last", "tiles", "fine")
 """What is made of an offsets table at the head of a function."""
 
 
 def naming_of(plan: Plan) -> Naming:
     functions = _functions(plan)
-    fixed = MODULE | WORDS | _STATE | _globals(plan) | set(functions.values()) | {k.name for k in plan.kernels}
-    tensors = {t.name: _evading(t.name, fixed, "_tensor") for t in plan.wiring.tensors}
-    sizes = {n: _evading(n, {*fixed, *tensors.values()}, "_size") for n in plan.wiring.sizes}
+    fixed = OF_EVERY_FILE | OF_EVERY_FUNCTION | _globals(plan) | _moved(plan)
+    fixed |= {*functions.values(), *[k.name for k in plan.kernels]}
+    tensors = _distinct([t.name for t in plan.wiring.tensors], fixed, "_tensor")
+    sizes = _distinct(list(plan.wiring.sizes), {*fixed, *tensors.values()}, "_size")
     return Naming(functions, tensors, sizes, fixed)
 
 
@@ -74,9 +66,22 @@ def _globals(plan: Plan) -> frozenset[str]:
     return frozenset(n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers]))
 
 
+def _moved(plan: Plan) -> frozenset[str]:
+    """Where tiles of movements begin and end; axes of `...` have numbers for names."""
+    grids = [s.grid for s in plan.steps if s.step.program.movement is not None]
+    dims = {g.dim for grid in grids for g in grid if not g.dim.startswith("_")}
+    return frozenset(f"{dim}_{side}" for dim in dims for side in ("begin", "end"))
+
+
 def _functions(plan: Plan) -> dict[str, str]:
     """Step path -> function. A kernel of one role is that role's function."""
-    taken = {*MODULE, *WORDS, *_globals(plan), *plan.wiring.sizes, *[t.name for t in plan.wiring.tensors]}
+    taken = {
+        *OF_EVERY_FILE,
+        *OF_EVERY_FUNCTION,
+        *_globals(plan),
+        *plan.wiring.sizes,
+        *[t.name for t in plan.wiring.tensors],
+    }
     taken |= {k.name for k in plan.kernels}
     out = {k.roles[0][0]: k.name for k in plan.kernels if len(k.roles) == 1}
     for s in plan.steps:
@@ -104,7 +109,16 @@ def _names(op: Op) -> Iterator[str]:
         yield from (n for n in op.names if n)
 
 
+def _distinct(names: list[str], taken: set[str] | frozenset[str], suffix: str) -> dict[str, str]:
+    """Each name as it is or, where it is taken, with suffixes that give none of the others."""
+    out: dict[str, str] = {}
+    for name in names:
+        others = {n for n in names if n != name} | set(out.values())
+        out[name] = name if name == _evading(name, taken, suffix) else _evading(name + suffix, others | taken, suffix)
+    return out
+
+
 def _evading(name: str, taken: set[str] | frozenset[str], suffix: str) -> str:
-    while name in taken or name in _PYTHON:
+    while name in taken or name in _PYTHON or PLANNED.fullmatch(name):
         name += suffix
     return name

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from tilelink.codegen.naming import TABLE, Naming, bound, naming_of
 from tilelink.codegen.text import Formulas, Lines, Names
+from tilelink.codegen.watching import Watch
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
-from tilelink.ir.kernel import Arg
+from tilelink.ir.kernel import Arg, Site
 from tilelink.ir.plan import GridAxis, Plan, StepPlan, here, part
 
 TRITON_DTYPES = {
@@ -40,6 +41,16 @@ class TileNames:
     used: set[str] = field(default_factory=set[str])
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor's tile lies: `name` of a pointer or, with `tma`, a descriptor; positions on `axis` from `first` on."""
+
+    name: str
+    first: str
+    axis: int
+    tma: bool
+
+
 @dataclass(slots=True)
 class Scope:
     """What is known while one function is being emitted.
@@ -51,6 +62,7 @@ class Scope:
     plan: Plan
     step: StepPlan
     naming: Naming
+    watch: Watch
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     segments: dict[str, str] = field(default_factory=dict[str, str])
     inside: set[str] = field(default_factory=set[str])
@@ -59,6 +71,7 @@ class Scope:
     wholes: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
     replaced: dict[str, str] = field(default_factory=dict[str, str])
     forwarded: dict[str, str] = field(default_factory=dict[str, str])
+    places: dict[str, Place] = field(default_factory=dict[str, Place])
     formulas: Formulas = field(default_factory=Formulas)
     lines: Lines = field(default_factory=Lines)
     names: Names = field(default_factory=lambda: Names(set()))
@@ -67,6 +80,8 @@ class Scope:
     stored_async: bool = False
     loc: Loc | None = None
     """Of the op that is being emitted."""
+    carry: Lines = field(default_factory=Lines)
+    """What the loop over tiles carries from one to the next: its values before the first."""
 
     def arg(self, arg: Arg) -> str:
         """Declare a parameter (once) and give its name."""
@@ -84,6 +99,12 @@ class Scope:
         self.lines.add(f"{name} = {text}", self.loc)
         return name
 
+    def carried(self, wish: str, text: str) -> str:
+        """A name that keeps its value from tile to tile, `text` before the first."""
+        name = self.names.fresh(wish)
+        self.carry.add(f"{name} = {text}")
+        return name
+
     def tensor(self, name: str) -> str:
         return self.arg(Arg(self.naming.tensors[name], "tensor", name))
 
@@ -92,6 +113,11 @@ class Scope:
 
     def epoch(self) -> str:
         return self.arg(Arg("epoch_at", "state", "epoch"))
+
+    def report(self, kind: str, of: str, loc: Loc | None, path: str | None = None) -> str:
+        """The arguments of a device function that can make a report: where it goes, and the number of this place."""
+        site = Site(path or self.step.path, kind, of, loc)
+        return f"{self.arg(Arg('watch_at', 'watch'))}, {self.watch.number(site)}"
 
     def text(self, formula: F.Like, outer: int = 0) -> str:
         return self.formulas.text(formula, outer)
@@ -115,12 +141,12 @@ def context_name(plan: Plan, tensor: str) -> str:
     return f"{tensor}_ctx" if own else "ctx"
 
 
-def open_scope(plan: Plan, step: StepPlan, passed: frozenset[str] = frozenset()) -> Scope:
+def open_scope(plan: Plan, step: StepPlan, watch: Watch, passed: frozenset[str] = frozenset()) -> Scope:
     """A scope in which the program's names, the tensors' and the sizes' are taken; `passed`: what the caller hands over."""
     naming = naming_of(plan)
     evading = naming.evading(step, passed)
     names = Names({*naming.fixed, *naming.parameters, *passed, *bound(step.step.program)})
-    scope = Scope(plan, step, naming, names=names)
+    scope = Scope(plan, step, naming, watch, names=names)
     scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m}
     for name in sorted(evading):
         scope.renamed[name] = names.fresh(f"this_{name}")

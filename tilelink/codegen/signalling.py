@@ -12,7 +12,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import RANK, Channel, ChannelAxis, GridAxis, Signal
+from tilelink.ir.plan import RANK, Channel, ChannelAxis, Signal
 from tilelink.ir.program import At, Gather, IndexEntry, Notify, OfTile, Wait
 from tilelink.ir.wiring import entries
 
@@ -27,6 +27,33 @@ class Span:
     @property
     def single(self) -> bool:
         return self.first == self.last
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word that is waited for: `pointer + index`. `kind`, `of`: as in `Site`; `remote`: peers write it.
+
+    `path`: of the one-block kernel that waits; None: the step that is emitted, at tile `t`.
+    """
+
+    pointer: str
+    index: str
+    kind: str
+    of: str
+    remote: bool = True
+    path: str | None = None
+
+
+def wait_until(scope: Scope, lines: Lines, word: Word, value: str, loc: Loc | None = None) -> None:
+    """Wait until a word is at least `value`; with a time limit where the plan is emitted so."""
+    name = "signal_wait" if word.remote else "local_wait"
+    what = f"{word.pointer} + {word.index}, shmem.CMP_GE, {value}"
+    if not scope.watch.checks.watchdog:
+        lines.add(f"shmem.{name}_until({what})", loc)
+        return
+    report = scope.report(word.kind, word.of, loc, word.path)
+    tile = "t" if word.path is None else "-1"
+    lines.add(f"shmem.{name}_within({what}, {report}, {tile}, {word.index})", loc)
 
 
 def words(channel: Channel) -> str:
@@ -57,18 +84,92 @@ def await_signal(
     channel = scope.plan.channel(signal.channel)
     given = {axis: Span(index, index) for axis, index in (known or {}).items()}
     spans = [given.get(a.axis) or _span(scope, lines, channel, a, op.param, op.index, source) for a in channel.axes]
-    wait = "shmem.signal_wait_until" if channel.scope == "sys" else "shmem.local_wait_until"
+    _each_word(scope, lines, channel, spans, op.loc, _waiter(scope, lines, channel, op))
+
+
+def await_once(
+    scope: Scope, lines: Lines, op: Wait, signal: Signal, then: tuple[str, ...], only_if: str | None = None
+) -> None:
+    """`await_signal` and the lines `then`, left out where this worker's last wait here was for the same words.
+
+    `only_if`: a condition, by name, under which there is something to wait for at all.
+
+    A worker's tiles mostly share a word with the one before, and a look at a word costs a trip to L2. Without a loop of
+    its own this wait also lets Triton fuse the loop over tiles with the loop inside a tile.
+    """
+    assert signal.channel is not None
+    channel = scope.plan.channel(signal.channel)
+    spans = [_span(scope, lines, channel, a, op.param, op.index, None) for a in channel.axes]
+    wait = _waiter(scope, lines, channel, op)
+    also = f"{only_if} & " if only_if is not None else ""
+    depth = lines.depth
+    if any(not s.single or isinstance(s.first, str) for s in spans[:-1]) or isinstance(spans[-1].first, str):
+        if only_if is not None:
+            lines.add(f"if {only_if}:", op.loc)
+            lines.depth += 1
+        _each_word(scope, lines, channel, spans, op.loc, wait)
+        for line in then:
+            lines.add(line)
+        lines.depth = depth
+        return
+    ends = [_flat(channel, spans, first) for first in (True, False)]
+    if ends[0] == ends[1]:
+        word = _word(scope, lines, "c", ends[0], op.loc)
+        waited = scope.carried(f"{channel.tensor}_waited", "-1")
+        lines.add(f"if {also}({word} != {waited}):" if also else f"if {word} != {waited}:", op.loc)
+        lines.depth += 1
+        wait(word)
+        kept = [f"{waited} = {word}"]
+    else:
+        first, last = (_word(scope, lines, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
+        low, high = scope.carried(f"{channel.tensor}_low", "1"), scope.carried(f"{channel.tensor}_high", "0")
+        new = f"({first} < {low}) | ({last} > {high})"
+        lines.add(f"if {also}({new}):" if also else f"if {new}:", op.loc)
+        lines.depth += 1
+        word = scope.names.fresh("c")
+        lines.add(f"for {word} in range({first}, {last} + 1):")
+        lines.depth += 1
+        wait(word)
+        lines.depth -= 1
+        kept = [f"{low} = {first}", f"{high} = {last}"]
+    for line in then:
+        lines.add(line)
+    lines.depth = depth
+    # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
+    for line in kept:
+        lines.add(line)
+
+
+def _flat(channel: Channel, spans: list[Span], first: bool) -> Formula:
+    indices: list[Formula] = []
+    for span in spans:
+        index = span.first if first else span.last
+        assert not isinstance(index, str)
+        indices.append(index)
+    return channel.flat(tuple(indices))
+
+
+def _word(scope: Scope, lines: Lines, name: str, flat: Formula, loc: Loc) -> str:
+    """The word's number under a name."""
+    text = scope.text(flat)
+    if text.isidentifier():
+        return text
+    name = scope.names.fresh(name)
+    lines.add(f"{name} = {text}", loc)
+    return name
+
+
+def _waiter(scope: Scope, lines: Lines, channel: Channel, op: Wait) -> Callable[[str], None]:
+    """Emits the wait for one word, given its number."""
     pointer, total = scope.arg(Arg(words(channel), "words", channel.name)), ""
     if channel.writers != "stream":
         total = scope.arg(Arg(due(channel), "due", channel.name))
 
     def each(flat: str) -> None:
-        if channel.writers == "stream":
-            lines.add(f"{wait}({pointer} + {flat}, shmem.CMP_GE, tl.load({scope.epoch()}))", op.loc)
-        else:
-            lines.add(f"{wait}({pointer} + {flat}, shmem.CMP_GE, tl.load({total} + {flat}))", op.loc)
+        value = f"tl.load({scope.epoch()})" if channel.writers == "stream" else f"tl.load({total} + {flat})"
+        wait_until(scope, lines, Word(pointer, flat, "channel", channel.name, channel.scope == "sys"), value, op.loc)
 
-    _each_word(scope, lines, channel, spans, op.loc, each)
+    return each
 
 
 def _each_word(
@@ -117,7 +218,7 @@ def _span(
             return Span(Sym(tile.begin), Sym(tile.begin))
         base: F.Like = RANK * axis.part if axis.kind == "cut" and _is_local(scope, param, axis.axis) else 0
         first = axis.index(base + Sym(tile.begin))
-        return Span(first, first) if _inside_one(tile.grid, axis) else Span(first, axis.index(base + Sym(tile.end) - 1))
+        return Span(first, first) if axis.holds(tile.grid) else Span(first, axis.index(base + Sym(tile.end) - 1))
     if isinstance(entry, At):
         at = position(scope, entry)
         return Span(axis.index(at), axis.index(at))
@@ -152,27 +253,6 @@ def _entry_on(scope: Scope, param: str, index: tuple[IndexEntry, ...] | None, ax
         if v.axis == axis:
             return e
     return None
-
-
-def _inside_one(grid: GridAxis, axis: ChannelAxis) -> bool:
-    """Whether a tile of `grid` can only lie in one word of `axis` (`free`: it may begin anywhere)."""
-    if grid.kind in ("unit", "own"):
-        return True
-    if grid.kind == "free":
-        return False
-    if grid.kind in ("cut", "mine"):
-        return axis.kind in ("cut", "part") and _aligned(grid, axis)
-    return grid.tile is not None and _aligned(grid, axis) and (axis.kind == "plain" or _local(grid, axis))
-
-
-def _aligned(grid: GridAxis, axis: ChannelAxis) -> bool:
-    """Whether words end only where tiles do, counted from the same begin."""
-    return axis.span is None or (grid.tile is not None and axis.span % grid.tile == 0)
-
-
-def _local(grid: GridAxis, axis: ChannelAxis) -> bool:
-    """Positions counted from the part's own begin: the words of that part are aligned to them."""
-    return axis.kind == "part" and grid.kind == "plain" and grid.size != axis.size
 
 
 def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | None) -> None:
@@ -226,7 +306,17 @@ def ready(scope: Scope, lines: Lines, op: Wait, tensor: str, source: str) -> Non
     staged = scope.plan.buffer(tensor).staged
     kind = "ready" if staged else "entered"
     flags = scope.arg(Arg(f"{kind}_at", "state", kind))
-    lines.add(f"shmem.signal_wait_until({flags} + {source}, shmem.CMP_GE, tl.load({scope.epoch()}))", op.loc)
+    wait_until(scope, lines, Word(flags, source, kind, tensor), f"tl.load({scope.epoch()})", op.loc)
 
 
-__all__ = ["await_signal", "context_name", "declare_words", "notify", "position", "ready"]
+__all__ = [
+    "Word",
+    "await_once",
+    "await_signal",
+    "context_name",
+    "declare_words",
+    "notify",
+    "position",
+    "ready",
+    "wait_until",
+]

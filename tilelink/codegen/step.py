@@ -9,12 +9,13 @@ from tilelink.codegen import access, movement, signalling
 from tilelink.codegen.body import emit_body, lane_lines, read_names, tile_names
 from tilelink.codegen.scope import Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
+from tilelink.codegen.watching import Watch
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import RANK, GridAxis, Plan, StepPlan, part
-from tilelink.ir.program import At, Expr, Notify, OfTile, Tile, Whole, walk
+from tilelink.ir.plan import RANK, GridAxis, Plan, StepPlan, holder, part
+from tilelink.ir.program import At, Expr, Loop, Notify, OfTile, Tile, Tiles, Whole, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,9 @@ class Function:
     lines: tuple[tuple[int, str, Loc | None], ...]
 
 
-def emit_step(plan: Plan, step: StepPlan) -> list[Function]:
+def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
     """The step's function, those fused into it first."""
-    scope = open_scope(plan, step)
+    scope = open_scope(plan, step, watch)
     functions: list[Function] = []
     outer = scope.lines
     scope.lines = Lines()
@@ -42,14 +43,36 @@ def emit_step(plan: Plan, step: StepPlan) -> list[Function]:
         for path in step.fused:
             functions.append(_call_fused(scope, plan.step(path)))
     inner, scope.lines = scope.lines, outer
-    outer.add(f"for t in range(worker, {_total(scope)}, workers):", _tile_loc(step))
+    outer.extend(scope.carry)
+    outer.add(f"for t in {_tiles_range(scope)}:", _tile_loc(step))
     outer.depth = 1
     for name, value in step.order:
         _assign_order(scope, name, value)
     outer.extend(_late(scope, bounds))
+    _if_held(scope, outer)
     outer.extend(inner)
+    # A notify may end in a branch of its own, inside the SHMEM function.
+    branches = (
+        step.fused or outer.rows[-1][0] > 1 or any(g.path == step.path and g.action == "notify" for g in plan.signals)
+    )
+    if branches and _flattens(scope):
+        outer.add("blocks.end_of_tile()")
     functions.append(_close(scope, scope.naming.functions[step.path], ("worker", "workers")))
     return functions
+
+
+def _if_held(scope: Scope, lines: Lines) -> None:
+    """Of a domain with an owner map: this rank's tiles only."""
+    if not scope.step.own_rows:
+        return
+    tensor = scope.plan.wiring.tensor(scope.step.step.binding(scope.step.domain).tensor)
+    for v, g in zip(scope.step.step.binding(scope.step.domain).view, scope.step.grid, strict=True):
+        if v.axis is not None and v.axis == tensor.owned:
+            moves = scope.step.step.program.movement is not None
+            at = movement.begin(g, scope.step.grid) if moves else scope.tiles[g.var or ""].begin
+            lines.add(f"if {scope.text(holder(tensor, v.axis, Sym(at)))} == rank:")
+            scope.uses_rank = True
+            lines.depth += 1
 
 
 def _tile_loc(step: StepPlan) -> Loc:
@@ -59,6 +82,28 @@ def _tile_loc(step: StepPlan) -> Loc:
 
 def _total(scope: Scope) -> str:
     return scope.text(scope.step.total)
+
+
+def _tiles_range(scope: Scope) -> str:
+    """The positions that a worker takes; fused with the loop inside a tile, where that is worth it and right."""
+    span = f"worker, {_total(scope)}, workers"
+    return f"tl.range({span}, flatten=True)" if _flattens(scope) else f"range({span})"
+
+
+def _flattens(scope: Scope) -> bool:
+    """Whether the loads of the next tile may go out before this one is stored and signalled.
+
+    With descriptor loads only, where it was measured. What waits before its loop and notifies after it may not: others
+    may need this tile's signal before they raise the word that the next tile waits for.
+    """
+    body = scope.step.step.program.body
+    loops = [op for op in body if isinstance(op, (Tiles, Loop))]
+    if not scope.async_tensors or len(loops) != 1:
+        return False
+    signals = [g for p in (scope.step.path, *scope.step.fused) for g in scope.plan.signals if g.path == p]
+    waits = any(g.action in ("await", "ready") and g.op in body for g in signals)
+    runs = any(g.action in ("await", "ready") and g.op in walk(loops[0].body) for g in signals)
+    return not runs and not (waits and any(g.action == "notify" for g in signals))
 
 
 def _assign_order(scope: Scope, name: str, value: F.Formula) -> None:
@@ -128,7 +173,9 @@ def _late(scope: Scope, bounds: list[tuple[int, GridAxis, TileNames | None]]) ->
                 )
         lane_lines(lines, names)
         if g.var in read:
-            lines.add(f"{scope.local(g.var or '')} = i{a}")
+            # A tile by its number, an axis that is walked singly by its position.
+            unit = scope.step.step.binding(scope.step.domain).view[a].unit
+            lines.add(f"{scope.local(g.var or '')} = {names.begin if unit else f'i{a}'}")
     return lines
 
 
@@ -158,7 +205,18 @@ def _table_head(scope: Scope) -> Lines:
         lines.add(f"{table}_lane = tl.arange(0, {access.padded(scope, segments)})")
         ends = f"tl.load({table} + {table}_lane + 1, mask={table}_lane < {scope.text(segments)}, other=0)"
         begins = f"tl.load({table} + {table}_lane, mask={table}_lane < {scope.text(segments)}, other=0)"
-        lines.add(f"{table}_pieces = tl.cdiv({ends} - {begins}, {scope.text(g.step)})")
+        pieces = f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})"
+        if scope.watch.checks.debug:
+            most = scope.text(g.size)
+            said = f"offsets `{g.table}`, from 0, sorted, up to {most}"
+            report = scope.report("holds", said, _tile_loc(scope.step))
+            first = f"(({table}_lane != 0) | ({begins} == 0))"
+            fine = f"{first} & ({ends} >= {begins}) & ({ends} <= {most})"
+            lines.add(f"{table}_fine = tl.min(({fine}).to(tl.int32), 0)")
+            lines.add(f"shmem.check({table}_fine, {report}, -1)")
+            # No tile lies in another, nor where there is no room for it.
+            pieces = f"tl.where({table}_fine == 1, {pieces}, 0)"
+        lines.add(f"{table}_pieces = {pieces}")
         lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
         lines.add(f"{table}_tiles = tl.sum({table}_pieces, 0)")
     return lines
@@ -186,20 +244,49 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
             owner = host.text(Sym(names.begin) // part(g.size))
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]
     held = _held(host, step)
-    function = _fused_function(host.plan, step, held)
+    function = _fused_function(host.plan, step, held, host.watch)
+    passed += ["t"] if "t" in function.leading else []
     # What the function's formulas name has to reach it through the host.
     for arg in function.args:
         host.args.setdefault(arg.name, arg)
-    names = [a.name for a in function.args]
-    call = f"{function.name}({', '.join([*dict.fromkeys(held.values()), *passed, *names])})"
-    lines = host.lines
+    lines, depth = host.lines, host.lines.depth
     if step.own_rows and owner is not None:
         host.uses_rank = True
         lines.add(f"if {owner} == rank:", step.step.program.loc)
-        lines.add(f"    {call}")
-    else:
-        lines.add(call, step.step.program.loc)
+        lines.depth += 1
+    tiles = list(dict.fromkeys(held.values()))
+    for values, (begin, end) in _in_pieces(host, step, tiles, passed[-2], passed[-1]):
+        given = [*values, *passed[:-2], begin, end, *[a.name for a in function.args]]
+        lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
+    lines.depth = depth
     return function
+
+
+def _in_pieces(
+    host: Scope, step: StepPlan, tiles: list[str], begin: str, end: str
+) -> list[tuple[list[str], tuple[str, str]]]:
+    """The tiles that are handed over, and where their columns begin and end: once, or piece by piece."""
+    if step.pieces == 1:
+        return [(tiles, (begin, end))]
+    width = (step.grid[-1].tile or 0) // step.pieces
+    parts: list[list[str]] = []
+    for tile in tiles:
+        names = [tile]
+        while len(names) < step.pieces:
+            halved: list[str] = []
+            for name in names:
+                left, right = host.names.fresh(f"{tile}_piece"), host.names.fresh(f"{tile}_piece")
+                host.lines.add(f"{left}, {right} = blocks.halves({name})", step.step.program.loc)
+                halved += [left, right]
+            names = halved
+        parts.append(names)
+    return [
+        (
+            [names[k] for names in parts],
+            (f"{begin} + {k * width}" if k else begin, f"tl.minimum({begin} + {(k + 1) * width}, {end})"),
+        )
+        for k in range(step.pieces)
+    ]
 
 
 def _held(host: Scope, step: StepPlan) -> dict[str, str]:
@@ -218,8 +305,8 @@ def _origin(plan: Plan, tensor: str, stored: dict[str, str]) -> str:
     return tensor
 
 
-def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str]) -> Function:
-    scope = open_scope(plan, step, frozenset(held.values()))
+def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watch) -> Function:
+    scope = open_scope(plan, step, watch, frozenset(held.values()))
     leading = list(dict.fromkeys(held.values()))
     outer, scope.lines = scope.lines, Lines()
     tiles: list[TileNames] = []
@@ -233,13 +320,17 @@ def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str]) -> Functio
                 scope.uses_rank = True
                 scope.tiles[g.var] = TileNames("rank", "", "", "", g, 1)
             elif step.host_axes[a] is not None:
-                names = tile_names(scope, g.var or f"axis{a}", g)
+                last = a == len(step.grid) - 1
+                piece = replace(g, tile=(g.tile or 0) // step.pieces) if last and step.pieces > 1 else g
+                names = tile_names(scope, g.var or f"axis{a}", piece)
                 tiles.append(names)
                 leading += [names.begin, names.end]
         scope.forwarded |= held
         scope.uses_rank = scope.uses_rank or bool(held)
         emit_body(scope, step.step.program.body)
     inner, scope.lines = scope.lines, outer
+    if watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
+        leading.append("t")  # the host's tile, for reports
     for names in tiles:
         lane_lines(scope.lines, names)
     scope.lines.extend(inner)
@@ -274,9 +365,8 @@ def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
 def movement_owner(scope: Scope, target: str, tiles: list[TileNames]) -> F.Formula | None:
     tensor = scope.plan.wiring.tensor(scope.step.step.binding(target).tensor)
     for k, v in enumerate(scope.step.step.binding(target).view):
-        if v.axis is not None and tensor.axes[v.axis].split == "R" and not v.local:
-            begin = Sym(scope.tiles[str(k)].begin)
-            return begin if tensor.axes[v.axis].own_slice else begin // part(tensor.axes[v.axis].size)
+        if v.axis is not None and tensor.names_holder(v):
+            return holder(tensor, v.axis, Sym(scope.tiles[str(k)].begin))
     return None
 
 
@@ -346,7 +436,17 @@ def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tu
     sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
     rank = [Arg("rank", "size", formula=Sym("rank"))] if "rank" in words else []
     ranks = [Arg("RANKS", "constant", value=scope.plan.topology.ranks)] if "RANKS" in words else []
-    order = {"tensor": 0, "stage": 0, "descriptor": 1, "words": 2, "due": 2, "bells": 2, "state": 3, "context": 4}
+    order = {
+        "tensor": 0,
+        "stage": 0,
+        "descriptor": 1,
+        "words": 2,
+        "due": 2,
+        "bells": 2,
+        "state": 3,
+        "watch": 3,
+        "context": 4,
+    }
     args.sort(key=lambda a: order.get(a.kind, 5))
     return (*args, *sizes, *rank, *ranks)
 

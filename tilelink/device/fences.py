@@ -13,6 +13,8 @@ from triton.language import core
 _CUDA_SYSTEM = "fence.acq_rel.sys; mov.b32 $0, 0;"
 _CUDA_PROXY = "fence.proxy.async; mov.b32 $0, 0;"
 _CUDA_BULK = "cp.async.bulk.wait_group 0; mov.b32 $0, 0;"
+_CUDA_BARRIER = "bar.sync 0; mov.b32 $0, 0;"
+_CUDA_NOTHING = "mov.b32 $0, 0;"
 _GCN_SYSTEM = "buffer_wbl2 sc0 sc1\n s_waitcnt vmcnt(0) lgkmcnt(0)\n buffer_inv sc0 sc1\n v_mov_b32 $0, 0"
 
 MEANING = {
@@ -26,6 +28,8 @@ MEANING = {
 CUDA_SYSTEM: Any = tl.constexpr(_CUDA_SYSTEM)
 CUDA_PROXY: Any = tl.constexpr(_CUDA_PROXY)
 CUDA_BULK: Any = tl.constexpr(_CUDA_BULK)
+CUDA_BARRIER: Any = tl.constexpr(_CUDA_BARRIER)
+CUDA_NOTHING: Any = tl.constexpr(_CUDA_NOTHING)
 GCN_SYSTEM: Any = tl.constexpr(_GCN_SYSTEM)
 
 
@@ -33,6 +37,12 @@ GCN_SYSTEM: Any = tl.constexpr(_GCN_SYSTEM)
 def on_amd(_semantic: Any = None) -> core.constexpr:
     """Whether this compilation is for an AMD GPU. Read off the compile options: no GPU is needed to know."""
     return core.constexpr(_semantic.builder.options.backend_name == "hip")
+
+
+@core.builtin
+def on_cuda(_semantic: Any = None) -> core.constexpr:
+    """Whether this compilation is for an NVIDIA GPU."""
+    return core.constexpr(_semantic.builder.options.backend_name == "cuda")
 
 
 @core.builtin
@@ -45,6 +55,18 @@ def has_bulk_copies(_semantic: Any = None) -> core.constexpr:
         return core.constexpr(False)
     digits = "".join(c for c in str(options.arch) if c.isdigit())
     return core.constexpr(int(digits) >= 90)
+
+
+@triton.jit
+def block_barrier():
+    """All threads of the program have come here, and each sees what the others wrote before.
+
+    `tl.debug_barrier` says the same, but Triton does not pipeline a loop that has one in it.
+    """
+    if on_cuda():
+        tl.inline_asm_elementwise(CUDA_BARRIER, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.debug_barrier()
 
 
 @triton.jit

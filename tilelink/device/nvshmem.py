@@ -1,7 +1,8 @@
 """The same names over NVSHMEM's device bitcode: any rank, across nodes. NVIDIA only.
 
 Compile with `extern_libs={"libnvshmem_device": <path of libnvshmem_device.bc>}` and initialise each loaded module.
-`ctx` is accepted and ignored: NVSHMEM knows the ranks. Pointers cross as int64, as NVSHMEM's C types are opaque here.
+`ctx` is that of `peer`, whose last n_pes entries are the numbers by which NVSHMEM knows the ranks of a group. Pointers
+cross as int64, as NVSHMEM's C types are opaque here.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ import triton
 import triton.language as tl
 from triton.language import core
 
+from tilelink.device.fences import block_barrier
 from tilelink.device.peer import (
     CMP_EQ,
     CMP_GE,
@@ -17,11 +19,17 @@ from tilelink.device.peer import (
     SIGNAL_SET,
     async_load_fence,
     async_store_quiet,
+    clock,
     local_add,
     local_wait_until,
+    multiprocessor,
+    my_pe,
+    n_pes,
     ring_bell,
 )
 from tilelink.device.peer import signal_wait_until as _poll
+from tilelink.device.watch import SYSTEM, check, check_below, local_wait_within
+from tilelink.device.watch import wait_at_least as _poll_within
 
 __all__ = [
     "CMP_EQ",
@@ -31,10 +39,15 @@ __all__ = [
     "async_load_fence",
     "async_store_quiet",
     "barrier_all",
+    "check",
+    "check_below",
+    "clock",
     "fence",
     "getmem_nbi_block",
     "local_add",
     "local_wait_until",
+    "local_wait_within",
+    "multiprocessor",
     "my_pe",
     "n_pes",
     "ptr",
@@ -44,6 +57,7 @@ __all__ = [
     "ring_bell",
     "signal_op",
     "signal_wait_until",
+    "signal_wait_within",
 ]
 
 _LIBRARY = "libnvshmem_device"
@@ -54,16 +68,6 @@ def _call(symbol: str, args: list[Any], types: list[Any], result: Any, semantic:
     table = {tuple(types): (symbol, result)}
     typed = [core.cast(a, t, _semantic=semantic) for a, t in zip(args, types, strict=True)]
     return core.extern_elementwise(_LIBRARY, "", typed, table, is_pure=False, _semantic=semantic)
-
-
-@core.extern
-def _my_pe(_semantic: Any = None) -> Any:
-    return _call("nvshmem_my_pe", [], [], core.int32, _semantic)
-
-
-@core.extern
-def _n_pes(_semantic: Any = None) -> Any:
-    return _call("nvshmem_n_pes", [], [], core.int32, _semantic)
 
 
 @core.extern
@@ -112,54 +116,44 @@ def _quiet(_semantic: Any = None) -> Any:
     return _call("nvshmem_quiet", [], [], core.int32, _semantic)
 
 
-@core.extern
-def _barrier_all(_semantic: Any = None) -> Any:
-    return _call("nvshmemx_barrier_all_block", [], [], core.int32, _semantic)
-
-
 @triton.jit
 def _thread():
     return tl.inline_asm_elementwise("mov.u32 $0, %tid.x;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
-def my_pe(ctx):
-    """This rank."""
-    return _my_pe()
-
-
-@triton.jit
-def n_pes(ctx):
-    """The number of ranks."""
-    return _n_pes()
+def _number(pe, ctx):
+    """NVSHMEM's number of rank `pe` of the group that `ctx` belongs to."""
+    return tl.load(ctx + 2 + n_pes(ctx) + pe).to(tl.int32)
 
 
 @triton.jit
 def ptr(p, pe, ctx):
     """`p` of this rank as an address on rank `pe`, which must be reachable by loads and stores; else it is 0."""
-    return tl.multiple_of(_ptr(p.to(tl.int64), pe).to(p.dtype), 16)
+    return tl.multiple_of(_ptr(p.to(tl.int64), _number(pe, ctx)).to(p.dtype), 16)
 
 
 @triton.jit
 def putmem_nbi_block(dst, src, count, pe, ctx):
     """Copy `count` elements from `src` (local) to `dst` of rank `pe`. Complete after `quiet`, or at the next signal."""
     # All threads may have written the source, one of them hands it to the network.
-    tl.debug_barrier()
-    _put(dst.to(tl.int64), src.to(tl.int64), _bytes(dst, count), pe)
+    block_barrier()
+    _put(dst.to(tl.int64), src.to(tl.int64), _bytes(dst, count), _number(pe, ctx))
 
 
 @triton.jit
 def getmem_nbi_block(dst, src, count, pe, ctx):
     """Copy `count` elements from `src` of rank `pe` to `dst` (local). Complete after `quiet`, or at the next signal."""
-    tl.debug_barrier()
-    _get(dst.to(tl.int64), src.to(tl.int64), _bytes(dst, count), pe)
+    block_barrier()
+    _get(dst.to(tl.int64), src.to(tl.int64), _bytes(dst, count), _number(pe, ctx))
 
 
 @triton.jit
 def putmem_signal_nbi_block(dst, src, count, word, value, op: tl.constexpr, pe, ctx):
     """`putmem_nbi_block` and a signal that arrives after this data (not after earlier puts: `signal_op` is for that)."""
-    tl.debug_barrier()
-    _put_signal(dst.to(tl.int64), src.to(tl.int64), _bytes(dst, count), word.to(tl.int64), value, op, pe)
+    block_barrier()
+    number = _number(pe, ctx)
+    _put_signal(dst.to(tl.int64), src.to(tl.int64), _bytes(dst, count), word.to(tl.int64), value, op, number)
 
 
 @triton.jit
@@ -172,9 +166,10 @@ def _bytes(p, count):
 def signal_op(word, value, op: tl.constexpr, pe, ctx):
     """Set or add to `word` of rank `pe`, after everything this program has read and written. Works for oneself too."""
     quiet()
+    number = _number(pe, ctx)
     # A scalar call is made by every thread: an addition would count the threads.
     if _thread() == 0:
-        _signal(word.to(tl.int64), value, op, pe)
+        _signal(word.to(tl.int64), value, op, number)
 
 
 @triton.jit
@@ -187,20 +182,33 @@ def signal_wait_until(word, cmp: tl.constexpr, value):
 
 
 @triton.jit
+def signal_wait_within(word, cmp: tl.constexpr, value, watch, site, tile, index):
+    """`signal_wait_until` that ends in any case; see `tilelink.device.watch`."""
+    tl.static_assert(cmp == CMP_GE, "a wait with a limit knows CMP_GE")
+    # NVSHMEM's own wait would spin for ever on a word that has not come.
+    if _poll_within(word, tl.cast(value, tl.int64), SYSTEM, watch, site, tile, index):
+        _wait(word.to(tl.int64), cmp, value)
+
+
+@triton.jit
 def fence():
     """What this program put to a rank before arrives there before what it puts next."""
     _fence()
-    tl.debug_barrier()
+    block_barrier()
 
 
 @triton.jit
 def quiet():
     """What this program put or got is complete."""
     _quiet()
-    tl.debug_barrier()
+    block_barrier()
 
 
 @triton.jit
 def barrier_all(words, epoch, ctx):
-    """All ranks have come here. One program per rank calls it; `words` and `epoch` are NVSHMEM's affair."""
-    _barrier_all()
+    """All ranks have come here `epoch` times. One program per rank calls it; `words`: n_pes words, used for this only."""
+    me = my_pe(ctx)
+    for pe in range(n_pes(ctx)):
+        signal_op(words + me, epoch, SIGNAL_SET, pe, ctx)
+    for pe in range(n_pes(ctx)):
+        signal_wait_until(words + pe, CMP_GE, epoch)

@@ -2,7 +2,8 @@
 
 The same functions run in the simulated world, on CPU addresses. Conventions:
 
-`ctx` points to int64 `[my_pe, n_pes, base 0, base 1, ...]`: where the arena starts on each rank, as seen from here.
+`ctx` points to int64 `[my_pe, n_pes, base 0, base 1, ...]`: where the arena starts on each rank, as seen from here; what
+follows is for `nvshmem`. Ranks are those of the group that the arena belongs to.
 Symmetric pointers are this rank's own; a function translates them to rank `pe`. A word is a pointer to int64.
 `..._block` means that all threads of the program take part: call it uniformly.
 """
@@ -10,7 +11,13 @@ Symmetric pointers are this rank's own; a function translates them to rank `pe`.
 import triton
 import triton.language as tl
 
-from tilelink.device.fences import bulk_store_wait, proxy_fence, system_fence
+from tilelink.device.clocks import clock as clock
+from tilelink.device.clocks import multiprocessor as multiprocessor
+from tilelink.device.fences import block_barrier, bulk_store_wait, proxy_fence, system_fence
+from tilelink.device.watch import check as check
+from tilelink.device.watch import check_below as check_below
+from tilelink.device.watch import local_wait_within as local_wait_within
+from tilelink.device.watch import signal_wait_within as signal_wait_within
 
 # NVSHMEM's numbers (nvshmem_constants.h), since its library compares with them; EQ, NE, GT, LE, LT, GE in that order.
 SIGNAL_SET = tl.constexpr(9)
@@ -93,7 +100,7 @@ def copy_block(dst, src, count):
 def signal_op(word, value, op: tl.constexpr, pe, ctx):
     """Set or add to `word` of rank `pe`, after everything this program has read and written. Works for oneself too."""
     # All threads store, one thread signals: without the barrier the release covers only that thread's stores.
-    tl.debug_barrier()
+    block_barrier()
     remote = translate(word, pe, ctx)
     if op == SIGNAL_ADD:
         tl.atomic_add(remote, tl.cast(value, tl.int64), sem="release", scope="sys")
@@ -105,14 +112,14 @@ def signal_op(word, value, op: tl.constexpr, pe, ctx):
 @triton.jit
 def local_add(word, value):
     """Add to a word that only this GPU reads; returns the old value. Orders what came before, and what comes after."""
-    tl.debug_barrier()
+    block_barrier()
     return tl.atomic_add(word, tl.cast(value, tl.int64), sem="acq_rel", scope="gpu")
 
 
 @triton.jit
 def ring_bell(bell):
     """Set the word that a stream of this rank waits for, after everything this program has read and written."""
-    tl.debug_barrier()
+    block_barrier()
     tl.atomic_xchg(bell, tl.cast(1, tl.int64), sem="release", scope="sys")
 
 
@@ -146,14 +153,14 @@ def local_wait_until(word, cmp: tl.constexpr, value):
 def fence():
     """What this program wrote to a rank before is visible there before what it writes next."""
     system_fence()
-    tl.debug_barrier()
+    block_barrier()
 
 
 @triton.jit
 def quiet():
     """What this program wrote to any rank is visible there."""
     system_fence()
-    tl.debug_barrier()
+    block_barrier()
 
 
 @triton.jit

@@ -9,11 +9,11 @@ from tilelink.explore.cases import Case, parse_sizes
 from tilelink.explore.placements import parse_placement, parse_placements
 from tilelink.explore.running import Outcome, run_case
 from tilelink.explore.sheets import Sheet, as_markdown, plan_sheets, verdict_sheet
-from tilelink.explore.spans import Lane, Span, lanes_of
 from tilelink.explore.tables import plan_table, tables, verdict_table
 from tilelink.explore.tiles import mapping_picture
-from tilelink.explore.timeline import timeline_picture
-from tilelink.explore.trace import trace_events, write_trace
+from tilelink.tracing.chrome import trace_events, write_trace
+from tilelink.tracing.spans import Lane, Span, lanes_of
+from tilelink.tracing.timeline import timeline_picture
 
 __all__ = [
     "Case",

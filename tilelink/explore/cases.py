@@ -11,7 +11,8 @@ import torch
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Size, Sum
 from tilelink.ir.topology import Topology
-from tilelink.pipeline.arguments import bind
+from tilelink.ir.verdict import Verdict
+from tilelink.pipeline.arguments import Bound, bind
 from tilelink.pipeline.operator import Operator, Stages
 from tilelink.runtime.memory import DTYPES
 
@@ -115,9 +116,15 @@ class Case:
 
     def stages(self, topology: Topology) -> Stages:
         """Plan, verdict and source, made from shapes alone."""
+        return self.operator.stages(self._bound(topology), topology)
+
+    def verdict(self, topology: Topology) -> Verdict:
+        """Of the plan, whichever it is."""
+        return self.operator.judged(self._bound(topology), topology)
+
+    def _bound(self, topology: Topology) -> Bound:
         op = self.operator
-        bound = bind(op.name, op.signature, self.arguments(0, "meta"), self.given, topology.ranks, op.loc)
-        return op.stages(bound, topology)
+        return bind(op.name, op.signature, self.arguments(0, "meta"), self.given, topology.ranks, op.loc)
 
     def _argument(self, k: int, rank: int, device: str) -> torch.Tensor:
         shape = self.operator.signature.inputs[k]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.schedule import Placement
+from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement
 from tilelink.pipeline.schedules import copy_engine, fused, library, sms
 
 PLACEMENTS: dict[str, Callable[..., Placement]] = {
@@ -72,6 +72,24 @@ def parse_placements(texts: Iterable[str], option: str = "--schedule") -> dict[s
             raise _refused(text, option, 0, len(path), f"`{path}` is placed twice", "place each step once")
         found[path] = placement
     return found
+
+
+def placement_text(path: str, placement: Placement) -> str | None:
+    """What `parse_placement` reads back; None where an order is a function of the user's."""
+    if isinstance(placement, Fused):
+        return f"{path}=fused({placement.into!r})"
+    tiles = [f"{dim}={size}" for dim, size in placement.tile]
+    if isinstance(placement, Library):
+        return f"{path}=library({', '.join([repr(placement.function), *tiles])})"
+    if not all(isinstance(word, str) for word in placement.order):
+        return None
+    given = [*tiles, f"order={placement.order!r}", f"push={placement.push}"]
+    if isinstance(placement, CopyEngine):
+        return f"{path}=copy_engine({', '.join([*given, f'streams={placement.streams}'])})"
+    given += [f"num_warps={placement.warps}", f"num_stages={placement.stages}", f"own_kernel={placement.own_kernel}"]
+    if placement.count is not None:
+        given.insert(0, str(placement.count))
+    return f"{path}=sms({', '.join(given)})"
 
 
 def _call(text: str, option: str, begin: int, node: ast.Call) -> Placement:

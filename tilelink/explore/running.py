@@ -8,20 +8,27 @@ from dataclasses import dataclass, replace
 import torch
 
 from tilelink.explore.cases import Case, relative_error
+from tilelink.explore.replay import Recipe, recipe
 from tilelink.ir.topology import Device
 from tilelink.runtime.session import Session, require, simulated, using
+from tilelink.runtime.simulated.policy import Policy, Turns
 from tilelink.runtime.simulated.records import Recorder
+from tilelink.runtime.simulated.scheduler import Blame
+from tilelink.tracing import Trace
+from tilelink.tuning import Entry, Report
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Relative Frobenius errors by rank, the worst of all calls; empty when there is nothing to compare with.
 
-    `seconds`: wall time of all calls with planning, compiling and comparing.
+    `seconds`: wall time of all calls with planning, compiling and comparing. `again`: how to simulate the same run once
+    more, in sentences.
     """
 
     errors: tuple[float, ...]
     seconds: float
+    again: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
@@ -38,25 +45,77 @@ def run_case(
     *,
     calls: int = 1,
     seed: int = 0,
+    policy: Policy | Turns | None = None,
+    delayed_stores: bool = False,
     device: Device | None = None,
     recorder: Recorder | None = None,
 ) -> Outcome:
     """Call the operator on the case's inputs on every rank.
 
     Args:
-        session: this process's rank (`runtime.session.current()`); None: all ranks simulated, by `seed`, `device` and
-            `recorder`.
+        session: this process's rank (`runtime.session.current()`); None: all ranks simulated, as the other arguments
+            say.
         calls: back to back, with other inputs each.
+
+    An exception of a simulated run carries the token of the run as a note.
     """
     begin = time.perf_counter()
+    again: tuple[str, ...] = ()
     if session is not None:
         with using(session):
             errors = _rank(case, calls)
     else:
-        errors = simulated(
-            lambda: _rank(case, calls), case.ranks, seed=seed, device=device or Device(), recorder=recorder
-        )[0]
-    return Outcome(tuple(errors), time.perf_counter() - begin)
+        policy = policy if policy is not None else Policy(seed=seed)
+        again = _again(recipe(case, calls, str(policy), delayed_stores))
+        with Blame(*again):
+            errors = simulated(
+                lambda: _rank(case, calls),
+                case.ranks,
+                policy=policy,
+                delayed_stores=delayed_stores,
+                device=device or Device(),
+                recorder=recorder,
+            )[0]
+    return Outcome(tuple(errors), time.perf_counter() - begin, again)
+
+
+def _again(made: Recipe | None) -> tuple[str, ...]:
+    return () if made is None else (f"the same run again: tilelink replay {made.token}",)
+
+
+def trace_case(case: Case, session: Session | None = None) -> Trace:
+    """Trace a call of the operator on the case's inputs: as this process's rank, or on simulated ranks."""
+
+    def rank() -> Trace:
+        world = require().world
+        on = "cpu" if world.topology.world == "simulated" else "cuda"
+        return case.operator.trace(*case.arguments(world.rank, on), **case.given)
+
+    if session is None:
+        return simulated(rank, case.ranks)[0]
+    with using(session):
+        return rank()
+
+
+def tune_case(
+    case: Case, session: Session | None = None, *, budget: float, fresh: bool = False
+) -> tuple[Entry, Report | None]:
+    """Tune the operator for the case, as this process's rank or on simulated ranks; no report of what the cache had."""
+
+    def rank() -> tuple[Entry, Report | None]:
+        world = require().world
+        on = "cpu" if world.topology.world == "simulated" else "cuda"
+        tuning = case.operator.tuning(*case.arguments(world.rank, on), **case.given)
+        known = None if fresh else tuning.known()
+        if known is not None:
+            return known, None
+        report = tuning.search(budget, None)
+        return tuning.kept(report), report
+
+    if session is None:
+        return simulated(rank, case.ranks)[0]
+    with using(session):
+        return rank()
 
 
 def _rank(case: Case, calls: int) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -23,10 +23,13 @@ from tilelink.ir.plan import (
     Stage,
     StepPlan,
     Transfer,
-    Verdict,
 )
+from tilelink.ir.schedule import Fused, Placement, Schedule
+from tilelink.ir.verdict import Counterexample, Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
 from tilelink.runtime.memory import DTYPES, extents
+from tilelink.tracing import Total, Trace
+from tilelink.tuning import Entry, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +76,99 @@ def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:
     return tuple(s for s in sheets if s.rows)
 
 
+def totals_sheet(trace: Trace) -> Sheet:
+    """Where the time of a call went: of a rank's workers with one task, and of its streams, the mean per worker."""
+    groups: dict[tuple[int, str], list[Total]] = {}
+    for t in trace.totals():
+        groups.setdefault((t.rank, t.label), []).append(t)
+    rows = tuple(
+        (str(rank), label, str(len(found)), *(f"{mean:.1f}" for mean in _means(found)))
+        for (rank, label), found in groups.items()
+    )
+    title = f"Mean µs of {trace.span:.1f}"
+    return Sheet(title, ("rank", "what", "workers", "computing", "communicating", "both", "waiting", "idle"), rows)
+
+
+def tuned_sheet(name: str, entry: Entry, report: Report | None) -> Sheet:
+    """What a search has found, the finalists by their interleaved times."""
+    if report is None:
+        rows = [(f"{entry.ms:.4f}", _words(entry.schedule))]
+        return Sheet(f"{name}: known, {entry.measured}", ("ms", "schedule"), tuple(rows))
+    ranked = sorted(report.final, key=lambda n: report.final[n].median)
+    rows = [
+        (f"{report.final[n].median:.4f}", _words(report.finalists.get(n, Schedule(sequential=True)))) for n in ranked
+    ]
+    reasons: dict[str, int] = {}
+    for why in report.failed.values():
+        reasons[why] = reasons.get(why, 0) + 1
+    counts = f"{len(report.ms)} measured, {report.estimated_away} estimated away, {report.out_of_time} out of time"
+    rows += [("–", f"{n} cannot run: {why}") for why, n in reasons.items()]
+    return Sheet(f"{name}: {counts}", ("ms", "schedule"), tuple(rows))
+
+
+def _words(schedule: Schedule) -> str:
+    if schedule.sequential:
+        return "sequential"
+    return "; ".join(f"{path}: {_placement_words(p)}" for path, p in schedule.entries)
+
+
+def _placement_words(placement: Placement) -> str:
+    """As one writes it, without what goes without saying."""
+    values = [f"{f.name}={getattr(placement, f.name)!r}" for f in fields(placement) if f.name not in ("tile", "order")]
+    defaults = [f"{f.name}={f.default!r}" for f in fields(placement)]
+    if isinstance(placement, Fused):
+        return f"fused into {placement.into}"
+    order = getattr(placement, "order", ())
+    words = [*(f"{d}={n}" for d, n in placement.tile), *(v for v in values if v not in defaults)]
+    return f"{type(placement).__name__.lower()} {' '.join(words)}{f' order {order}' if order else ''}"
+
+
+def _means(found: list[Total]) -> list[float]:
+    columns = [("compute",), ("communicate", "set up"), ("compute + communicate",), ("wait",)]
+    return [sum(t.of(*kinds) for t in found) / len(found) for kinds in columns] + [
+        sum(t.idle for t in found) / len(found)
+    ]
+
+
 def verdict_sheet(verdict: Verdict) -> Sheet:
     """What was proved, and how long it took."""
     rows = tuple((p.rule, p.text, f"{p.ms:.1f}") for p in verdict.proofs)
     return Sheet("Proof" if verdict.ok else "Refused", ("rule", "shown", "ms"), rows)
 
 
+def verdict_sheets(verdict: Verdict) -> tuple[Sheet, ...]:
+    """What was proved, what is assumed, what can go wrong."""
+    found = [verdict_sheet(verdict)]
+    if verdict.assumed:
+        found.append(assumed_sheet(verdict))
+    if verdict.counterexample is not None:
+        found.append(counterexample_sheet(verdict.counterexample))
+    return tuple(found)
+
+
+def assumed_sheet(verdict: Verdict) -> Sheet:
+    """What the proof takes on trust."""
+    return Sheet("Assumed of data", ("",), tuple((a.removeprefix("assumed for "),) for a in verdict.assumed))
+
+
+def counterexample_sheet(found: Counterexample) -> Sheet:
+    """An interleaving that goes wrong."""
+    title = "A circle of waits" if found.kind == "deadlock" else "What can happen"
+    calls = len({i.call for i in found.steps}) > 1
+    rows = tuple(
+        (str(k), f"{i.rank}, call {i.call}" if calls else str(i.rank), i.path, i.tile, i.does, str(i.loc or ""))
+        for k, i in enumerate(found.steps, 1)
+    )
+    return Sheet(f"{title}: {found.world}", ("", "rank", "program", "tile", "", "line"), rows)
+
+
 def as_markdown(shown: Plan | Verdict | Sheet) -> str:
     """Markdown tables, for `IPython.display.Markdown`."""
     if isinstance(shown, Plan):
         return "\n\n".join(as_markdown(s) for s in plan_sheets(shown))
-    sheet = verdict_sheet(shown) if isinstance(shown, Verdict) else shown
+    if isinstance(shown, Verdict):
+        return "\n\n".join(as_markdown(s) for s in verdict_sheets(shown))
+    sheet = shown
     lines = [f"**{sheet.title}**", "", _line(sheet.columns), "|" + "---|" * len(sheet.columns)]
     return "\n".join(lines + [_line(row) for row in sheet.rows])
 

@@ -9,8 +9,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tilelink.explore.sheets import Sheet, plan_sheets, verdict_sheet
-from tilelink.ir.plan import Plan, Verdict
+from tilelink.explore.sheets import Sheet, plan_sheets, verdict_sheets
+from tilelink.ir.plan import Plan
+from tilelink.ir.verdict import Verdict
 
 
 def plan_table(plan: Plan) -> Group:
@@ -19,8 +20,8 @@ def plan_table(plan: Plan) -> Group:
 
 
 def verdict_table(verdict: Verdict) -> Group:
-    """The proof of a plan."""
-    return tables([verdict_sheet(verdict)])
+    """The proof of a plan; what it assumes; what can go wrong."""
+    return tables(verdict_sheets(verdict))
 
 
 def tables(sheets: Iterable[Sheet]) -> Group:

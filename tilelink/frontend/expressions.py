@@ -165,7 +165,9 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.MatMult, ast.Pow)):
         _unsupported(state, node.op, node)
     left, right = lower(state, node.left), lower(state, node.right)
-    if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate):
+    single = left.rank == 0 and right.rank == 0
+    if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate) and single:
+        # A coordinate that is added to a block of values is a number like any other.
         return _around(node.op, left, right)
     op = _OPERATORS.get(type(node.op))
     formula = combined(op, left.formula, right.formula) if op else None

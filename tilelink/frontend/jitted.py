@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.scope import Jitted, Language, Number, Opaque, Primitive, Scope
+from tilelink.frontend.scope import BUILTINS, Jitted, Language, Number, Opaque, Primitive, Scope
 from tilelink.frontend.source import FunctionSource, read_source
 from tilelink.ir.program import Helper
 
@@ -35,6 +35,7 @@ class Helpers:
                 hint = "rename one of them"
                 raise TilelinkError("TL126", f"two helpers are called `{helper.name}`", loc=loc, why=why, hint=hint)
             return helper.name
+        self._check_name("helper", helper.name, loc)
         self._copied[helper.name] = (helper, None)
         text = self._copy(read_source(helper.function))
         # Put in again: a dict keeps the order, and what this one calls was put in meanwhile.
@@ -82,7 +83,14 @@ class Helpers:
         elif found is None:
             _refuse(source, node, f"`{spelled}` is not defined", "a helper is copied as source", "define or import it")
 
+    @staticmethod
+    def _check_name(kind: str, name: str, loc: Loc) -> None:
+        if name in BUILTINS or name in _HELPER_BUILTINS:
+            why = f"the other functions of the file mean Python's `{name}`"
+            raise TilelinkError("TL114", f"a {kind} called `{name}`", loc=loc, why=why, hint="use another name")
+
     def _constant(self, number: Number, loc: Loc) -> None:
+        self._check_name("constant", number.name, loc)
         old = self.globals.setdefault(number.name, number.value)
         if old != number.value:
             message = f"`{number.name}` is {old!r} in one function and {number.value!r} in another"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import NoReturn
 
 from tilelink.errors import Loc, TilelinkError
@@ -11,12 +12,16 @@ from tilelink.frontend.binding import dims_of, names_of
 from tilelink.frontend.wording import count, nearest
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum
 
+MOST = 2**31 - 1
+"""Elements along one axis: what kernels count in 32 bits."""
+
 
 @dataclass(slots=True)
 class _Sizes:
     """What is known so far: size and where it comes from."""
 
     ranks: int
+    rank: int | None
     loc: Loc | None
     known: dict[str, tuple[int, str]]
 
@@ -43,6 +48,7 @@ def bind_sizes(
     *,
     names: Sequence[str] = (),
     loc: Loc | None = None,
+    rank: int | None = None,
 ) -> dict[str, int]:
     """The global size of every dimension of an operator's inputs, from this rank's local shapes.
 
@@ -56,6 +62,7 @@ def bind_sizes(
         given: global sizes passed by name.
         names: what diagnostics call the inputs.
         loc: the call.
+        rank: whose shapes they are; None: of one rank or another.
 
     Raises:
         TilelinkError: TL202 (number of tensors), TL203 (number of axes), TL204 (contradictions), TL205 (names).
@@ -65,7 +72,7 @@ def bind_sizes(
         raise TilelinkError(
             "TL202", message, loc=loc, why=f"the signature is `{signature}`", hint="pass one for each input"
         )
-    sizes = _Sizes(ranks, loc, {RANK_AXIS: (ranks, "the number of ranks")})
+    sizes = _Sizes(ranks, rank, loc, {RANK_AXIS: (ranks, "the number of ranks")})
     for name, value in (given or {}).items():
         _take(sizes, signature, name, value)
     labels = [f"`{n}`" for n in names] or [f"tensor {i + 1}, `{s}`" for i, s in enumerate(signature.inputs)]
@@ -84,7 +91,15 @@ def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
         hint = f"did you mean `{close}=`?" if close else f"its sizes are {', '.join(known)}"
         why = f"the signature is `{signature}`"
         raise TilelinkError("TL205", f"there is no size `{name}`", loc=sizes.loc, why=why, hint=hint)
-    sizes.known[name] = (int(value), f"`{name}={int(value)}`")
+    try:
+        size = index(value)
+    except TypeError:
+        size = -1
+    if not 0 <= size <= MOST:
+        why = "a size is a number of elements, of all ranks together"
+        hint = f"pass a whole number of at most {MOST}"
+        raise TilelinkError("TL205", f"`{name}={value!r}` is no size", loc=sizes.loc, why=why, hint=hint)
+    sizes.known[name] = (size, f"`{name}={size}`")
 
 
 def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> list[tuple[Axis, int, str]]:
@@ -142,16 +157,17 @@ def _plain(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
         sizes.known[name] = (sizes.ranks * value, f"{label}, {value} on each of {sizes.ranks} ranks")
         return
     total, by = sizes.known[name]
-    if value not in _parts(total, sizes.ranks):
+    if value not in _parts(total, sizes.ranks, sizes.rank):
         sizes.contradiction(
             name, (total, by), (sizes.ranks * value, f"{label}, {value} on each of {sizes.ranks} ranks")
         )
 
 
-def _parts(total: int, ranks: int) -> set[int]:
+def _parts(total: int, ranks: int, rank: int | None) -> set[int]:
     """How many elements a rank may hold of an axis: ceil each, the last ranks what is left."""
     part = -(-total // ranks)
-    return {max(0, min(total, (r + 1) * part) - min(total, r * part)) for r in range(ranks)}
+    whose = range(ranks) if rank is None else (rank,)
+    return {max(0, min(total, (r + 1) * part) - min(total, r * part)) for r in whose}
 
 
 def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:

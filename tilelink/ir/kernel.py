@@ -2,22 +2,68 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
+
+OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "enter", "ready", "leave", "await_word"})
+"""Names in emitted files: imports and one-block kernels."""
+
+OF_EVERY_FUNCTION = frozenset(
+    {"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch"}
+    | {"epoch_at", "last_at", "entered_at", "ready_at", "left_at", "word_at", "value_at", "watch_at"}
+)
+"""Names in emitted functions: locals and parameters."""
+
+PLANNED = re.compile(r"[ci]\d+|sorted_t|turned|part_top|group_top|group_rows")
+"""Symbols of a plan's formulas, which are locals of emitted functions; `t`, `rank` and `RANKS` are the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What emitted kernels look after beside their work; nothing by default.
+
+    `watchdog`: waits have a time limit. `debug`: positions in index vectors, tables and `tl.device_assert` are checked.
+    """
+
+    watchdog: bool = False
+    debug: bool = False
+
+    def __bool__(self) -> bool:
+        return self.watchdog or self.debug
+
+    def __str__(self) -> str:
+        return " and ".join(word for word, on in (("watchdog", self.watchdog), ("debug mode", self.debug)) if on)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place of an emitted file that can make a report; its number is its position in `KernelSource.sites`.
+
+    `path`: of the step, or the one-block kernel. `kind`: `channel` | `ready` | `entered` | `left` (a wait, for words of
+    channel or state `of`), `below` (a position, `of` what) | `holds` (a condition, `of` its text).
+    """
+
+    path: str
+    kind: str
+    of: str
+    loc: Loc | None
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
     """A kernel parameter and what to pass for it.
 
-    `kind`: `word` (one word, given by a transfer), `tensor` (this call's slot of buffer `of`), `descriptor` (the same as
-    a TMA descriptor with `block`; `axes` gives the order of its axes), `words` | `due` | `bells` (of channel `of`),
-    `stage` (symmetric slot of a staged argument), `order` (int32 table of step `of`),
-    `state` (`of`: epoch | last | entered | ready | left), `context` (of
-    the arena that holds `of`), `size` (`formula`), `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant
-    `of`: step path and name joined by a dot), `credits` (1: wait for them), `constant` (`value`).
+    `kind`: `word` (one word, given by a transfer), `number` (the same, a number), `watch` (where reports go), `tensor`
+    (this call's slot of buffer `of`), `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of
+    its axes), `words` | `due` | `bells` (of channel `of`), `stage` (symmetric slot of a staged argument), `order` (int32
+    table of step `of`), `state` (`of`: epoch | last | entered | ready | left), `context` (of the arena that holds `of`),
+    `size` (`formula`), `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant `of`: step path and name
+    joined by a dot), `credits` (1: wait for them), `constant` (`value`), `trace` (int64 memory for the events of kernel
+    `of`), `trace_tiles` (for how many tiles of each worker there is room).
     """
 
     name: str
@@ -45,14 +91,50 @@ class KernelDecl:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceSite:
+    """Two slots of a traced tile, from `slot` on, of function `function`.
+
+    `what`: `wait` (from when to when), `waits` (nothing, and how long all of a loop's waits took), `part` (from when to
+    when the fused function `function` ran). `loc`: the line that waits or moves.
+    """
+
+    slot: int
+    what: Literal["wait", "waits", "part"]
+    function: str
+    loc: Loc | None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRole:
+    """Which workers of a traced kernel run `function`: `workers` of them (None: all that are left), in turn over `total`
+    tiles (None: nobody knows how many). Slots 0 and 1 of each tile are its begin and its end."""
+
+    function: str
+    workers: int | None
+    total: Formula | None
+    sites: tuple[TraceSite, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLayout:
+    """The memory of a traced kernel: per worker its multiprocessor, then `slots` words for each tile; nanoseconds."""
+
+    kernel: str
+    slots: int
+    roles: tuple[TraceRole, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSource:
-    """`lines`: emitted line -> the user's line it comes from."""
+    """`lines`: emitted line -> the user's line it comes from. `traces`: of the variant that writes down what it does."""
 
     name: str
     text: str
     digest: str
     kernels: tuple[KernelDecl, ...]
     lines: tuple[tuple[int, Loc], ...]
+    traces: tuple[TraceLayout, ...] = ()
+    sites: tuple[Site, ...] = ()
 
     def kernel(self, name: str) -> KernelDecl:
         return next(k for k in self.kernels if k.name == name)

@@ -7,7 +7,8 @@ it was made (and verified) for. Symbols: sizes by name, `rank`, `RANKS`, `t` (po
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,7 +19,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.schedule import Schedule, SortKey
 from tilelink.ir.topology import Topology
-from tilelink.ir.wiring import Step, Wiring
+from tilelink.ir.wiring import Step, TensorDecl, Wiring
 
 RANK = Sym("rank")
 RANKS = Sym("RANKS")
@@ -33,6 +34,14 @@ def here(size: F.Like, rank: F.Like = RANK) -> Formula:
     """Elements of a split axis that rank `rank` holds: the last ranks get what is left, perhaps nothing."""
     p = part(size)
     return F.maximum(F.minimum(F.of(size) - F.of(rank) * p, p), 0)
+
+
+def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
+    """f_R: the rank that holds position `at` of an axis, by the tensor's owner map, else by its shape."""
+    if tensor.owner_map is not None and tensor.owner_map.formula is not None and axis == tensor.owned:
+        return F.substitute(tensor.owner_map.formula, dict.fromkeys(tensor.owner_map.variables, at))
+    of = tensor.axes[axis]
+    return F.of(at) if of.own_slice else F.of(at) // part(of.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,20 @@ class GridAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class InPlace:
+    """A consumer reads the part of `tensor` that this rank has brought along from the argument `source`.
+
+    `axis`: of the tensor, the one that the ranks bring parts of; `var`: the consumer's tile on it. A copy engine moves
+    `source` to `tensor` as it is, so that the rank's own part need not be moved.
+    """
+
+    tensor: str
+    source: str
+    axis: int
+    var: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step placed: its domain, tiles, order and engine.
 
@@ -144,11 +167,14 @@ class StepPlan:
     host_axes: tuple[int | None, ...] = ()
     """Fused: per axis of `grid`, the axis of the host's grid whose tile it is (None: this rank's coordinate)."""
     own_rows: bool = False
-    """Fused: it runs for the tiles of rows that this rank holds, and for no others."""
+    """It runs for the tiles that this rank holds in its domain, and for no others: fused, or held by an owner map."""
     forwarded: tuple[str, ...] = ()
     """Fused: tensors whose tile is taken from the host's registers (at slice `rank`, where it has slices)."""
+    pieces: int = 1
+    """Fused: how many pieces of its columns the host's tile is taken in, one after the other."""
+    in_place: tuple[InPlace, ...] = ()
     skip_own: bool = False
-    """Movement: what stays on this rank is not moved, because its consumer takes it from registers."""
+    """A push: what stays on this rank is not moved, because its consumer takes it from registers."""
 
     @property
     def path(self) -> str:
@@ -222,6 +248,20 @@ class ChannelAxis:
         within = F.of(0) if self.span is None else a % self.part // self.span
         return a // self.part * self.per + within if self.kind == "cut" else within
 
+    def holds(self, grid: GridAxis) -> bool:
+        """Whether a tile of `grid` can only lie in one word (`free`: it may begin anywhere)."""
+        if grid.kind in ("unit", "own"):
+            return True
+        if grid.kind == "free":
+            return False
+        # Words end only where tiles do, counted from the same begin.
+        aligned = self.span is None or (grid.tile is not None and self.span % grid.tile == 0)
+        if grid.kind in ("cut", "mine"):
+            return self.kind in ("cut", "part") and aligned
+        # Positions counted from the part's own begin: the words of that part are aligned to them.
+        local = self.kind == "part" and grid.kind == "plain" and grid.size != self.size
+        return grid.tile is not None and aligned and (self.kind == "plain" or local)
+
     def interval(self, c: F.Like) -> tuple[Formula, Formula]:
         """Positions `[lo, hi)` of word `c`; empty where the rank's part ends before it."""
         i = F.of(c)
@@ -242,7 +282,7 @@ class Channel:
 
     `target`: notifies per call of word (`c0`, `c1`, …), at the rank that holds the words; a word whose `guard` is 0 is
     not raised. `writers`: `workers` add 1 each, a `stream` sets the epoch. `scope`: gpu (one rank's own counters) | sys.
-    `bells`: a stream waits: the worker that completes a word rings its bell. `source`: the rank that raises the word.
+    `bells`: a stream waits: the worker that completes a word rings its bell.
     """
 
     name: str
@@ -252,7 +292,6 @@ class Channel:
     guard: Formula | None
     writers: str
     scope: str
-    source: Formula | None
     bells: bool = False
 
     @property
@@ -390,7 +429,10 @@ class WordWait:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """`count` elements; offsets in elements. `at`: whose instance is `pe`'s, `source` or `target`; the other is one's own."""
+    """Runs of `count` elements; offsets in elements. `at`: whose instance is `pe`'s, `source` or `target`; the other is
+    one's own. `outer`: how the runs lie, from the outermost axis in: how many, and elements from one to the next in the
+    target and in the source; nothing where there is one run.
+    """
 
     target: str
     target_offset: int
@@ -399,6 +441,16 @@ class Copy:
     count: int
     pe: int
     at: str
+    outer: tuple[tuple[int, int, int], ...] = ()
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """(target offset, source offset) of each run."""
+        for at in itertools.product(*(range(times) for times, _, _ in self.outer)):
+            steps = list(zip(at, self.outer, strict=True))
+            yield (
+                self.target_offset + sum(i * there for i, (_, there, _) in steps),
+                self.source_offset + sum(i * here for i, (_, _, here) in steps),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,25 +524,6 @@ class Plan:
         for name, rows in self.tables:
             values[name] = np.asarray(rows[rank], dtype=np.int64)
         return values
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    rule: str
-    text: str
-    ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`counterexample`: (rank, path, tile, location) steps of an interleaving that goes wrong, when one was sought."""
-
-    ok: bool
-    proofs: tuple[Proof, ...]
-    counterexample: tuple[tuple[int, str, str, str], ...] | None = None
-
-    def __bool__(self) -> bool:
-        return self.ok
 
 
 def substituted(values: Mapping[str, F.Like], *formulas: Formula) -> tuple[Formula, ...]:

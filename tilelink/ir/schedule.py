@@ -46,9 +46,13 @@ class CopyEngine:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Run right after (or before) the tile it depends on, in the same worker."""
+    """Run right after (or before) the tile it depends on, in the same worker.
+
+    `tile`: take the host's tile in pieces of this many elements along the last axis, one after the other.
+    """
 
     into: str
+    tile: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,15 @@ Placement: TypeAlias = Sms | CopyEngine | Fused | Library
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Placements by step path. `slots`: buffers a symmetric tensor rotates through; `channels`: per rank, by tensor."""
+    """Placements by step path. `slots`: buffers a symmetric tensor rotates through; `channels`: per rank, by tensor.
+
+    `sequential`: do not overlap at all; the operator's plain form runs instead of its tile programs.
+    """
 
     entries: tuple[tuple[str, Placement], ...] = ()
     slots: int = 2
     channels: tuple[tuple[str, int], ...] = ()
+    sequential: bool = False
 
     def get(self, path: str) -> Placement | None:
         return dict(self.entries).get(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Formula
+from tilelink.ir.formula import Formula, symbols
 from tilelink.ir.program import IndexEntry, TileProgram, Whole
 from tilelink.ir.shape import Contract, MapTerm, Signature
 
@@ -38,6 +38,20 @@ class TensorDecl:
     contract: Contract | None = None
     owner_map: MapTerm | None = None
     loc: Loc | None = None
+
+    @property
+    def owned(self) -> int | None:
+        """The axis along which an owner map says who holds what."""
+        if self.owner_map is None or self.owner_map.formula is None:
+            return None
+        used = symbols(self.owner_map.formula)
+        return next((a for a, name in enumerate(self.owner_map.variables) if name in used), 0)
+
+    def names_holder(self, view: ViewAxis) -> bool:
+        """Whether a position on the view axis says which rank holds it."""
+        if view.axis is None or view.local:
+            return False
+        return self.axes[view.axis].split == "R" or view.axis == self.owned
 
 
 @dataclass(frozen=True, slots=True)

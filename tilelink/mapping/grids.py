@@ -38,7 +38,12 @@ def plan_steps(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[StepPlan, ..
 def _with_followers(s: StepPlan, steps: list[StepPlan]) -> StepPlan:
     """The step with the list of those fused into it; a movement learns what need not be moved."""
     movement = s.step.program.movement
-    skip = movement is not None and any(s.step.binding(movement.destination).tensor in q.forwarded for q in steps)
+    # A pull is for tiles of other ranks anyway: what it brings is read from memory, also this rank's own.
+    skip = (
+        movement is not None
+        and bool(s.push)
+        and any(s.step.binding(movement.destination).tensor in q.forwarded for q in steps)
+    )
     return replace(s, fused=tuple(q.path for q in steps if q.into == s.path), skip_own=skip)
 
 
@@ -155,6 +160,7 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
         workers=placement.count if isinstance(placement, Sms) else None,
         own_kernel=isinstance(placement, Sms) and placement.own_kernel,
         streams=placement.streams if isinstance(placement, CopyEngine) else 1,
+        own_rows=any(v.axis is not None and v.axis == tensor.owned for v in view),
     )
 
 
@@ -248,6 +254,32 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
         host_axes=tuple(axes),
         own_rows=own_rows,
         forwarded=_forwarded(wiring, placed, step, host),
+        pieces=_pieces(p, tuple(grid)),
+    )
+
+
+def divisible(step: Step, grid: tuple[GridAxis, ...]) -> bool:
+    """Whether a fused step can take its host's tile in pieces of its columns at all."""
+    return step.program.movement is None and len([g for g in grid if g.kind != "own"]) == 2
+
+
+def _pieces(p: Placed, grid: tuple[GridAxis, ...]) -> int:
+    """How many pieces the schedule asks the host's tile to be cut into; 0: it does not say."""
+    assert isinstance(p.placement, Fused)
+    if not p.placement.tile:
+        return 0
+    (dim, size), *more = p.placement.tile
+    last = grid[-1]
+    good = last.dim == dim and last.tile is not None and not more and last.tile % size == 0 and size & (size - 1) == 0
+    if good and divisible(p.step, grid):
+        assert last.tile is not None
+        return last.tile // size
+    raise TilelinkError(
+        "TL325",
+        f"`{p.step.path}` cannot take tiles of `{p.placement.into}` in pieces of {dim}={size}",
+        loc=p.step.loc,
+        why="a fused computation of two axes may take its host's tile in pieces of the last one, each a power of two",
+        hint=f"use a power of two that divides {last.dim}={last.tile}, or leave it out",
     )
 
 

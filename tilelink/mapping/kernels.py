@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from keyword import iskeyword
 
 from tilelink.errors import TilelinkError
+from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
 from tilelink.ir.plan import Enter, Fork, HostStep, Join, KernelPlan, Launch, Leave, Stage, StepPlan, Transfer
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 
 MAIN = 0
-
-_OF_EVERY_FILE = {"tl", "triton", "shmem", "enter", "ready", "leave", "await_word"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ def _kernel_name(wiring: Wiring, members: list[str], taken: list[str]) -> str:
     name = "_".join(w.replace(".", "_") for w in words)
     programs = [s.program for s in wiring.steps]
     users = {n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers])}
-    users |= {t.name for t in wiring.tensors} | set(wiring.sizes) | _OF_EVERY_FILE | set(taken)
-    while name in users or iskeyword(name):
+    users |= {t.name for t in wiring.tensors} | set(wiring.sizes) | OF_EVERY_FILE | set(taken)
+    while name in users or iskeyword(name) or PLANNED.fullmatch(name):
         name += "_kernel"
     return name
 

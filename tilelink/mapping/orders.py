@@ -46,7 +46,16 @@ def table_of(
         values[name] = F.evaluate(value, values) if total else np.arange(0)
     columns = [np.broadcast_to(values[f"i{a}"], (total,)) for a in range(len(grid))]
     tiles = [tuple(int(c[t]) for c in columns) for t in range(total)]
-    return tuple(sorted(range(total), key=lambda t: key(tiles[t], rank, ranks)))
+    keys = [key(tile, rank, ranks) for tile in tiles]
+    try:
+        return tuple(sorted(range(total), key=lambda t: keys[t]))
+    except TypeError as error:
+        raise TilelinkError(
+            "TL310",
+            "the keys of an order cannot be compared",
+            why=f"tiles are sorted by what the function gives for them: {error}",
+            hint="let it give numbers, or tuples of numbers",
+        ) from error
 
 
 def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, int, bool]:
@@ -58,7 +67,7 @@ def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, i
     ring: int | None = None
     group, column = 0, False
     for name in names:
-        words = name.split()
+        words = name.split() or [""]
         if words[0] == "ring" and len(words) == 1:
             ring = 0
         elif words[0].startswith("ring+") and words[0][5:].isdigit():

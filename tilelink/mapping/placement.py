@@ -83,7 +83,10 @@ def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
     small = topology.world == "simulated"
     tile = dict.fromkeys(dims[:-1], 64 if small else 128) | dict.fromkeys(dims[-1:], 64 if small else 256)
     tile |= dict.fromkeys(inner, 64)
-    return Sms(tile=tuple(tile.items()), order=(_ring(step, wiring), "group 8"), warps=8, stages=3)
+    ring = _ring(step, wiring)
+    # Measured (docs/performance.md): who waits for rows does best with groups as high as a part, who makes them with half.
+    group = "group 16" if ring == "ring" and not small else "group 8"
+    return Sms(tile=tuple(tile.items()), order=(ring, group), warps=8, stages=3)
 
 
 def _ring(step: Step, wiring: Wiring) -> str:

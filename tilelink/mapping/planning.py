@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
+from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan, here, part
 from tilelink.ir.program import Load
 from tilelink.ir.schedule import CopyEngine, Schedule, Sms
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping import credits, kernels
-from tilelink.mapping.grids import plan_steps, table_name
+from tilelink.mapping.crossing import crosses, reads_remote
+from tilelink.mapping.grids import divisible, plan_steps, table_name
+from tilelink.mapping.in_place import with_own_parts
 from tilelink.mapping.orders import table_of
+from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import Placed, place
-from tilelink.mapping.signals import crosses, lower, reads_remote
+from tilelink.mapping.signals import lower
 from tilelink.mapping.views import walk
-
-_SYMBOL = re.compile(r"[ci]\d+|t|sorted_t|rank|RANKS|turned|part_top|group_top|group_rows")
-"""What formulas call ranks, tiles' positions and indices, and words."""
 
 
 def make_plan(
@@ -41,23 +41,26 @@ def make_plan(
     Raises:
         TilelinkError: TL301…TL316, what the wiring or the schedule cannot mean.
     """
-    _check_sizes(wiring)
+    _check_names(wiring)
+    _check_results(wiring)
     placed = place(wiring, topology, schedule)
-    _refuse_owner_maps(wiring)
     steps = plan_steps(wiring, placed)
+    check_owners(wiring, steps, dict(sizes), topology.ranks)
     where = kernels.assign(wiring, steps, topology)
     steps = tuple(_with_workers(s, where) for s in steps)
-    found = lower(wiring, topology, schedule, steps, where)
+    found = lower(wiring, schedule, steps, where)
     buffers = tuple(
         b for t in wiring.tensors if (b := _buffer(wiring, t, steps, dict(layouts), schedule.slots)) is not None
     )
     staged = tuple(b.tensor for b in buffers if b.staged)
+    steps = tuple(replace(s, pieces=_pieces(s, found.signals)) for s in steps)
+    _check_pieces(steps, found.signals)
     _check_moved(wiring, steps, layouts, set(staged))
-    _check_runs(steps)
     early = frozenset(s.path for s in steps if s.engine == "stream" and not _waits_for_bell(s, found.signals))
     by_path = {s.path: s for s in steps}
     enters = bool(found.channels) or any(s.action == "ready" for s in found.signals)
-    return Plan(
+    steps = with_own_parts(wiring, steps, found.channels, layouts, sizes, topology.ranks)
+    plan = Plan(
         wiring=wiring,
         topology=topology,
         schedule=schedule,
@@ -68,36 +71,75 @@ def make_plan(
         channels=found.channels,
         signals=found.signals,
         links=found.links,
-        credits=credits.derive(buffers, found, steps, topology, dict(sizes), schedule.slots),
+        credits=(),
         kernels=where.kernels,
         host=kernels.host_steps(where, steps, staged, early, enters, _read_in_place(found.signals, buffers, by_path)),
-        notes=_notes(found.signals, buffers),
+        notes=_notes(found.signals, buffers) + _own_parts(steps),
         tables=_tables(placed, steps, dict(sizes), topology.ranks),
+    )
+    return replace(plan, credits=credits.derive(plan))
+
+
+def _check_names(wiring: Wiring) -> None:
+    """Sizes, and what is copied from the users' modules, keep their names in formulas and files."""
+    for name in wiring.sizes:
+        if name in ("t", "rank", "RANKS") or name.endswith(("_begin", "_end")) or PLANNED.fullmatch(name):
+            raise _taken(
+                f"a size called `{name}`", name, wiring.loc, "give the dimension another name in the signature"
+            )
+    for program in (s.program for s in wiring.steps):
+        copied = {"helper": [h.name for h in program.helpers], "constant": [n for n, _ in program.globals]}
+        for kind, names in copied.items():
+            for name in names:
+                if name in OF_EVERY_FILE | OF_EVERY_FUNCTION or PLANNED.fullmatch(name):
+                    raise _taken(f"a {kind} called `{name}`", name, program.loc, f"give the {kind} another name")
+
+
+def _taken(message: str, name: str, loc: Loc, hint: str) -> TilelinkError:
+    return TilelinkError(
+        "TL319", message, loc=loc, why=f"`{name}` means something of its own in plans and emitted files", hint=hint
     )
 
 
-def _check_sizes(wiring: Wiring) -> None:
-    for name in wiring.sizes:
-        if _SYMBOL.fullmatch(name):
+def _check_results(wiring: Wiring) -> None:
+    for name in wiring.results:
+        if not wiring.producers(name):
             raise TilelinkError(
-                "TL319",
-                f"a size called `{name}`",
+                "TL308",
+                f"the result `{name}` of `{wiring.name}` is made by no program",
                 loc=wiring.loc,
-                why=f"`{name}` means something of its own in the formulas of a plan",
-                hint="give the dimension another name in the operator's signature",
+                why="results are fresh tensors, which the operator's tile programs write",
+                hint="return what a program returns",
             )
 
 
-def _refuse_owner_maps(wiring: Wiring) -> None:
-    for tensor in wiring.tensors:
-        if tensor.owner_map is not None:
-            raise TilelinkError(
-                "TL306",
-                f"`{tensor.name}` has the owner map `{tensor.owner_map.text}`, which cannot be planned",
-                loc=tensor.loc,
-                why="the mapping knows the even split by ceil and one slice per rank",
-                hint="say who holds what in the shape: `M/R`, `R`, `R/R`",
-            )
+PIECE = 64
+"""Columns that a fused step takes at a time where it reads more of the same shape and the schedule does not say: as much
+as leaves registers, and shared memory, for what the host has under way."""
+
+
+def _pieces(s: StepPlan, signals: tuple[Signal, ...]) -> int:
+    if s.pieces or s.into is None:
+        return max(s.pieces, 1)
+    tile = s.grid[-1].tile
+    notifies = any(g.path == s.path and g.action == "notify" for g in signals)
+    if tile is None or tile <= PIECE or tile % PIECE or notifies or not divisible(s.step, s.grid):
+        return 1
+    return tile // PIECE
+
+
+def _check_pieces(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> None:
+    """A tile that is taken in pieces is complete after the last only: what it notifies would be raised too often."""
+    for s in steps:
+        for g in signals:
+            if s.pieces > 1 and g.path == s.path and g.action == "notify":
+                raise TilelinkError(
+                    "TL325",
+                    f"`{s.path}` cannot take tiles of `{s.into}` in pieces, because others wait for what it makes",
+                    loc=g.op.loc,
+                    why="each piece would notify, and the words are counted in tiles",
+                    hint=f'leave the tile size out of fused("{s.into}")',
+                )
 
 
 def _check_moved(wiring: Wiring, steps: tuple[StepPlan, ...], layouts: Mapping[str, Layout], staged: set[str]) -> None:
@@ -121,24 +163,6 @@ def _check_moved(wiring: Wiring, steps: tuple[StepPlan, ...], layouts: Mapping[s
             why="a movement takes contiguous runs" if name not in staged else "what is staged has contiguous rows",
             hint=f"pass {name}.contiguous()",
         )
-
-
-def _check_runs(steps: tuple[StepPlan, ...]) -> None:
-    """A movement with an engine of its own takes one contiguous run per tile; a fused one stores a block."""
-    for s in steps:
-        if s.step.program.movement is None or s.into is not None:
-            continue
-        cut = False
-        for g in reversed(s.grid):
-            if cut and g.kind not in ("unit", "own"):
-                raise TilelinkError(
-                    "TL317",
-                    f"`{s.path}` would move tiles that are not contiguous in memory (axis `{g.dim}`)",
-                    loc=s.step.program.loc,
-                    why="a movement takes one contiguous run per tile: only its first tiled axis may be cut",
-                    hint="tile the leading dimension only",
-                )
-            cut = cut or g.tile is not None or g.kind != "plain"
 
 
 def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:
@@ -173,13 +197,19 @@ def _waits_for_bell(s: StepPlan, signals: tuple[Signal, ...]) -> bool:
     return any(g.path == s.path and g.action == "await" for g in signals)
 
 
+def _own_parts(steps: tuple[StepPlan, ...]) -> tuple[str, ...]:
+    return tuple(
+        f"{s.path}: this rank's own part of `{i.tensor}` is read in `{i.source}`" for s in steps for i in s.in_place
+    )
+
+
 def _buffer(
     wiring: Wiring, tensor: TensorDecl, steps: tuple[StepPlan, ...], layouts: dict[str, Layout], slots: int
 ) -> Buffer | None:
     """Where the tensor's own instance lives, from who touches it (G9); None: it lives in registers only."""
     by_path = {s.path: s for s in steps}
     touching = [(by_path[s.path], b.param) for s in wiring.steps for b in s.bindings if b.tensor == tensor.name]
-    remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(wiring, s, p) for s, p in touching)
+    remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(s, p) for s, p in touching)
     if tensor.origin == "argument":
         staged = remote and not layouts[tensor.name].symmetric
         return Buffer(tensor.name, _extents(tensor, exact=not staged), tensor.dtype, "argument", slots, staged)
@@ -193,7 +223,8 @@ def _buffer(
                 hint="schedule its last movement as a pull (push=False)",
             )
         return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "result")
-    if not any(_reads_memory(s, p) for s, p in touching):
+    splits = any(a.split == tensor.name for t in wiring.tensors for a in t.axes)
+    if not splits and not any(_reads_memory(s, p) for s, p in touching):
         return None
     space = "symmetric" if remote else "device"
     return Buffer(tensor.name, _extents(tensor, exact=False), tensor.dtype, space, slots if remote else 1)

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import BellWait, Channel, Copy, GridAxis, Plan, SetWord, StepPlan, StreamOp, WordWait
+from tilelink.ir.plan import (
+    BellWait,
+    Channel,
+    Copy,
+    Plan,
+    SetWord,
+    Signal,
+    StepPlan,
+    StreamOp,
+    WordWait,
+    holder,
+)
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
-def expand(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
-    """The steps of a copy-engine program on rank `rank`, one tuple per side stream."""
+def expand(plan: Plan, path: str, rank: int, *, own: bool = True) -> tuple[tuple[StreamOp, ...], ...]:
+    """The steps of a copy-engine program on rank `rank`, one tuple per side stream; `own`: with what stays there."""
     step = plan.step(path)
     out: list[list[StreamOp]] = [[] for _ in range(step.streams)]
     moves = [(tile, _targets(plan, step, tile, rank)) for tile in tiles_of(plan, step, rank)]
@@ -21,9 +33,27 @@ def expand(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]
         # Everything is there on entry: one rank gets all its tiles before the next gets any.
         moves = [(tile, [pe]) for tile, targets in moves for pe in targets]
         moves.sort(key=lambda move: (rank - move[1][0]) % plan.topology.ranks)
+    if not own:
+        moves = [(tile, [pe for pe in targets if _leaves(plan, step, tile, rank, pe)]) for tile, targets in moves]
+        moves = [(tile, targets) for tile, targets in moves if targets]
     for turn, (tile, targets) in enumerate(moves):
         out[turn % step.streams] += _tile(plan, step, rank, tile, targets)
     return tuple(tuple(ops) for ops in out)
+
+
+def _leaves(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int, pe: int) -> bool:
+    """Whether a tile goes from one rank to another."""
+    movement = step.step.program.movement
+    assert movement is not None
+    return (pe if step.push else holder_of(plan, step, movement.source, tile, rank)) != rank
+
+
+def issued(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
+    """`expand` without what stays on the rank, where everyone reads that in place."""
+    program = plan.step(path).step.program
+    assert program.movement is not None
+    made = plan.step(path).step.binding(program.movement.destination).tensor
+    return expand(plan, path, rank, own=not any(i.tensor == made for s in plan.steps for i in s.in_place))
 
 
 def _targets(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int) -> list[int]:
@@ -47,7 +77,10 @@ def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[tuple[tuple[int, int
         index = F.Sym(f"i{a}")
         lo, hi = (np.broadcast_to(F.evaluate(f, env), (total,)) for f in (g.begin(index), g.end(index)))
         columns.append((lo, hi))
-    return [tuple((int(lo[t]), int(hi[t])) for lo, hi in columns) for t in range(total)]
+    tiles = [tuple((int(lo[t]), int(hi[t])) for lo, hi in columns) for t in range(total)]
+    if not step.own_rows:
+        return tiles
+    return [tile for tile in tiles if holder_of(plan, step, step.domain, tile, rank) == rank]
 
 
 def _tile(
@@ -61,18 +94,29 @@ def _tile(
     assert holder is not None
     out += _waits(plan, step, source, tile, rank, holder)
     names = step.step.binding(source).tensor, step.step.binding(target).tensor
+    signal = next((s for s in plan.signals if s.path == step.path and s.action == "notify"), None)
+    alone = not step.push or holder_of(plan, step, target, tile, rank) is not None
     for pe in targets:
         if step.skip_own and pe == rank:
             continue
-        start, count = run_of(plan, step, source, tile, holder)
-        there, _ = run_of(plan, step, target, tile, pe)
+        here, there = block_of(plan, step, source, tile, holder), block_of(plan, step, target, tile, pe)
+        count, outer = runs_of(there, here)
         at = ("target", pe) if step.push else ("source", holder)
-        out.append(Copy(names[1], there, names[0], start, count, at[1], at[0]))
-        channel = plan.channel_of(names[1])
-        if channel is not None:
-            word = _word(plan, channel, step, target, tile, rank, pe)
-            out.append(SetWord(channel.name, word, pe if step.push else rank))
+        out.append(Copy(names[1], there.offset, names[0], here.offset, count, at[1], at[0], outer))
+        for told in _told(plan, signal, rank, pe if step.push else rank, alone=alone):
+            assert signal is not None and signal.channel is not None
+            channel = plan.channel(signal.channel)
+            out.append(SetWord(channel.name, _word(plan, channel, step, target, tile, rank, pe), told))
     return out
+
+
+def _told(plan: Plan, signal: Signal | None, rank: int, holder: int, *, alone: bool) -> list[int]:
+    """The ranks that hear of one copy; none: nobody waits for it. `alone`: no further copy of the tile goes to others."""
+    if signal is None or signal.channel is None:
+        return []
+    if signal.to == "self":
+        return [rank]
+    return list(range(plan.topology.ranks)) if signal.to == "all" and alone else [holder]
 
 
 def _waits(
@@ -135,10 +179,10 @@ def holder_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int
     """The rank that holds the tile in a parameter's tensor; None: every rank has its own whole instance."""
     tensor = plan.wiring.tensor(step.step.binding(param).tensor)
     for v, (begin, _) in zip(step.step.binding(param).view, tile, strict=True):
-        if v.axis is None or tensor.axes[v.axis].own_slice:
+        if v.axis is None:
             return begin
-        if tensor.axes[v.axis].split == "R" and not v.local:
-            return begin // _part(plan, tensor, v)
+        if tensor.names_holder(v):
+            return int(F.evaluate(holder(tensor, v.axis, begin), plan.env(rank)))
     return None
 
 
@@ -147,24 +191,41 @@ def _part(plan: Plan, tensor: TensorDecl, v: ViewAxis) -> int:
     return max(1, -(-int(F.evaluate(tensor.axes[v.axis].size, plan.env(0))) // plan.topology.ranks))
 
 
-def run_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], holder: int) -> tuple[int, int]:
-    """(offset, elements) of the tile in the instance of rank `holder`, which must be one contiguous run."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A tile in an instance: where it begins, and per view axis its length and the elements from one position on."""
+
+    offset: int
+    axes: tuple[tuple[int, int], ...]
+
+
+def block_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], holder: int) -> Block:
+    """The tile in the instance of rank `holder`."""
     tensor = plan.wiring.tensor(step.step.binding(param).tensor)
     extents = [int(F.evaluate(e, plan.env(holder))) for e in plan.buffer(tensor.name).extents]
-    offset, behind, place, count = 0, 1, len(extents), 1
-    cut = False
-    for v, g, (begin, end) in reversed(list(zip(step.step.binding(param).view, step.grid, tile, strict=True))):
+    offset, behind = 0, 1
+    axes: list[tuple[int, int]] = []
+    for v, (begin, end) in reversed(list(zip(step.step.binding(param).view, tile, strict=True))):
         if v.axis is None or tensor.axes[v.axis].own_slice:
+            axes.append((1, 0))
             continue
-        place -= 1
-        assert not cut or _single(g)
-        cut = cut or g.tile is not None or g.kind != "plain"
         first = begin - holder * _part(plan, tensor, v) if tensor.axes[v.axis].split == "R" and not v.local else begin
         offset += first * behind
-        count *= end - begin
-        behind *= extents[place]
-    return offset, count
+        axes.append((end - begin, behind))
+        behind *= extents.pop()
+    return Block(offset, tuple(reversed(axes)))
 
 
-def _single(g: GridAxis) -> bool:
-    return g.kind in ("unit", "own")
+def runs_of(target: Block, source: Block) -> tuple[int, tuple[tuple[int, int, int], ...]]:
+    """(elements of a run, how the runs lie) of a copy: axes that are one axis in both instances are joined."""
+    axes: list[tuple[int, int, int]] = []
+    for (n, there), (_, here) in zip(target.axes, source.axes, strict=True):
+        if n == 1:
+            continue
+        if axes and axes[-1][1:] == (n * there, n * here):
+            axes[-1] = (axes[-1][0] * n, there, here)
+        else:
+            axes.append((n, there, here))
+    if axes and axes[-1][1:] == (1, 1):
+        return axes[-1][0], tuple(axes[:-1])
+    return 1, tuple(axes)

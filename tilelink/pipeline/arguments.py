@@ -33,6 +33,7 @@ def bind(
     ranks: int,
     loc: Loc,
     shared: Callable[[torch.Tensor], bool] = lambda _: False,
+    rank: int | None = None,
 ) -> Bound:
     """Sizes and layouts of one rank's arguments.
 
@@ -40,6 +41,7 @@ def bind(
         tensors: one per input of the signature.
         given: keyword arguments: sizes by dimension name, and the operator's constants.
         shared: whether a tensor lies in memory of `tilelink.empty`.
+        rank: whose arguments they are; None: of one rank or another.
 
     Raises:
         TilelinkError: TL221 wrong number of arguments, TL222 not a tensor, TL223 a dtype that has no kernel,
@@ -58,7 +60,7 @@ def bind(
     dims = {str(a.size) for s in signature.inputs for a in s.axes}
     sizes = {k: v for k, v in given.items() if k in dims}
     _check_dtypes(name, signature, tensors, loc)
-    found = bind_sizes(signature, [tuple(t.shape) for t in tensors], ranks, sizes, loc=loc)
+    found = bind_sizes(signature, [tuple(t.shape) for t in tensors], ranks, sizes, loc=loc, rank=rank)
     return Bound(
         sizes=tuple(found.items()),
         dtypes=tuple(NAMES[t.dtype] for t in tensors),
@@ -76,6 +78,14 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
             loc=loc,
             why=f"its shape is `{shape}`",
             hint="pass a torch tensor (in the simulated world also a list with one tensor per rank)",
+        )
+    if t.layout is not torch.strided:
+        raise TilelinkError(
+            "TL222",
+            f"argument {k + 1} of `{name}` is a sparse tensor",
+            loc=loc,
+            why="tiles are cut from memory in which every element has a place",
+            hint="pass its dense form",
         )
     if t.dtype not in NAMES:
         raise TilelinkError(
@@ -126,7 +136,7 @@ def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc:
         TilelinkError: TL225.
     """
     for k, t in enumerate(tensors):
-        if t.is_cuda != on_gpu:
+        if t.device.type != ("cuda" if on_gpu else "cpu"):
             where = "the GPU of its rank" if on_gpu else "the CPU"
             raise TilelinkError(
                 "TL225",
@@ -135,3 +145,48 @@ def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc:
                 why=f"in this world kernels read tensors on {where}",
                 hint=f"move it to {where}",
             )
+
+
+def check_results(
+    name: str, outs: Sequence[Any], results: Sequence[tuple[str, tuple[int, ...], torch.dtype]], on_gpu: bool, loc: Loc
+) -> None:
+    """What is passed as `out` can hold the results, of which it may name the first ones or skip some by None.
+
+    Args:
+        results: name, shape and dtype of each.
+
+    Raises:
+        TilelinkError: TL226.
+    """
+    if len(outs) > len(results):
+        raise TilelinkError(
+            "TL226",
+            f"`out` of `{name}` has {len(outs)} tensors",
+            loc=loc,
+            why=f"there are {len(results)} results",
+            hint="pass one for each, or none",
+        )
+    for out, (_, shape, dtype) in zip(outs, results, strict=False):
+        if out is not None:
+            check_result(name, out, shape, dtype, on_gpu, loc)
+
+
+def check_result(name: str, out: Any, shape: tuple[int, ...], dtype: torch.dtype, on_gpu: bool, loc: Loc) -> None:
+    """`out` can hold a result of this shape and dtype.
+
+    Raises:
+        TilelinkError: TL226.
+    """
+    if isinstance(out, torch.Tensor):
+        if (tuple(out.shape), out.dtype, out.is_contiguous(), out.is_cuda) == (shape, dtype, True, on_gpu):
+            return
+        got = f"{tuple(out.shape)} {out.dtype}" + ("" if out.is_cuda == on_gpu else f" on {out.device}")
+    else:
+        got = type(out).__name__
+    raise TilelinkError(
+        "TL226",
+        f"`out` of `{name}` is {got}",
+        loc=loc,
+        why=f"the result on this rank is a contiguous {shape} of {dtype}",
+        hint="pass such a tensor, or none",
+    )

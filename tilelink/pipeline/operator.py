@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,20 +13,32 @@ import torch
 from tilelink.codegen import emit
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import SymbolicTensor, inline, parse_signature, trace
-from tilelink.ir.kernel import KernelSource
-from tilelink.ir.plan import Plan, Transfer, Verdict
+from tilelink.ir.kernel import Checks, KernelSource
+from tilelink.ir.plan import Plan, Transfer
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
+from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.mapping import expand, make_plan, verify
-from tilelink.pipeline.arguments import Bound, bind, check_devices
-from tilelink.runtime.call import Loaded, Prepared, prepare
+from tilelink.mapping import issued, make_plan, verify
+from tilelink.mapping.verify import judge
+from tilelink.pipeline.arguments import Bound, bind, check_devices, check_result, check_results
+from tilelink.pipeline.choosing import Choice, estimated, even, measured, problem_of
+from tilelink.pipeline.contracts import broken
+from tilelink.pipeline.reports import describe
+from tilelink.pipeline.schedules import checked, refuse
+from tilelink.pipeline.tracing import traced_call
+from tilelink.pipeline.tuning import Tuning
+from tilelink.runtime.call import Loaded, Prepared
 from tilelink.runtime.kernels import load
-from tilelink.runtime.memory import DTYPES, Workspace, extents, regions
-from tilelink.runtime.session import Session, current, say_simulated, simulated, spread
+from tilelink.runtime.memory import Workspace, regions, union
+from tilelink.runtime.session import Session, checks_here, current, require, say_simulated, simulated, spread
+from tilelink.runtime.world import World
+from tilelink.tracing import Trace
+from tilelink.tuning import Space
 
 Reference = Callable[..., Any]
+log = logging.getLogger("tilelink")
 
 
 @dataclass(slots=True, eq=False)
@@ -38,42 +51,35 @@ class Stages:
     loaded: dict[int, Loaded] = field(default_factory=dict[int, Loaded])
 
 
-@dataclass(slots=True, eq=False)
-class Ready:
-    """A plan ready to run in one workspace, for arguments of one kind: what a cached call needs and nothing else."""
+class Identity:
+    """Which operator with which schedule, by value; its hash is computed once."""
 
-    loaded: Loaded
-    workspace: Workspace
-    scalars: Mapping[str, float]
-    results: tuple[tuple[tuple[int, ...], torch.dtype], ...]
-    implied: bool
-    slots: dict[int, Prepared] = field(default_factory=dict[int, Prepared])
+    __slots__ = ("_hash", "_value")
 
-    @property
-    def plan(self) -> Plan:
-        return self.loaded.plan
+    def __init__(self, *value: object) -> None:
+        self._value = value
+        self._hash = hash(value)
 
-    def slot(self, slot: int) -> Prepared:
-        if slot not in self.slots:
-            self.slots[slot] = prepare(self.loaded, self.workspace, slot)
-        return self.slots[slot]
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self._value == other._value
 
 
 def _facts(t: Any, session: Session) -> object:
-    """What of an argument a plan depends on."""
-    if not isinstance(t, torch.Tensor):
+    """What of an argument or a result a prepared call depends on."""
+    if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
         return type(t)
-    return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.is_cuda, session.shares(t)
+    return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, session.shares(t)
 
 
 def _hashable(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str))
 
 
-def _given_results(out: Any, ready: Ready) -> tuple[Any, ...]:
-    count = len(ready.results)
-    given = () if out is None else out if isinstance(out, tuple) else (out,)
-    return (*given, *[None] * (count - len(given)))
+def _tuple(values: Any) -> tuple[Any, ...]:
+    return values if isinstance(values, tuple) else (values,)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +95,14 @@ class Operator:
     loc: Loc
     schedules: Schedule = field(default_factory=Schedule)
     reference_fn: Reference | None = None
+    scheduled: bool = False
+    """Whether somebody has said how it runs; else a call may take a schedule that was measured, or the plain form."""
     _stages: dict[object, Stages] = field(default_factory=dict[object, Stages])
+    _choices: dict[object, Operator] = field(default_factory=dict[object, "Operator"])
+    _identity: Identity = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._identity = Identity(self.name, self.loc, self.schedules)
 
     # -------------------------------------------------------------------------------------------------------- schedules
     def schedule(
@@ -98,6 +111,7 @@ class Operator:
         *,
         slots: int | None = None,
         channels: Mapping[str, int] | None = None,
+        sequential: bool | None = None,
         **placements: Placement,
     ) -> Operator:
         """The same operator with some steps placed differently.
@@ -106,14 +120,28 @@ class Operator:
             entries: placements by path, for steps of inlined operators (`{"gemm_rs.matmul": tilelink.sms(…)}`).
             slots: buffers that a symmetric tensor rotates through from call to call.
             channels: elements per channel along the moved axis, by tensor name.
+            sequential: True: run the plain form, one library after the other; False: run the tile programs, whatever
+                was measured or estimated.
             placements: placements by step name.
+
+        Raises:
+            TilelinkError: TL329, something that is no placement, no number of slots, or no length of channels.
         """
+        for given, what in ((entries, "`entries`"), (channels, "`channels`")):
+            if given is not None and (not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given)):
+                raise refuse(what, given, "a mapping by name")
         merged = self.schedules.merged({**(entries or {}), **placements})
         if slots is not None:
             merged = replace(merged, slots=slots)
         if channels is not None:
             merged = replace(merged, channels=tuple(sorted(channels.items())))
-        return replace(self, schedules=merged, _stages={})
+        merged = replace(merged, sequential=bool(sequential))
+        said = bool(entries or placements or channels) or slots is not None or sequential is not None
+        return replace(self.with_schedule(checked(merged)), scheduled=self.scheduled or said)
+
+    def with_schedule(self, schedule: Schedule) -> Operator:
+        """The same operator with this whole schedule, and no other."""
+        return replace(self, schedules=schedule, scheduled=True, _stages={}, _choices={})
 
     def reference(self, fn: Reference) -> Reference:
         """Decorator: the operator's plain-torch form, called with the same arguments and `group=`."""
@@ -132,12 +160,14 @@ class Operator:
     def verify(
         self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
     ) -> Verdict:
-        """The structural proof of the plan: form, order, coverage, counts, deadlock, epochs.
+        """The proof of the plan: form, order, coverage, counts, deadlock, epochs; or the diagnostic that a call would raise,
+        with an interleaving that goes wrong in a small world.
 
         Raises:
-            TilelinkError: TL6xx, on the user's line, when the plan is wrong.
+            TilelinkError: when there is no plan to prove.
         """
-        return self._made(tensors, ranks, topology, given).verdict
+        bound, topology = self._for(tensors, ranks, topology, given)
+        return self._tiled(bound, topology).judged(bound, topology)
 
     def source(self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any) -> str:
         """The emitted Triton file."""
@@ -146,39 +176,57 @@ class Operator:
     def _made(
         self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
     ) -> Stages:
+        bound, topology = self._for(tensors, ranks, topology, given)
+        return self._tiled(bound, topology).stages(bound, topology, checks_here())
+
+    def _for(
+        self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
+    ) -> tuple[Bound, Topology]:
         given.pop("out", None)
         mine, counted = one_rank(tensors)
         if topology is None:
             session = current()
             topology = session.world.topology if session is not None else Topology(ranks or counted or 1)
-        return self.stages(bind(self.name, self.signature, mine, given, topology.ranks, self.loc), topology)
+        return bind(self.name, self.signature, mine, given, topology.ranks, self.loc), topology
 
-    def stages(self, bound: Bound, topology: Topology) -> Stages:
+    def judged(self, bound: Bound, topology: Topology) -> Verdict:
+        """The verdict on the plan for bound arguments, whichever it is."""
+        return judge(self._planned(bound, topology))
+
+    def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:  # noqa: B008  # frozen
         """Plan, verdict and source for bound arguments, made once."""
-        key = (bound, topology)
+        key = (bound, topology, checks)
         if key not in self._stages:
-            wiring = trace(
-                self.name,
-                self.fn,
-                self.signature,
-                dict(bound.sizes),
-                bound.dtypes,
-                dict(bound.constants),
-                self.loc,
-                ranks=topology.ranks,
-            )
-            layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
-            plan = make_plan(wiring, topology, self.schedules, dict(bound.sizes), layouts)
-            self._stages[key] = Stages(plan, verify(plan), emit(plan))
+            plan = self._planned(bound, topology)
+            self._stages[key] = Stages(plan, verify(plan), emit(plan, checks))
         return self._stages[key]
 
+    def _planned(self, bound: Bound, topology: Topology) -> Plan:
+        wiring = trace(
+            self.name,
+            self.fn,
+            self.signature,
+            dict(bound.sizes),
+            bound.dtypes,
+            dict(bound.constants),
+            self.loc,
+            ranks=topology.ranks,
+        )
+        layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
+        return make_plan(wiring, topology, self.schedules, dict(bound.sizes), layouts)
+
     # ------------------------------------------------------------------------------------------------------------- call
-    def __call__(self, *tensors: Any, out: Any = None, session: Session | None = None, **given: Any) -> Any:
+    def __call__(
+        self, *tensors: Any, out: Any = None, group: Any = None, session: Session | None = None, **given: Any
+    ) -> Any:
         """Run on this rank.
 
         Args:
             tensors: this rank's part of each input; without torchrun and GPUs also lists with one tensor per rank.
             out: a tensor, or a tuple of tensors, to write the results to.
+            group: the ranks that call it together: a `torch.distributed` process group, a `DeviceMesh` of one dimension,
+                what `tilelink.group` gave; None for all ranks.
+            session: the rank to run as; None for this process's or simulated rank.
             given: sizes that no input binds or that shards leave open (`M=10`), and the operator's constants.
 
         Returns:
@@ -189,73 +237,279 @@ class Operator:
         """
         if tensors and isinstance(tensors[0], SymbolicTensor):
             return inline(self.name, self.fn, self.signature, tensors, given, self.loc)
-        session = session or current()
+        session = session or (current() if group is None else require())
         if session is None:
             if tensors and isinstance(tensors[0], (list, tuple)):
                 return spread(lambda *mine: self(*mine, **given), tensors)
             say_simulated()
             return simulated(lambda: self(*tensors, out=out, **given), 1)[0]
-        return self._run(session, tensors, out, given)
+        return self._run(session.of(group), tensors, out, given)
 
     def _run(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
-        world = session.world
-        key = (*(_facts(t, session) for t in tensors), *given.items())
-        ready = session.prepared.get((self._identity, key)) if all(_hashable(v) for v in given.values()) else None
-        if ready is None or ready.workspace.closed:
-            ready = self._prepare(session, tensors, given)
-            session.prepared[(self._identity, key)] = ready
-        workspace, plan = ready.workspace, ready.plan
-        named = dict(zip(plan.wiring.arguments, tensors, strict=True))
-        for name, (shape, dtype), mine in zip(
-            plan.wiring.results, ready.results, _given_results(out, ready), strict=True
-        ):
-            if mine is not None:
-                _check_out(self.name, mine, shape, dtype, self.loc)
-            named[name] = mine if mine is not None else world.empty(shape, dtype)
-        workspace.captured = workspace.captured or world.capturing()
-        ready.slot(workspace.calls % plan.schedule.slots).run(
-            world, named, ready.scalars, int(workspace.captured or not workspace.heard)
-        )
-        workspace.calls += 1
-        workspace.heard = ready.implied
-        world.finish()
-        values = tuple(named[n] for n in plan.wiring.results)
+        session.vigil.begin()
+        key = (tuple([_facts(t, session) for t in tensors]), *given.items())
+        operator = self if self.scheduled else self._chosen(session, key, tensors, given)
+        if operator.schedules.sequential:
+            return operator._plain(session, tensors, out)
+        outs = () if out is None else _tuple(out)
+        values = operator._keyed(session, (key, tuple([_facts(t, session) for t in outs])), tensors, outs, given)
         return values[0] if len(values) == 1 else values
 
-    def _prepare(self, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Ready:
-        """Everything about a call that does not depend on its data."""
-        world = session.world
-        bound = bind(self.name, self.signature, tensors, given, world.ranks, self.loc, session.shares)
-        check_devices(self.name, tensors, world.topology.world != "simulated", self.loc)
-        stages = self.stages(bound, world.topology)
-        plan = stages.plan
-        return Ready(
-            loaded=self._load(stages, world.rank),
-            workspace=session.workspace(self._identity, regions(plan)),
-            scalars=_scalars(plan),
-            results=tuple(
-                (extents(plan, plan.buffer(n), world.rank), DTYPES[plan.buffer(n).dtype]) for n in plan.wiring.results
-            ),
-            implied=all(c.implied_by is not None for c in plan.credits),
-        )
+    def _keyed(
+        self, session: Session, key: object, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]
+    ) -> tuple[torch.Tensor, ...]:
+        cached = session.cached(self._identity)
+        prepared = cached.get(key) if not given or all(_hashable(v) for v in given.values()) else None
+        if prepared is None:
+            prepared = cached[key] = self._prepare(session, tensors, outs, given)
+        else:
+            session.vigil.compare(self._broken(session, prepared.plan, tensors) or prepared.said)
+        return self._go(session, prepared, tensors, outs)
 
-    @property
-    def _identity(self) -> object:
-        return (self.name, self.loc, self.schedules)
+    def _plain(self, session: Session, tensors: Sequence[Any], out: Any) -> Any:
+        """The reference, whose libraries take their turns."""
+        if self.reference_fn is None or session.world.group is None:
+            why = "it has no reference" if self.reference_fn is None else "its libraries need GPUs"
+            raise TilelinkError("TL229", f"`{self.name}` has no sequential form here", loc=self.loc, why=why)
+        found = self.reference_fn(*tensors, group=session.world.group)
+        if out is None:
+            return found
+        for target, value in zip(_tuple(out), _tuple(found), strict=True):
+            check_result(self.name, target, tuple(value.shape), value.dtype, value.is_cuda, self.loc)
+            target.copy_(value)
+        return out
+
+    def _go(
+        self, session: Session, prepared: Prepared, tensors: Sequence[Any], outs: Sequence[Any]
+    ) -> tuple[torch.Tensor, ...]:
+        world, vigil = session.world, session.vigil
+        # Compilers take their time: ranks wait for one another before any wait is timed.
+        timed = vigil.watchdog is not None and not prepared.workspace.calls
+        values = prepared.run(tensors, outs, (lambda: world.agree(None)) if timed else None)
+        vigil.end()
+        return values
+
+    def trace(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Trace:
+        """Call a variant that writes down when it does what: who waits, computes and communicates, on every rank.
+
+        Collective. The call is made some times more, traced and not, to say what tracing costs.
+
+        Args:
+            tensors: as of a call.
+            group: as of a call.
+            session: as of a call.
+            given: as of a call.
+
+        Returns:
+            the same on every rank, with lists too: `picture(path)`, `chrome(path)`, `totals()`, `lanes`.
+
+        Raises:
+            TilelinkError: as a call.
+        """
+        session = session or (current() if group is None else require())
+        if session is None:
+            mine = tensors if tensors and isinstance(tensors[0], (list, tuple)) else [[t] for t in tensors]
+            return spread(lambda *mine: self.trace(*mine, **given), mine)[0]
+        session = session.of(group)
+        chosen = self._tiled(self._bound(session, tensors, given), session.world.topology)
+        plain = chosen._prepare(session, tensors, (), given)
+        prepared = chosen._prepare(session, tensors, (), given, traced=True)
+
+        def traced() -> Prepared:
+            chosen._go(session, prepared, tensors, ())
+            return prepared
+
+        sizes = " ".join(f"{name}={size}" for name, size in prepared.plan.sizes)
+        return traced_call(session, f"{self.name}: {sizes}", lambda: chosen._go(session, plain, tensors, ()), traced)
+
+    def tune(
+        self,
+        *tensors: Any,
+        budget: float = 60.0,
+        space: Space | None = None,
+        fresh: bool = False,
+        group: Any = None,
+        session: Session | None = None,
+        **given: Any,
+    ) -> Operator:
+        """The operator with the fastest schedule for calls like this one, measured; from the cache if it was before.
+
+        Collective: all ranks try the same candidates at the same time, and the slowest rank's time counts. What does not
+        run on one rank is tried on none. The plain form (`reference`) is one of the candidates.
+
+        Args:
+            tensors: as of a call.
+            budget: seconds for the search; 0 measures nothing but what the operator comes with.
+            space: placements to try, by step; None for what the steps' doing suggests.
+            fresh: measure again, whatever the cache has.
+            group: as of a call.
+            session: as of a call.
+            given: as of a call.
+
+        Raises:
+            TilelinkError: as a call; TL460 a candidate does not end, TL462 nothing runs.
+        """
+        tuning = self.tuning(*tensors, group=group, session=session, **given)
+        entry = None if fresh else tuning.known()
+        if entry is None:
+            entry = tuning.kept(tuning.search(budget, space))
+        return self.with_schedule(entry.schedule)
+
+    def tuning(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Tuning:
+        """What `tune` works with: for those who want to see what was tried. Collective; arguments as of a call."""
+        session = (session or require()).of(group)
+        bound, topology = self._bound(session, tensors, given), session.world.topology
+        plain = (lambda: self._plain(session, tensors, None)) if self._has_plain(session.world, bound) else None
+        problem = problem_of(self.name, self.signature, bound, topology)
+        return Tuning(self, session, tensors, given, bound, problem, self.stages(bound, topology).plan, plain)
+
+    def choice(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Choice:
+        """How a call like this one runs, and why: `str` of it says so in a line."""
+        session = (session or require()).of(group)
+        bound = self._bound(session, tensors, given)
+        return self._choice(bound, session.world.topology, self._has_plain(session.world, bound))
+
+    def _choice(self, bound: Bound, topology: Topology, plain: bool) -> Choice:
+        if self.scheduled:
+            return Choice(self.schedules, "as it is scheduled")
+        found = measured(problem_of(self.name, self.signature, bound, topology), plain)
+        if found is not None or not plain:
+            return found or Choice(self.schedules, "as the operator comes")
+        return estimated(self.stages(bound, topology).plan, self.schedules)
+
+    def _has_plain(self, world: World, bound: Bound) -> bool:
+        return self.reference_fn is not None and world.group is not None and even(self.signature, bound, world.ranks)
+
+    def _chosen(
+        self, session: Session, key: tuple[Any, ...], tensors: Sequence[Any], given: dict[str, Any]
+    ) -> Operator:
+        """This operator with the schedule that is chosen for a call; itself where that is its own."""
+        world = session.world
+        at = (world.ranks, world.topology.world, key)
+        known = self._choices.get(at) if all(_hashable(v) for v in given.values()) else None
+        if known is None:
+            try:
+                bound = self._bound(session, tensors, given)
+                choice = self._choice(bound, world.topology, self._has_plain(world, bound))
+            except TilelinkError:
+                return self  # which finds the same again, and tells the other ranks
+            same = [o for o in self._choices.values() if o.schedules == choice.schedule]
+            own = choice.schedule == self.schedules
+            known = self if own else same[0] if same else self.with_schedule(choice.schedule)
+            if not own:
+                # What was reserved for this operator was reserved for however it runs.
+                session.reserved[known._identity] = session.reserved.setdefault(self._identity, {})
+                log.info("%s at %s runs %s", self.name, dict(bound.sizes), choice)
+            self._choices[at] = known
+        return known
+
+    def _tiled(self, bound: Bound, topology: Topology) -> Operator:
+        """The operator whose tile programs run, or would if they did: with the schedule that was measured, if any."""
+        key = (bound, topology)
+        if self.scheduled:
+            return self
+        if key not in self._choices:
+            choice = self._choice(bound, topology, plain=False)
+            own = choice.schedule == self.schedules
+            self._choices[key] = self if own else self.with_schedule(choice.schedule)
+        return self._choices[key]
+
+    def _prepare(
+        self,
+        session: Session,
+        tensors: Sequence[Any],
+        outs: Sequence[Any],
+        given: dict[str, Any],
+        *,
+        traced: bool = False,
+    ) -> Prepared:
+        """Everything about a call that does not depend on its data."""
+        world, vigil = session.world, session.vigil
+        try:
+            bound = self._bound(session, tensors, given)
+            stages = self.stages(bound, world.topology, vigil.checks)
+        except TilelinkError as error:
+            vigil.compare(error)
+            raise
+        plan, source, said = stages.plan, stages.source, _call(stages.plan)
+        if traced:
+            source = emit(plan, vigil.checks, traced=True)
+            stages = Stages(plan, stages.verdict, source)
+        vigil.compare(self._broken(session, plan, tensors) or said)
+        loaded, workspace = self._load(stages, world.rank), self._workspace(session, bound, plan)
+        watch = vigil.guard.watch(source.digest, describe(plan, source, world.rank)) if vigil.guard else None
+        prepared = Prepared.of(loaded, workspace, said, watch)
+        check_results(self.name, outs, prepared.results, world.topology.world != "simulated", self.loc)
+        return prepared
+
+    @staticmethod
+    def _broken(session: Session, plan: Plan, tensors: Sequence[Any]) -> TilelinkError | None:
+        """In debug mode: an argument that does not keep its contract."""
+        if not session.vigil.debug or session.world.capturing():
+            return None
+        session.world.drain()
+        return broken(plan, tensors)
+
+    def _bound(self, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
+        world = session.world
+        bound = bind(self.name, self.signature, tensors, given, world.ranks, self.loc, session.shares, world.rank)
+        check_devices(self.name, tensors, world.topology.world != "simulated", self.loc)
+        return bound
+
+    def _workspace(self, session: Session, bound: Bound, plan: Plan) -> Workspace:
+        """The workspace for a plan, of the capacity that has been reserved."""
+        wanted, reserved = regions(plan), session.reserved.get(self._identity, {})
+        most = tuple((name, max(size, reserved.get(name, 0))) for name, size in bound.sizes)
+        if most != bound.sizes:
+            wanted = union(wanted, regions(self.stages(replace(bound, sizes=most), plan.topology).plan))
+        return session.workspace(self._identity, wanted, _call(plan))
+
+    def reserve(self, *tensors: Any, group: Any = None, session: Session | None = None, **sizes: int) -> None:
+        """Prepare for calls of up to these sizes: calls within them take no memory but their results. Collective.
+
+        Args:
+            tensors: arguments as of a call, by which the memory is taken now; without them the first call takes it.
+            group: as of a call.
+            session: as of a call.
+            sizes: the largest size of a dimension, of all ranks together (`M=16384`); of others, that of the call.
+
+        Raises:
+            TilelinkError: TL228 no dimension of the operator or no size; as a call.
+        """
+        session = (session or require()).of(group)
+        dims = {str(a.size) for shape in self.signature.inputs for a in shape.axes}
+        for name, size in sizes.items():
+            if name not in dims or size < 1:
+                raise TilelinkError(
+                    "TL228",
+                    f"`{self.name}` cannot be prepared for {name}={size}",
+                    loc=self.loc,
+                    why=f"its signature is `{self.signature}`",
+                    hint="give sizes above 0 for dimensions of the inputs",
+                )
+        reserved = session.reserved.setdefault(self._identity, {})
+        reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
+        if tensors:
+            bound = self._bound(session, tensors, {})
+            self._workspace(session, bound, self.stages(bound, session.world.topology).plan)
 
     def _load(self, stages: Stages, rank: int) -> Loaded:
         if rank not in stages.loaded:
-            module = load(stages.source.text, stages.source.digest, stages.source.name)
+            source = stages.source
+            module = load(source.text, source.digest, source.name, source.lines)
             paths = [h.path for h in stages.plan.host if isinstance(h, Transfer)]
-            transfers = {p: expand(stages.plan, p, rank) for p in paths}
+            transfers = {p: issued(stages.plan, p, rank) for p in paths}
             stages.loaded[rank] = Loaded(stages.plan, stages.source, module, transfers)
         return stages.loaded[rank]
 
     def close(self) -> None:
-        """Free this operator's workspace on this rank. Collective."""
+        """Free this operator's memory on this rank, that of sub-groups too; graphs that hold calls of it must not be
+        replayed any more. Collective. The operator can be called again.
+        """
         session = current()
         if session is not None:
-            session.close(self._identity)
+            for operator in dict.fromkeys([self, *self._choices.values()]):
+                session.close(operator._identity)
 
     def __enter__(self) -> Operator:
         return self
@@ -268,22 +522,11 @@ class Operator:
         return f"<operator {self.name} `{self.signature}`{' scheduled ' + entries if entries else ''}>"
 
 
-def _scalars(plan: Plan) -> dict[str, float]:
-    return {
-        f"{s.path}.{name}": value for s in plan.steps for name, value in s.step.constants if isinstance(value, float)
-    }
-
-
-def _check_out(name: str, out: Any, shape: tuple[int, ...], dtype: torch.dtype, loc: Loc) -> None:
-    if not isinstance(out, torch.Tensor) or tuple(out.shape) != shape or out.dtype != dtype or not out.is_contiguous():
-        got = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
-        raise TilelinkError(
-            "TL226",
-            f"`out` of `{name}` is {got}",
-            loc=loc,
-            why=f"the result on this rank is a contiguous {shape} of {dtype}",
-            hint="pass such a tensor, or none",
-        )
+def _call(plan: Plan) -> str:
+    """A call in words: what has to be the same on all ranks."""
+    wiring = plan.wiring
+    dtypes = (wiring.tensor(name).dtype for name in wiring.arguments)
+    return f"{wiring.name}({', '.join([*(f'{name}={size}' for name, size in plan.sizes), *dtypes])})"
 
 
 def one_rank(tensors: Sequence[Any]) -> tuple[Sequence[Any], int | None]:

@@ -2,18 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tilelink.errors import TilelinkError
-from tilelink.ir.schedule import CopyEngine, Fused, Library, Sms, SortKey
+from tilelink.ir.schedule import CopyEngine, Fused, Library, Schedule, Sms, SortKey
 
 Order = str | SortKey | tuple[str | SortKey, ...]
 
 
-def _order(order: Order) -> tuple[str | SortKey, ...]:
-    return order if isinstance(order, tuple) else (order,)
+def is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _tile(tile: dict[str, int]) -> tuple[tuple[str, int], ...]:
+def refuse(what: str, value: Any, wanted: str) -> TilelinkError:
+    return TilelinkError(
+        "TL329",
+        f"{what} is {value!r}",
+        why=f"it is {wanted}",
+        hint="schedules are made of tilelink.sms(…), copy_engine(…), fused(…) and library(…)",
+    )
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """A schedule whose parts are what they are called.
+
+    Raises:
+        TilelinkError: TL329.
+    """
+    for path, placement in schedule.entries:
+        if not isinstance(placement, (Sms, CopyEngine, Fused, Library)):
+            raise refuse(f"the placement of `{path}`", placement, "one of sms, copy_engine, fused and library")
+    if not is_number(schedule.slots) or schedule.slots < 1:
+        raise refuse("`slots`", schedule.slots, "the number of buffers that take turns, at least 1")
+    for tensor, elements in schedule.channels:
+        if not is_number(elements) or elements < 1:
+            raise refuse(f"the channel of `{tensor}`", elements, "a number of elements, at least 1")
+    return schedule
+
+
+def _numbers(**given: Any) -> None:
+    for name, value in given.items():
+        if not is_number(value):
+            raise refuse(f"`{name}`", value, "a whole number")
+
+
+def _flags(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and not isinstance(value, bool):
+            raise refuse(f"`{name}`", value, "True or False")
+
+
+def _order(order: Any) -> tuple[str | SortKey, ...]:
+    words = order if isinstance(order, tuple) else (order,)
+    for word in words:
+        if not isinstance(word, str) and not callable(word):
+            raise refuse("`order`", order, "a word, a sort key, or a tuple of them")
+    return words
+
+
+def _tile(tile: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     for dim, size in tile.items():
+        if not is_number(size):
+            raise refuse(f"the tile along `{dim}`", size, "a number of elements")
         if size < 1:
             raise TilelinkError("TL318", f"a tile of {size} along `{dim}`", hint="tiles have at least one element")
     return tuple(tile.items())
@@ -43,8 +94,10 @@ def sms(
         tile: elements per dimension of the program, `M=128`; a dimension that is not named is whole.
 
     Raises:
-        TilelinkError: TL318, a tile below one element.
+        TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
     """
+    _numbers(**({} if count is None else {"count": count}), num_warps=num_warps, num_stages=num_stages)
+    _flags(push=push, own_kernel=own_kernel)
     return Sms(
         count=count,
         tile=_tile(tile),
@@ -66,16 +119,35 @@ def copy_engine(*, order: Order = (), push: bool | None = None, streams: int = 1
         streams: side streams that take the tiles in turn.
 
     Raises:
-        TilelinkError: TL318, a tile below one element.
+        TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
     """
+    _numbers(streams=streams)
+    _flags(push=push)
     return CopyEngine(tile=_tile(tile), order=_order(order), push=push, streams=streams)
 
 
-def fused(into: str) -> Fused:
-    """Run right after the tile that it depends on, in the same worker, the tile handed over in registers."""
-    return Fused(into)
+def fused(into: str, **tile: int) -> Fused:
+    """Run right after the tile that it depends on, in the same worker, the tile handed over in registers.
+
+    Args:
+        into: the step whose tile it takes.
+        tile: elements of the last dimension to take at a time, `N=64`: a program that reads more of the same shape then
+            needs fewer registers. Default: 64 where the program notifies nobody, else the whole tile.
+
+    Raises:
+        TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
+    """
+    if not isinstance(into, str):
+        raise refuse("`into`", into, "the path of a step")
+    return Fused(into, _tile(tile))
 
 
 def library(function: str, **tile: int) -> Library:
-    """Let a library function (`"torch.mm"`) compute each tile."""
+    """Let a library function (`"torch.mm"`) compute each tile.
+
+    Raises:
+        TilelinkError: TL318, TL329, as `sms`.
+    """
+    if not isinstance(function, str):
+        raise refuse("`function`", function, "a dotted name")
     return Library(function, _tile(tile))

@@ -1,4 +1,4 @@
-"""One call of a planned operator on one rank: the plan's host steps, in order, on the world's streams.
+"""One call of a planned operator on one rank: the plan's host steps, in order, as work for the world's streams.
 
 What does not change between calls (slots' views, words, sizes, copies) is resolved once per plan and slot; a cached call
 allocates nothing but its results and does not synchronise.
@@ -7,8 +7,8 @@ allocates nothing but its results and does not synchronise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -18,12 +18,13 @@ from tilelink.ir import formula as F
 from tilelink.ir import plan as P
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import Plan
+from tilelink.runtime import work as W
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
-from tilelink.runtime.world import Descriptor, Event, Stream, World
+from tilelink.runtime.tracing import CallEvents, KernelEvents
+from tilelink.runtime.world import World
 
-Tensors = Mapping[str, torch.Tensor]
-Action = Callable[["Running"], None]
-Arguments = Callable[["Running"], dict[str, Any]]
+Placed = tuple[int, W.Work]
+"""The stream's number, and what it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,54 +37,100 @@ class Loaded:
     transfers: Mapping[str, tuple[tuple[P.StreamOp, ...], ...]]
 
 
-@dataclass(slots=True)
-class Running:
-    """The state of one call: tensors by name, scalars by `path.name`, forked streams."""
-
-    tensors: Tensors
-    scalars: Mapping[str, float]
-    credits: int
-    main: Stream
-    events: dict[int, Event]
-
-
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """A kernel with its launch parameters; `arguments` gives them their values in a call."""
+class Slot:
+    """The steps of a call on one slot. `events`: what the last calls have written down, where they are traced."""
 
-    function: Any
-    workers: int
-    warps: int
-    stages: int
-    arguments: Arguments
-
-    def launch(self, stream: Stream, running: Running) -> None:
-        stream.launch(self.function, self.workers, self.arguments(running), warps=self.warps, stages=self.stages)
-
-    def load(self, running: Running) -> None:
-        running.main.load(self.function, self.workers, self.arguments(running), warps=self.warps, stages=self.stages)
+    steps: tuple[W.Step, ...]
+    events: CallEvents | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Prepared:
-    """A plan on one slot of one workspace."""
+    """A plan in one workspace, for calls with arguments of one kind: what a cached call needs and nothing else.
 
-    actions: tuple[Action, ...]
-    kernels: tuple[Kernel, ...]
-    loaded: bool = False
+    `said`: the call in words, the same on all ranks. `results`: name, shape and dtype of each. `watch`: where kernels that
+    were emitted with checks report. `slots`: the steps of a call on each slot; made at the first call, all of them, so
+    that the second is like every other.
+    """
 
-    def run(self, world: World, tensors: Tensors, scalars: Mapping[str, float], credits: int) -> None:
-        running = Running(tensors, scalars, credits, world.main_stream(), {})
-        if not self.loaded:
-            for kernel in self.kernels:
-                kernel.load(running)
-            self.loaded = True
-        for action in self.actions:
-            action(running)
+    loaded: Loaded
+    workspace: Workspace
+    arguments: tuple[str, ...]
+    results: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
+    implied: bool
+    said: str
+    watch: torch.Tensor | None
+    slots: tuple[Slot, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        return self.loaded.plan
+
+    @staticmethod
+    def of(loaded: Loaded, workspace: Workspace, said: str, watch: torch.Tensor | None) -> Prepared:
+        plan, rank = loaded.plan, workspace.world.rank
+        buffers = [plan.buffer(name) for name in plan.wiring.results]
+        return Prepared(
+            loaded=loaded,
+            workspace=workspace,
+            arguments=plan.wiring.arguments,
+            results=tuple((b.tensor, extents(plan, b, rank), DTYPES[b.dtype]) for b in buffers),
+            implied=all(c.implied_by is not None for c in plan.credits),
+            said=said,
+            watch=watch,
+        )
+
+    def run(
+        self,
+        tensors: Sequence[torch.Tensor],
+        outs: Sequence[torch.Tensor | None],
+        meet: Callable[[], object] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """One call.
+
+        Args:
+            outs: where results go, as many as are given.
+            meet: where ranks wait for one another's compilers, on the host, before kernels wait with a time limit.
+        """
+        space, world = self.workspace, self.workspace.world
+        space.captured = space.captured or world.capturing()
+        call = self._call(tensors, outs)
+        if not self.slots:
+            self._prepare(call)
+        if meet is not None:
+            meet()
+        for step in self.slots[space.calls % len(self.slots)].steps:
+            step(call)
+        space.calls += 1
+        space.heard = self.implied
+        world.finish()
+        return tuple([call.tensors[name] for name, _, _ in self.results])
+
+    def load(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Compile and load what calls will start. Starts nothing; on this rank alone."""
+        if not self.slots:
+            self._prepare(self._call(tensors, ()))
+
+    def _call(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> W.Call:
+        space, world = self.workspace, self.workspace.world
+        named = dict(zip(self.arguments, tensors, strict=True))
+        for name, shape, dtype in self.results[len(outs) :]:
+            named[name] = world.empty(shape, dtype)
+        for (name, shape, dtype), out in zip(self.results, outs, strict=False):
+            named[name] = world.empty(shape, dtype) if out is None else out
+        return W.Call(named, int(space.captured or not space.heard), world.main_stream())
+
+    def _prepare(self, first: W.Call) -> None:
+        slots = range(self.plan.schedule.slots)
+        self.slots = tuple([prepare(self.loaded, self.workspace, slot, first, self.watch) for slot in slots])
 
 
-def prepare(loaded: Loaded, workspace: Workspace, slot: int) -> Prepared:
-    return _Preparation(loaded, workspace, slot).prepared()
+def prepare(loaded: Loaded, workspace: Workspace, slot: int, first: W.Call, watch: torch.Tensor | None = None) -> Slot:
+    """A plan on one slot of one workspace, for calls with arguments like those of `first`."""
+    events = CallEvents() if loaded.source.traces else None
+    made = _Preparation(loaded, workspace, slot, first, watch, events)
+    return Slot(tuple(made.steps()), events)
 
 
 @dataclass(slots=True)
@@ -91,7 +138,9 @@ class _Preparation:
     loaded: Loaded
     workspace: Workspace
     slot: int
-    kernels: list[Kernel] = field(default_factory=list[Kernel])
+    first: W.Call
+    watch: torch.Tensor | None
+    events: CallEvents | None
 
     @property
     def world(self) -> World:
@@ -101,112 +150,75 @@ class _Preparation:
     def plan(self) -> Plan:
         return self.loaded.plan
 
-    def prepared(self) -> Prepared:
-        actions: list[Action] = []
+    def steps(self) -> Iterator[W.Step]:
         for step in self.plan.host:
-            actions += self._actions(step)
-        return Prepared(tuple(actions), tuple(self.kernels))
+            if isinstance(step, P.Transfer):
+                for k, ops in enumerate(self.loaded.transfers[step.path]):
+                    yield from (self._transferred(step.path, op, step.stream + k) for op in ops)
+            else:
+                yield from (self.world.step(work, stream, self.first) for stream, work in self._work(step))
 
-    def _actions(self, step: P.HostStep) -> list[Action]:
+    def _work(self, step: P.HostStep) -> Iterator[Placed]:
         if isinstance(step, P.Enter):
-            return [self._launch("enter", P_MAIN)]
-        if isinstance(step, P.Stage):
-            return [*(self._stage(t) for t in step.tensors), self._launch("ready", P_MAIN)]
-        if isinstance(step, P.Leave):
-            return [self._launch("leave", P_MAIN)]
-        if isinstance(step, P.Launch):
-            return [self._launch(step.kernel, step.stream)]
-        if isinstance(step, P.Fork):
-            return [self._fork(step.stream)]
-        if isinstance(step, P.Join):
-            return [self._join(step.stream)]
-        out: list[Action] = []
-        for k, ops in enumerate(self.loaded.transfers[step.path]):
-            for op in ops:
-                out.append(self._transfer(op, step.stream + k))
-        return out
+            yield self._launch("enter", W.MAIN)
+        elif isinstance(step, P.Stage):
+            # The staged instance has a whole part on every rank; the last ranks fill less of it.
+            yield from ((W.MAIN, W.Stage(self.buffer(t), W.Given(t))) for t in step.tensors)
+            yield self._launch("ready", W.MAIN)
+        elif isinstance(step, P.Leave):
+            yield self._launch("leave", W.MAIN)
+        elif isinstance(step, P.Launch):
+            yield self._launch(step.kernel, step.stream)
+        elif isinstance(step, P.Fork):
+            yield step.stream, W.Follow(W.MAIN)
+        elif isinstance(step, P.Join):
+            yield W.MAIN, W.Follow(step.stream)
 
-    # ------------------------------------------------------------------------------------------------ streams and copies
-    def _fork(self, stream: int) -> Action:
-        side = self.world.side_stream(stream)
+    # ---------------------------------------------------------------------------------------------------------- transfers
+    def _transferred(self, path: str, op: P.StreamOp, stream: int) -> W.Step:
+        step, events = self.world.step(self._transfer(path, op), stream, self.first), self.events
+        if events is None or isinstance(op, P.SetWord):
+            return step
+        side, what = self.world.side_stream(stream), "copy" if isinstance(op, P.Copy) else "wait"
+        detail = f"to rank {op.pe}" if isinstance(op, P.Copy) and op.at == "target" else ""
+        detail = f"from rank {op.pe}" if isinstance(op, P.Copy) and op.at == "source" else detail
+        return lambda call: events.around(side, stream, path, what, detail, lambda: step(call))
 
-        def fork(running: Running) -> None:
-            side.wait(running.main.record())
-
-        return fork
-
-    def _join(self, stream: int) -> Action:
-        side = self.world.side_stream(stream)
-
-        def join(running: Running) -> None:
-            running.main.wait(side.record())
-
-        return join
-
-    def _stage(self, tensor: str) -> Action:
-        # The staged instance has a whole part on every rank; the last ranks fill less of it.
-        target = self.buffer(tensor)
-
-        def stage(running: Running) -> None:
-            given = running.tensors[tensor]
-            if given.numel():
-                running.main.copy(target[tuple(slice(0, n) for n in given.shape)], given)
-
-        return stage
-
-    def _transfer(self, op: P.StreamOp, stream: int) -> Action:
-        side = self.world.side_stream(stream)
+    def _transfer(self, path: str, op: P.StreamOp) -> W.Work:
         if isinstance(op, P.BellWait):
-            bell = self.words(op.channel, "bells")[op.word : op.word + 1]
-            return lambda running: side.wait_bell(bell)
+            return W.WaitBell(self.words(op.channel, "bells")[op.word : op.word + 1])
         if isinstance(op, P.SetWord):
             name = f"{op.channel}.words/{self.slot}"
-            count = op.word + 1
-            word = self.workspace.view(name, torch.int64, count, None if op.pe == self.world.rank else op.pe)[op.word :]
-            epoch = self.workspace.view("epoch", torch.int64, 1)
-            return lambda running: side.copy(word, epoch)
+            words = self.workspace.view(name, torch.int64, op.word + 1, None if op.pe == self.world.rank else op.pe)
+            return W.Copy(W.Run(words, op.word, 1), W.Run(self._state("epoch"), 0, 1))
         if isinstance(op, P.WordWait):
-            return self._word_wait(op, side)
-        return self._copy(op, side)
+            return self._word_wait(path, op)
+        there, here = (tuple((o[0], o[k]) for o in op.outer) for k in (1, 2))
+        target = self._run(op.target, op.target_offset, op.count, op.pe if op.at == "target" else None, there)
+        source = self._run(op.source, op.source_offset, op.count, op.pe if op.at == "source" else None, here)
+        return W.Copy(target, source)
 
-    def _word_wait(self, op: P.WordWait, side: Stream) -> Action:
+    def _word_wait(self, path: str, op: P.WordWait) -> W.Launch:
+        value = self._state("epoch")
         if op.kind == "channel":
             word = self.words(op.of, "words")[op.word :]
-            stream_written = self.plan.channel(op.of).writers == "stream"
-            value = (
-                self.workspace.view("epoch", torch.int64, 1) if stream_written else self.words(op.of, "due")[op.word :]
-            )
+            if self.plan.channel(op.of).writers != "stream":
+                value = self.words(op.of, "due")[op.word :]
         else:
-            word = self.workspace.view(op.kind, torch.int64, self.world.ranks)[op.word :]
-            value = self.workspace.view("epoch", torch.int64, 1)
-        args = {"word_at": word, "value_at": value}
-        kernel = Kernel(self.loaded.module.await_word, 1, 1, 1, lambda running: args)
-        self.kernels.append(kernel)
-        return lambda running: kernel.launch(side, running)
+            word = self._state(op.kind)[op.word :]
+        args: dict[str, W.Value] = {"word_at": word, "value_at": value}
+        if any(a.kind == "watch" for a in self.loaded.source.kernel("await_word").args):
+            sites = [(s.path, s.kind) for s in self.loaded.source.sites]
+            args |= {"watch_at": self.watch, "site": sites.index((path, op.kind)), "word": op.word}
+        return W.Launch(self.loaded.module.await_word, 1, args, 1, 1)
 
-    def _copy(self, op: P.Copy, side: Stream) -> Action:
-        target = self._side_of(op.target, op.pe if op.at == "target" else None)
-        source = self._side_of(op.source, op.pe if op.at == "source" else None)
-
-        def copy(running: Running) -> None:
-            to, frm = target(running), source(running)
-            side.copy(
-                to[op.target_offset : op.target_offset + op.count], frm[op.source_offset : op.source_offset + op.count]
-            )
-
-        return copy
-
-    def _side_of(self, tensor: str, pe: int | None) -> Callable[[Running], torch.Tensor]:
-        """The flat instance of a tensor: this rank's, or that of rank `pe`."""
+    def _run(self, tensor: str, first: int, count: int, pe: int | None, outer: tuple[tuple[int, int], ...]) -> W.Run:
+        """Part of the flat instance of a tensor: this rank's, or that of rank `pe`."""
         b = self.plan.buffer(tensor)
-        remote = pe is not None and pe != self.world.rank
+        remote = None if pe == self.world.rank else pe
         if b.space in ("argument", "result") and not (b.staged and pe is not None):
-            if pe is not None and remote:
-                instance = self.world.symmetric_arena
-                return lambda running: instance(running.tensors[tensor], pe)
-            return lambda running: running.tensors[tensor].view(-1)
-        flat = self.flat(tensor, pe if remote else None)
-        return lambda running: flat
+            return W.Run(W.Given(tensor) if remote is None else W.Instance(tensor, remote), first, count, outer)
+        return W.Run(self.flat(tensor, remote), first, count, outer)
 
     # ---------------------------------------------------------------------------------------------------------- memory
     def buffer(self, tensor: str, pe: int | None = None) -> torch.Tensor:
@@ -223,19 +235,18 @@ class _Preparation:
         name = f"{channel}.{what}/{self.slot}"
         return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
 
+    def _state(self, what: str) -> torch.Tensor:
+        if what in ("entered", "ready", "left"):
+            return self.workspace.view(what, torch.int64, self.world.ranks)
+        if what == "last":
+            return self.workspace.view("last", torch.int64, 2 * self.plan.schedule.slots)[2 * self.slot :]
+        return self.workspace.view("epoch", torch.int64, 1)
+
     # --------------------------------------------------------------------------------------------------------- launches
-    def _launch(self, name: str, stream: int) -> Action:
+    def _launch(self, name: str, stream: int) -> Placed:
         decl = self.loaded.source.kernel(name)
-        side = None if stream == P_MAIN else self.world.side_stream(stream)
-        fixed = {a.name: self._fixed(a) for a in decl.args if not self._varies(a)}
-        varying = tuple((a.name, self._varying(a)) for a in decl.args if self._varies(a))
-
-        def arguments(running: Running) -> dict[str, Any]:
-            return fixed | {n: value(running) for n, value in varying}
-
-        kernel = Kernel(getattr(self.loaded.module, name), self._workers(decl), decl.warps, decl.stages, arguments)
-        self.kernels.append(kernel)
-        return lambda running: kernel.launch(side or running.main, running)
+        args = {a.name: self._value(a) for a in decl.args}
+        return stream, W.Launch(getattr(self.loaded.module, name), self._workers(decl), args, decl.warps, decl.stages)
 
     def _workers(self, decl: KernelDecl) -> int:
         assert decl.workers is not None
@@ -244,34 +255,14 @@ class _Preparation:
         tiles = int(F.evaluate(decl.tiles, self.plan.env(self.world.rank)))
         return min(decl.workers, decl.extra + max(tiles, 1))
 
-    def _varies(self, arg: Arg) -> bool:
-        if arg.kind in ("credits", "scalar", "stride"):
-            return True
-        if arg.kind not in ("tensor", "descriptor", "context"):
-            return False
-        return bool(arg.of) and self._given(arg.of, staged_too=arg.kind != "context")
-
-    def _given(self, tensor: str, staged_too: bool) -> bool:
-        b = self.plan.buffer(tensor)
-        return b.space in ("argument", "result") and (staged_too or not b.staged)
-
-    def _varying(self, arg: Arg) -> Callable[[Running], Any]:
+    def _value(self, arg: Arg) -> W.Value:
         if arg.kind == "credits":
-            return lambda running: running.credits
+            return W.Credits()
         if arg.kind == "scalar":
-            return lambda running: running.scalars[arg.of]
+            return self._scalar(arg.of)
         if arg.kind == "stride":
             assert arg.axis is not None
-            axis = arg.axis
-            return lambda running: running.tensors[arg.of].stride(axis)
-        if arg.kind == "context":
-            context = self.world.context_of
-            return lambda running: context(running.tensors[arg.of])
-        if arg.kind == "descriptor":
-            return lambda running: Descriptor(running.tensors[arg.of].permute(arg.axes), arg.block)
-        return lambda running: running.tensors[arg.of]
-
-    def _fixed(self, arg: Arg) -> Any:
+            return self.first.tensors[arg.of].stride(arg.axis)
         if arg.kind == "constant":
             return arg.value
         if arg.kind == "size":
@@ -280,24 +271,41 @@ class _Preparation:
         if arg.kind in ("words", "due", "bells"):
             return self.words(arg.of, arg.kind)
         if arg.kind == "context":
-            return self.workspace.arena.context
+            own = bool(arg.of) and self._comes_with_the_call(arg.of) and not self.plan.buffer(arg.of).staged
+            return W.ContextOf(arg.of) if own else self.workspace.arena.context
+        if arg.kind == "watch":
+            return self.watch
         if arg.kind == "order":
-            rows = dict(self.plan.tables)[arg.name][self.world.rank]
-            table = self.world.zeros(max(len(rows), 1), torch.int32)
-            table[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
-            return table
+            return self._order(arg.name)
         if arg.kind == "state":
             return self._state(arg.of)
+        if arg.kind in ("trace", "trace_tiles"):
+            kept = self._events_of(arg.of)
+            return kept.memory if arg.kind == "trace" else kept.tiles
+        given = arg.kind != "stage" and self._comes_with_the_call(arg.of)
         if arg.kind == "descriptor":
-            return Descriptor(self.buffer(arg.of).permute(arg.axes), arg.block)
-        return self.flat(arg.of)
+            return W.Tile(W.Given(arg.of) if given else self.buffer(arg.of), arg.axes, arg.block)
+        return W.Given(arg.of) if given else self.flat(arg.of)
 
-    def _state(self, what: str) -> torch.Tensor:
-        if what in ("entered", "ready", "left"):
-            return self.workspace.view(what, torch.int64, self.world.ranks)
-        if what == "last":
-            return self.workspace.view("last", torch.int64, self.plan.schedule.slots)[self.slot :]
-        return self.workspace.view("epoch", torch.int64, 1)
+    def _events_of(self, kernel: str) -> KernelEvents:
+        assert self.events is not None
+        if kernel not in self.events.kernels:
+            layout = next(t for t in self.loaded.source.traces if t.kernel == kernel)
+            workers = self._workers(self.loaded.source.kernel(kernel))
+            self.events.kernels[kernel] = KernelEvents.allocate(self.world, self.plan, layout, workers)
+        return self.events.kernels[kernel]
 
+    def _comes_with_the_call(self, tensor: str) -> bool:
+        return self.plan.buffer(tensor).space in ("argument", "result")
 
-P_MAIN = 0
+    def _scalar(self, name: str) -> float:
+        path, _, constant = name.rpartition(".")
+        value = dict(self.plan.step(path).step.constants)[constant]
+        assert isinstance(value, float)
+        return value
+
+    def _order(self, name: str) -> torch.Tensor:
+        rows: Any = dict(self.plan.tables)[name][self.world.rank]
+        table = self.world.zeros(max(len(rows), 1), torch.int32)
+        table[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
+        return table

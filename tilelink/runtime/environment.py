@@ -63,9 +63,53 @@ def world() -> str | None:
     return value or None
 
 
+def group_heap() -> int:
+    """TILELINK_GROUP_HEAP: bytes of symmetric memory that the world nvshmem sets aside for all sub-groups; 1 GiB if unset.
+
+    Raises:
+        TilelinkError: TL400, it is no number above 0.
+    """
+    value = os.environ.get("TILELINK_GROUP_HEAP", str(2**30))
+    if not value.isdecimal() or int(value) == 0:
+        raise TilelinkError(
+            "TL400",
+            f"TILELINK_GROUP_HEAP is {value!r}, which is no number of bytes",
+            why="sub-groups of the world nvshmem take their memory from one block",
+            hint="set it to a number of bytes, such as 1073741824, or unset it",
+        )
+    return int(value)
+
+
 def debug() -> bool:
-    """TILELINK_DEBUG: anything but an empty string or 0."""
+    """TILELINK_DEBUG: anything but an empty string or 0 turns debug mode on.
+
+    Every call then compares its sizes between the ranks, checks tables and positions on the device, and waits until it
+    is done.
+    """
     return os.environ.get("TILELINK_DEBUG", "0") not in ("", "0")
+
+
+def watchdog() -> float | None:
+    """TILELINK_WATCHDOG: seconds that a wait of a kernel may take before it is reported and ended; None (or 0): for ever.
+
+    Raises:
+        TilelinkError: TL400, it is no number of seconds.
+    """
+    value = os.environ.get("TILELINK_WATCHDOG", "")
+    if value in ("", "0"):
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise TilelinkError(
+            "TL400",
+            f"TILELINK_WATCHDOG is {value!r}, which is no number of seconds",
+            why="it is how long a wait may take before it is taken for a hang",
+            hint="set it to a number such as 30, longer than any rank is ever late",
+        )
+    return seconds
 
 
 def disable_multicast() -> None:

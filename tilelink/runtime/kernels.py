@@ -6,6 +6,7 @@ The text is saved to a file because Triton reads the source of a kernel from its
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.machinery
 import importlib.util
 import linecache
@@ -23,10 +24,13 @@ import platformdirs
 import torch
 from filelock import FileLock
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError
 from tilelink.runtime import environment
 
 _loading = threading.Lock()
+
+LINES = "__lines__"
+"""Attribute of an emitted module: (emitted line, the user's line), for reports."""
 
 
 class EmittedLoader(importlib.machinery.SourceFileLoader):
@@ -40,20 +44,21 @@ class EmittedLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.text.encode(), self.path)
 
 
-def load(source_text: str, digest: str, name: str) -> ModuleType:
+def load(source_text: str, digest: str, name: str, lines: tuple[tuple[int, Loc], ...] = ()) -> ModuleType:
     """The module of an emitted file, whose attributes are its kernels.
 
     Args:
         source_text: the whole file.
         digest: letters and digits that identify the text; part of the file's and of the module's name.
         name: an identifier, for people who look at the cache.
+        lines: emitted line and the user's line it comes from, for reports.
 
     The same text gives the same module object again, so that what Triton has compiled is kept. Processes that load
     at the same time share one file.
 
     Raises:
-        TilelinkError: TL401 not usable as a file name, TL402 the cache belongs to another user, TL403 the cache cannot
-            be written, TL404 two texts have one digest.
+        TilelinkError: TL401 not usable as a file name, TL402 others own or can write the cache, TL403 the cache cannot
+            be written, TL404 two texts have one digest, TL407 a file in the cache is not what was written there.
     """
     if not name.isidentifier() or not (digest.isascii() and digest.isalnum()):
         raise TilelinkError(
@@ -64,7 +69,9 @@ def load(source_text: str, digest: str, name: str) -> ModuleType:
         )
     module_name = f"tilelink_emitted_{name}_{digest}"
     with _loading:
-        return _loaded(module_name, source_text) or _import(module_name, _saved(f"{name}_{digest}.py", source_text))
+        module = _loaded(module_name, source_text) or _import(module_name, _saved(f"{name}_{digest}.py", source_text))
+        setattr(module, LINES, lines)
+        return module
 
 
 def cache_directory() -> Path:
@@ -73,20 +80,31 @@ def cache_directory() -> Path:
     Raises:
         TilelinkError: TL402, TL403.
     """
-    directory = (environment.cache_root() or platformdirs.user_cache_path("tilelink")) / "kernels"
+    root = environment.cache_root() or platformdirs.user_cache_path("tilelink")
+    directory = root / "kernels"
     with _writing(directory):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        around = root.stat().st_mode
+        if around & stat.S_IWOTH and not around & stat.S_ISVTX:
+            raise _foreign(root, "can be written by every user, who could put another directory in its place")
+        directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise TilelinkError(
-                "TL402",
-                f"the cache of emitted files, {directory}, is not a directory of this user",
-                why="what lies there is executed",
-                hint="remove it, or set TILELINK_CACHE to a directory of your own",
-            )
+            raise _foreign(directory, "is not a directory of this user")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise _foreign(directory, "can be written by other users, who may have put files there")
         if stat.S_IMODE(found.st_mode) != 0o700:
             directory.chmod(0o700)
     return directory
+
+
+def _foreign(directory: Path, what: str) -> TilelinkError:
+    return TilelinkError(
+        "TL402",
+        f"the cache of emitted files, {directory}, {what}",
+        why="what lies there is executed",
+        hint="remove it, or set TILELINK_CACHE to a directory of your own",
+    )
 
 
 def resident_workers(compiled: Any) -> int:
@@ -163,7 +181,35 @@ def _saved(file_name: str, text: str) -> tuple[Path, str]:
 
 
 def _holds(path: Path, text: str) -> bool:
-    return path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode()
+    """Whether the file is there. Nothing is read through a link, or from a file that somebody else has put there.
+
+    Raises:
+        TilelinkError: TL407.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _changed(path, "is a link") from error
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+            raise _changed(path, "is not a file of this user")
+        if file.read() != text.encode():
+            raise _changed(path, "has another text than the one that its name stands for")
+    return True
+
+
+def _changed(path: Path, what: str) -> TilelinkError:
+    return TilelinkError(
+        "TL407",
+        f"the emitted file {path} {what}",
+        why="files are written once, under a digest of their text, and never change: somebody else was here",
+        hint="look at it, then remove it: it is written again",
+    )
 
 
 def _replace(path: Path, text: str) -> None:

@@ -46,7 +46,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
         Region("ready", 8 * ranks, True),
         Region("left", 8 * ranks, True),
         Region("epoch", 8, False),
-        Region("last", 8 * slots, False),
+        Region("last", 16 * slots, False),  # every other word: Triton compiles a kernel anew for another alignment
     ]
     for b in plan.buffers:
         if b.space in ("device", "symmetric") or b.staged:
@@ -61,6 +61,15 @@ def regions(plan: Plan) -> tuple[Region, ...]:
             if c.bells:
                 out.append(Region(f"{c.name}.bells/{s}", words, False))
     return tuple(out)
+
+
+def union(some: tuple[Region, ...], others: tuple[Region, ...]) -> tuple[Region, ...]:
+    """Every region of either, as large as the larger."""
+    both = {r.name: r for r in some}
+    for r in others:
+        known = both.get(r.name)
+        both[r.name] = r if known is None or known.nbytes < r.nbytes else known
+    return tuple(both.values())
 
 
 def largest(plan: Plan, buffer: Buffer) -> int:
@@ -119,11 +128,7 @@ class Workspace:
 
     def grown(self, wanted: tuple[Region, ...]) -> tuple[Region, ...]:
         """The union of what there is and what is wanted."""
-        both = dict(self.capacity)
-        for r in wanted:
-            known = both.get(r.name)
-            both[r.name] = r if known is None or known.nbytes < r.nbytes else known
-        return tuple(both.values())
+        return union(tuple(self.capacity.values()), wanted)
 
     def view(self, name: str, dtype: torch.dtype, count: int, pe: int | None = None) -> torch.Tensor:
         """`count` elements of a region, on this rank or on rank `pe`."""
@@ -131,6 +136,11 @@ class Workspace:
         start = self.offsets[name]
         base = self.device if not region.symmetric else self.arena.local if pe is None else self.arena.peer(pe)
         return base[start : start + count * dtype.itemsize].view(dtype)
+
+    def bells(self) -> list[torch.Tensor]:
+        """The words that streams of this rank wait for."""
+        names = [n for n in self.capacity if ".bells/" in n]
+        return [self.view(n, torch.int64, self.capacity[n].nbytes // 8) for n in names]
 
     def close(self) -> None:
         """Free the memory. Collective; harmless when repeated."""

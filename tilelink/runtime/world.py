@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
+
+if TYPE_CHECKING:
+    from tilelink.runtime.guard import Guard
+    from tilelink.runtime.work import Call, Step, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +34,6 @@ class Event(Protocol):
 class Stream(Protocol):
     """Work in order. Everything here is asynchronous to the host and legal under CUDA-graph capture."""
 
-    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
-        """Make ready what `launch` with the same arguments would start.
-
-        Loading a kernel may wait for the device to be idle, which it never is while a stream waits for that kernel.
-        """
-        ...
-
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
         """Start `workers` instances of a `triton.jit` kernel; `args` by parameter name."""
         ...
@@ -50,14 +48,23 @@ class Stream(Protocol):
 
     def record(self) -> Event: ...
 
+    def stamp(self) -> Stamp:
+        """A point in the stream whose time `World.read` gives; not under capture."""
+        ...
+
     def wait(self, event: Event) -> None: ...
+
+
+class Stamp(Protocol):
+    """A point in time, made by `Stream.stamp`."""
 
 
 class Arena(Protocol):
     """One symmetric allocation: the same number of bytes on every rank, zeroed.
 
     `local`: uint8 tensor of this rank's instance. `context`: int64 tensor on the device, `[my_pe, n_pes, base address
-    of the arena on pe 0, on pe 1, …]`, which device functions take as their last argument.
+    of the arena on pe 0, on pe 1, …, number of pe 0, of pe 1, … among all ranks]`, which device functions take as
+    their last argument.
     """
 
     local: torch.Tensor
@@ -72,10 +79,37 @@ class Arena(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """A thread that carries reports between ranks, and ends the process of a rank that cannot go on."""
+
+    def reset(self) -> None:
+        """All ranks start afresh."""
+        ...
+
+    def stop(self) -> None: ...
+
+
 class World(Protocol):
     rank: int
     ranks: int
     topology: Topology
+    group: Any
+    """The ranks as a group of torch.distributed; None where they are simulated."""
+
+    def among(self, ranks: Sequence[int]) -> Any:
+        """What `within` takes for some of this world's ranks.
+
+        Args:
+            ranks: in rising order; all of them call this, and no others, each with its groups in the same order.
+        """
+        ...
+
+    def within(self, group: Any) -> World:
+        """The world of a group that this rank is in: its ranks are numbered from 0, its streams are this world's.
+
+        Collective over the group.
+        """
+        ...
 
     def arena(self, nbytes: int) -> Arena:
         """Collective: every rank asks for the same number of bytes in the same order."""
@@ -95,11 +129,38 @@ class World(Protocol):
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor: ...
 
+    def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
+        """Plain int64 words, zeroed, that this rank's kernels find by address: in its GPU's memory, or where the host
+        reads and writes them while kernels run."""
+        ...
+
+    def limit_waits(self, seconds: float | None) -> None:
+        """Waits with a time limit have so many. In the simulated world, where only this makes time pass; on GPUs: nothing."""
+        ...
+
+    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> Watcher | None:
+        """Start what looks after a guard beside the rank's program; `bells`: the words that its streams wait for.
+
+        None in the simulated world, where a program looks for itself at the end of each call.
+        """
+        ...
+
+    def drain(self) -> None:
+        """This rank's work is complete. Not collective."""
+        ...
+
     def main_stream(self) -> Stream:
         """The caller's current stream."""
         ...
 
     def side_stream(self, index: int) -> Stream: ...
+
+    def step(self, work: Work, stream: int, first: Call) -> Step:
+        """Work of the stream with this number (`work.MAIN`: that of the call), ready to be done in calls like `first`.
+
+        Its kernel is compiled and loaded here. Nothing is started.
+        """
+        ...
 
     def capturing(self) -> bool:
         """Whether the main stream is being captured into a CUDA graph."""
@@ -109,6 +170,21 @@ class World(Protocol):
         """In the simulated world: run until all streams of this rank are idle. On GPUs: nothing."""
         ...
 
+    def timed(self, call: Callable[[], Any]) -> float:
+        """Collective: milliseconds (in the simulated world: simulated ones) that `call` takes on this rank's device.
+
+        All ranks begin together; what the host does is not part of it, and no input lies in a cache.
+        """
+        ...
+
+    def read(self, stamps: Sequence[Stamp]) -> list[int]:
+        """Nanoseconds of the clock that this rank's kernels read; waits until the streams have come to the stamps."""
+        ...
+
+    def skew(self) -> int:
+        """Collective: nanoseconds by which this rank's clock is ahead of rank 0's, to within a few microseconds."""
+        ...
+
     def agree(self, value: Any) -> list[Any]:
         """Collective, on the host: every rank's `value`, by rank."""
         ...
@@ -116,6 +192,16 @@ class World(Protocol):
     def barrier(self) -> None:
         """Collective, on host and device: all earlier work of all ranks is complete."""
         ...
+
+
+def not_in_group(rank: int, members: Sequence[int] = ()) -> TilelinkError:
+    """TL455: rank `rank` calls with a group that it does not belong to."""
+    return TilelinkError(
+        "TL455",
+        f"rank {rank} is not in the group{' of ranks ' if members else ''}{', '.join(map(str, members))}",
+        why="an operator is called by the ranks of its group, and by no others",
+        hint="pass the group that this rank is in",
+    )
 
 
 RankMain = Callable[[], Any]

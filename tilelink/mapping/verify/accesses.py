@@ -62,7 +62,7 @@ class Access:
         """The tensor axis that says which rank holds the tile; None: every rank has an instance of its own."""
         tensor = self.laid.tensor(self.param)
         for view, _ in self.laid.index(self.param, self.index):
-            if view.axis is not None and tensor.axes[view.axis].split == "R" and not view.local:
+            if tensor.names_holder(view):
                 return view.axis
         return None
 
@@ -72,9 +72,7 @@ class Access:
         found = self.axes.get(axis) if axis is not None else None
         if axis is None or found is None or found.spans is None:
             return None
-        tensor = self.laid.tensor(self.param)
-        of = tensor.axes[axis]
-        return found.key, found.spans.begin if of.own_slice else found.spans.begin // self.laid.world.part(of.size)
+        return found.key, self.laid.world.holders(self.laid.tensor(self.param), axis, found.spans.begin)
 
 
 def writes(plan: Plan, laid: Mapping[str, Laid]) -> tuple[Access, ...]:

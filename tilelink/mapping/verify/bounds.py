@@ -25,6 +25,7 @@ def check_bounds(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
     for a in (*writes(plan, laid), *reads(plan, laid)):
         if plan.buffer_or_none(a.tensor) is not None:
             count += _check_access(plan, world, a)
+            _check_slice(a)
     for channel in plan.channels:
         for action in ("notify", "await"):
             for told in signals_on(plan, laid, channel, action):
@@ -36,7 +37,7 @@ def _check_access(plan: Plan, world: World, a: Access) -> int:
     tensor = plan.wiring.tensor(a.tensor)
     extents = plan.buffer(a.tensor).extents
     stored = [k for k, axis in enumerate(tensor.axes) if not axis.own_slice]
-    idle = a.idle()
+    idle = a.idle() | _moves_nothing(a)
     for place, k in enumerate(stored):
         found = a.axes.get(k)
         if found is None or found.spans is None:
@@ -58,6 +59,45 @@ def _check_access(plan: Plan, world: World, a: Access) -> int:
         if bad.any():
             raise _outside(a, k, bad, spans.begin, spans.end, extent)
     return len(stored)
+
+
+def _moves_nothing(a: Access) -> Bools:
+    """Ranks all of whose tiles stay where they are."""
+    if a.laid.world.ranks == 1 and a.tensor in a.laid.step.forwarded:
+        return np.ones((1, 1), dtype=np.bool_)  # the one slice is in registers
+    movement = a.laid.step.step.program.movement
+    holder = a.holder() if a.remote and a.laid.keeps_own else None
+    if movement is None or a.param != movement.destination or holder is None:
+        return np.zeros((1, 1), dtype=np.bool_)
+    key, to = holder
+    spans = a.laid.spans[key] if key is not None else None
+    away: Bools = np.asarray((to != a.laid.rank) & (spans.filled if spans is not None else True))
+    return np.asarray(~away.any(axis=1, keepdims=True))
+
+
+def _check_slice(a: Access) -> None:
+    """Of what every rank has a slice, a rank finds its own slice in its own instance, and no other."""
+    tensor = a.laid.tensor(a.param)
+    if a.remote:
+        return
+    for view, entry in a.laid.index(a.param, a.index):
+        if view.axis is not None and not tensor.axes[view.axis].own_slice:
+            continue
+        found = a.laid.reach(a.param, view, entry)
+        if found.spans is None or found.whole:
+            continue
+        spans = a.mask.on(found.spans, found.key)
+        bad = spans.filled & (spans.begin != a.laid.rank) & ~a.idle()
+        if bad.any():
+            rank, column = (int(i) for i in np.argwhere(bad)[0])
+            at = int(np.broadcast_to(spans.begin, bad.shape)[rank, column])
+            raise TilelinkError(
+                "TL611",
+                f"slice {at} of `{a.param}` is not on rank {rank}, where `{a.path}` looks for it",
+                loc=a.loc,
+                why="every rank holds its own slice, and reads and stores in its own instance",
+                hint="push the tile to its holder, or pull it from there",
+            )
 
 
 def _check_words(world: World, told: Told) -> None:

@@ -53,6 +53,8 @@ class Product:
 
     def equals(self, other: Product) -> bool:
         """Whether the products are the same, wherever a constant factor may have been put."""
+        if any(t.shape[1] == 0 for t in self.tables):
+            return True  # there are no words
         nothing = self.nothing()
         if not bool((nothing == other.nothing()).all()):
             return False
@@ -261,6 +263,7 @@ class _Comparison:
 
     def run(self) -> None:
         self._check_symbols()
+        self._check_writers()
         self._check_lengths()
         wanted = self._target()
         first = self.raised[0] if len(self.raised) == 1 else None
@@ -295,9 +298,24 @@ class _Comparison:
                 hint="this is the plan's mistake and not yours: please report it with the schedule",
             )
 
+    def _check_writers(self) -> None:
+        """Workers add one each, a copy engine sets the call: no word can be had by both."""
+        for t in self.told:
+            engine = "stream" if t.laid.step.engine == "stream" else "workers"
+            if engine != self.channel.writers:
+                raise TilelinkError(
+                    "TL607",
+                    f"`{t.path}` notifies words of `{self.channel.tensor}` that are kept for another kind of engine",
+                    loc=t.op.loc,
+                    why="a wait looks for a count where workers add, and for the call where a copy engine sets",
+                    hint="this is the plan's mistake and not yours: please report it with the schedule",
+                )
+
     def _check_lengths(self) -> None:
         """A copy engine sets one word per tile."""
         for t in self.told:
+            if t.laid.keeps_own and self.world.ranks == 1:
+                continue  # nothing is moved
             longer = [bool((w.real & (w.last > w.first)).any()) for w in t.words if not w.by_data]
             if t.laid.step.engine == "stream" and any(longer):
                 raise TilelinkError(

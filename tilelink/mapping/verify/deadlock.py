@@ -9,14 +9,11 @@ import networkx as nx
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.plan import Plan
-from tilelink.mapping.verify.exact import Moment, find_cycle, shrunk, size_of
+from tilelink.mapping.exact import Moment, NotExact, Outside, circle_of, described, small_worlds
 from tilelink.mapping.verify.geometry import World
-from tilelink.mapping.verify.hosting import executors
+from tilelink.mapping.verify.hosting import STAGING, executors
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.runs import runs_of
-
-EXACT = 20_000
-"""Signals of all ranks up to which the graph of the actual plan is built."""
 
 
 def check_deadlock(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
@@ -31,50 +28,63 @@ def check_deadlock(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
     resident = ", ".join(f"{n or 1} of `{path}`" for k in plan.kernels for path, n in k.roles)
     workers = f"with all workers resident ({resident})" if resident else "on streams alone"
     if not said:
-        order = " → ".join(f"`{p}`" for p in nx.lexicographical_topological_sort(graph))
+        order = " → ".join(f"`{p}`" for p in nx.lexicographical_topological_sort(graph) if p != STAGING)
         return f"no executor waits for itself ({order}), {workers}"
     return f"{'; '.join(said)}; one worker of each would do, {workers}"
 
 
 def _circle(plan: Plan, world: World, laid: Mapping[str, Laid], graph: Any, members: set[str]) -> str:
     """Executors that wait for one another."""
-    name = ", ".join(f"`{m}`" for m in sorted(members))
+    name = ", ".join(f"`{m}`" for m in sorted(members - {STAGING}))
     inside = graph.subgraph(members).edges(data="by")
     if all(by == "words" for *_, by in inside):
         runs = runs_of(plan, world, laid, sorted(members))
         if runs is not None:
             return f"{name} {'waits' if len(members) == 1 else 'wait'} for earlier runs only, {runs}"
-    nodes = size_of(plan, world, members)
-    if nodes <= EXACT:
-        cycle = find_cycle(plan, members)
-        if cycle is not None:
-            raise _deadlock(plan, cycle, "")
-        return f"{name} waits for itself without a circle, by the exact graph of {nodes} signals"
-    small = shrunk(plan)
-    cycle = find_cycle(small, members)
-    if cycle is not None:
-        sizes = ", ".join(f"{n}={v}" for n, v in small.sizes)
-        raise _deadlock(plan, cycle, f" (shown for {small.topology.ranks} ranks and {sizes})")
-    raise _unproven(plan, members, nodes)
+    try:
+        circle, events = circle_of(plan)
+    except NotExact:
+        raise _refuted(plan, members) from None
+    except Outside as outside:
+        raise _unproven(plan, members, str(outside)) from outside
+    if circle is not None:
+        raise _deadlock(plan, circle, "")
+    return f"{name} waits for itself without a circle, by the exact graph of {events} events"
+
+
+def _refuted(plan: Plan, members: set[str]) -> TilelinkError:
+    """A circle in a small world is one in the large one as well."""
+    for small in small_worlds(plan):
+        try:
+            circle, _ = circle_of(small)
+        except (NotExact, Outside):
+            continue
+        if circle is not None:
+            return _deadlock(plan, circle, f" (shown for {described(small)})")
+    return _unproven(plan, members, "there are too many tiles to look at each")
 
 
 def _deadlock(plan: Plan, cycle: tuple[Moment, ...], where: str) -> TilelinkError:
-    start = next((i for i, m in enumerate(cycle) if m.waits), 0)
-    around = cycle[start:] + cycle[:start]
-    first = around[0]
+    first = cycle[0].event
     return TilelinkError(
         "TL605",
         f"`{first.path}` waits in a circle for itself{where}",
         loc=first.loc,
         why="a worker takes its tiles in order, so whoever waits for a later tile of a worker that waits for him waits forever",
         hint=_advice(plan, cycle),
-        notes=tuple(_step(m) for m in around),
+        notes=tuple(_step(m) for m in cycle),
     )
 
 
 def _step(m: Moment) -> Note:
-    verb = "waits" if m.waits else "would notify"
-    return Note(f"rank {m.rank}: `{m.path}` {verb} at tile {m.tile_text}, the {_nth(m.position)} of its order", m.loc)
+    e = m.event
+    if e.kind == "host":
+        return Note(f"rank {e.rank}: {e.what}", e.loc)
+    verb = "waits" if e.waits else "would notify" if e.raises else "goes on"
+    where = (
+        f"at tile {e.tile_text}, the {_nth(e.position)} of its order" if e.tile else f"as the {_nth(e.position)} step"
+    )
+    return Note(f"rank {e.rank}: `{e.path}` {verb} {where}", e.loc)
 
 
 def _nth(position: int) -> str:
@@ -86,7 +96,9 @@ def _nth(position: int) -> str:
 
 def _advice(plan: Plan, cycle: tuple[Moment, ...]) -> str:
     """Whoever hands rows on must take the others' rows first, and all of the circle in one order."""
-    hosts = [plan.step(path) for path in sorted({m.executor for m in cycle})]
+    hosts = [plan.step(path) for path in sorted({m.event.executor for m in cycle if m.event.kind != "host"})]
+    if not hosts:
+        return "this is the plan's mistake and not yours: please report it with the schedule"
     names = " and ".join(f"`{h.path}`" for h in hosts)
     have = [", ".join(f'"{n}"' for n in h.order_names) for h in hosts]
     if len(hosts) > 1:
@@ -94,13 +106,13 @@ def _advice(plan: Plan, cycle: tuple[Moment, ...]) -> str:
     return f'order {names} so that what others wait for comes first, such as order="ring+1" (now {have[0]})'
 
 
-def _unproven(plan: Plan, members: set[str], nodes: int) -> TilelinkError:
-    first = plan.step(min(members))
+def _unproven(plan: Plan, members: set[str], why: str) -> TilelinkError:
+    steps = sorted(members - {STAGING})
     return TilelinkError(
         "TL606",
-        f"it cannot be shown that {', '.join(f'`{m}`' for m in sorted(members))} ever ends",
-        loc=first.step.loc,
-        why=f"tiles wait for tiles of the same workers, in no order of runs, and {nodes} signals are too many to look at",
+        f"it cannot be shown that {', '.join(f'`{m}`' for m in steps)} ever ends",
+        loc=plan.step(steps[0]).step.loc,
+        why=f"tiles wait for tiles of the same workers, in no order of runs, and {why}",
         hint='use order=("ring+1", …), or give the steps workers of their own',
-        notes=tuple(Note(f"`{m}`", plan.step(m).step.program.loc) for m in sorted(members)),
+        notes=tuple(Note(f"`{m}`", plan.step(m).step.program.loc) for m in steps),
     )

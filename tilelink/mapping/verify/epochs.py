@@ -1,7 +1,8 @@
 """Rule 6, epochs: a credit that the plan leaves out is implied by what every rank hears in each call (G8).
 
-Who has heard from q in call e - 1 knows that q has entered it and so has left call e - 2; by way of others, a call earlier
-for each of them. With D slots, whoever is at most D - 1 steps away is known to be through with the slot.
+Who has heard from q in call e - 1 knows that q has entered it and so has left call e - 2, however slow q is. Every rank
+has to hear from every rank in each call, whatever the number of slots: the calls before may have been of other sizes, in
+which others were heard.
 """
 
 from __future__ import annotations
@@ -24,44 +25,51 @@ def check_epochs(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
     shared = [b for b in plan.buffers if b.space == "symmetric" or b.staged]
     credits = {c.tensor: c for c in plan.credits}
     kept = [b.tensor for b in shared if b.tensor in credits and credits[b.tensor].implied_by is None]
-    dropped = [b for b in shared if b.tensor not in kept]
     if not shared:
         return "no memory is shared between ranks"
-    if kept:
+    slots = min(_turn(plan.schedule.slots, b.slots) for b in shared)
+    if kept and slots == plan.schedule.slots:
         # One credit that is waited for is waited for from every rank, before anything is written.
         return f"every call waits until all ranks have left the one that used its slots ({_names(kept)})"
-    known = _after(heard(plan, world, laid), min(b.slots for b in dropped) - 1)
+    known = heard(plan, world, laid) if slots > 1 else np.eye(world.ranks, dtype=np.bool_)
     if not known.all():
         rank, source = (int(i) for i in np.argwhere(~known)[0])
-        raise _refused(plan, dropped[0].tensor, rank, source)
-    freed = _names([b.tensor for b in dropped])
+        raise _refused(plan, min(shared, key=lambda b: b.slots).tensor, slots, rank, source)
+    freed = _names([b.tensor for b in shared if b.tensor not in kept])
     return f"{plan.schedule.slots} slots: every rank hears from every rank in a call, so {freed} needs no credit"
+
+
+def _turn(slots: int, copies: int) -> int:
+    """Calls until a buffer's memory is used again, where calls count up to `slots`."""
+    return min(slots, copies) if copies >= slots or slots % copies == 0 else 1
 
 
 def _names(tensors: list[str]) -> str:
     return ", ".join(f"`{t}`" for t in tensors)
 
 
-def _after(direct: Bools, steps: int) -> Bools:
-    """Who is at most `steps` hearings away."""
-    known = np.eye(len(direct), dtype=np.bool_)
-    for _ in range(min(steps, len(direct))):
-        known = known | ((known.astype(np.float32) @ direct.astype(np.float32)) > 0)
-    return known
+def heard_by(plan: Plan, world: World, laid: Mapping[str, Laid]) -> dict[str, Bools]:
+    """Tensor -> (rank, source): in each call the rank waits for something that the source does to the tensor."""
+    out: dict[str, Bools] = {}
 
+    def add(tensor: str, direct: Bools) -> None:
+        out[tensor] = out.get(tensor, np.eye(world.ranks, dtype=np.bool_)) | direct
 
-def heard(plan: Plan, world: World, laid: Mapping[str, Laid]) -> Bools:
-    """(rank, source): in each call the rank waits for something that the source does in that call."""
-    out = np.eye(world.ranks, dtype=np.bool_)
     for s in plan.signals:
         if s.action == "ready":
-            out |= _ready(laid[s.path], s.op.param, world)
+            add(laid[s.path].tensor(s.op.param).name, _ready(laid[s.path], s.op.param, world))
     for channel in plan.channels:
         told = signals_on(plan, laid, channel, "notify")
         for wait in signals_on(plan, laid, channel, "await"):
             for notify in told:
-                out |= _pair(wait, notify, world)
+                add(channel.tensor, _pair(wait, notify, world))
     return out
+
+
+def heard(plan: Plan, world: World, laid: Mapping[str, Laid]) -> Bools:
+    """(rank, source): in each call the rank waits for something that the source does in that call."""
+    found = heard_by(plan, world, laid).values()
+    return np.logical_or.reduce([np.eye(world.ranks, dtype=np.bool_), *found])
 
 
 def _ready(laid: Laid, param: str, world: World) -> Bools:
@@ -141,15 +149,19 @@ def _common(mine: Bools, theirs: Bools) -> Bools:
     return (mine.astype(np.float32) @ theirs.astype(np.float32).T) > 0
 
 
-def _refused(plan: Plan, tensor: str, rank: int, source: int) -> TilelinkError:
+def _refused(plan: Plan, tensor: str, slots: int, rank: int, source: int) -> TilelinkError:
     decl = plan.wiring.tensor(tensor)
-    slots = plan.schedule.slots
-    why = "with one slot" if slots == 1 else f"with {slots} slots"
+    if slots == 1:
+        why = "with one slot nothing that is heard in the call before says that its user has left it"
+    else:
+        why = (
+            f"a rank has to hear from all others in each call, and nothing that rank {source} does reaches rank {rank}"
+        )
     return TilelinkError(
         "TL610",
         f"rank {rank} may write `{tensor}` again while rank {source} still uses it from {slots} calls ago",
         loc=decl.loc or plan.wiring.loc,
-        why=f"{why} a rank has to hear from all others in each call, and nothing that rank {source} does reaches rank {rank}",
+        why=why,
         hint="this is the plan's mistake and not yours: please report it with the schedule",
         notes=(Note("a rank without rows signals nothing"),),
     )

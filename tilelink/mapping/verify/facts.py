@@ -33,7 +33,7 @@ class Fact:
 
     tensor: str
     index: tuple[tuple[int, Entry], ...]
-    """By axis of the tensor."""
+    """By axis of the tensor, or `WHOSE`."""
     when: When
     loc: Loc
 
@@ -50,6 +50,8 @@ class Fact:
 
 
 WHOLE = Entry("whole")
+WHOSE = -1
+"""In the place of an axis: the coordinate of the rank whose instance is meant."""
 LOST = Entry("lost")
 
 
@@ -74,10 +76,12 @@ def _names(expr: Expr) -> frozenset[str]:
 
 
 def fact(step: Step, param: str, index: Index | None, when: When, loc: Loc) -> Fact:
-    """An axis that the parameter's view does not name is this rank's own slice: there is nothing to tell apart."""
+    """An axis that the parameter's view does not name is this rank's own slice: there is nothing to tell apart. One that
+    the tensor does not have says whose instance it is."""
     binding = step.binding(param)
     placed = tuple(
-        (v.axis, entry(e)) for v, e in zip(binding.view, entries(step, param, index), strict=True) if v.axis is not None
+        (v.axis if v.axis is not None else WHOSE, entry(e))
+        for v, e in zip(binding.view, entries(step, param, index), strict=True)
     )
     return Fact(binding.tensor, placed, when, loc)
 

@@ -27,7 +27,7 @@ from tilelink.ir.program import (
     walk,
 )
 from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping.verify.facts import Fact, State, Token, When, after_loop, fact, merged
+from tilelink.mapping.verify.facts import WHOSE, Fact, State, Token, When, after_loop, fact, merged
 
 EMPTY: When = frozenset()
 
@@ -206,7 +206,7 @@ def _axes(plan: StepPlan, load: Fact, wait: Fact) -> str:
     mine = dict(wait.index)
     short = [a for a, e in load.index if a in mine and not mine[a].covers(e)]
     binding = next(b for b in plan.step.bindings if b.tensor == load.tensor)
-    names = [v.dim for v in binding.view if v.axis in short]
+    names = [v.dim for v in binding.view if (WHOSE if v.axis is None else v.axis) in short]
     return f"axis `{names[0]}`"
 
 

@@ -27,7 +27,7 @@ def check_form(plan: Plan) -> str:
 def _check(program: TileProgram, site: Site, op: Wait | Notify) -> None:
     for loop in site.loops:
         if isinstance(loop, Loop) and loop.target is None:
-            raise _refused(op, f"in the loop `while {loop.header}`", Note("the loop", loop.loc))
+            raise _refused(op, f"in the loop `{loop.header}`", Note("the loop", loop.loc))
         if isinstance(op, Notify):
             data = next((e for e in _bounds(loop) if not e.positional), None)
             if data is not None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import GridAxis, Plan, here, part
+from tilelink.ir.plan import GridAxis, Plan, here, holder, part
+from tilelink.ir.wiring import TensorDecl
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
@@ -102,6 +103,11 @@ class World:
             self.value(grid.end(F.Sym("_at")), {"_at": index}),
         )
         return Spans(begin.astype(np.int64), end.astype(np.int64), index < count)
+
+    def holders(self, tensor: TensorDecl, axis: int, at: Ints) -> Ints:
+        """The rank that holds each of some positions on an axis, in their shape."""
+        found = self.value(holder(tensor, axis, F.Sym("_at")), {"_at": at}).astype(np.int64)
+        return np.broadcast_to(found, np.broadcast_shapes(found.shape, at.shape))
 
     def own(self, size: Formula) -> Spans:
         """Each rank's part of a split axis."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import networkx as nx
 
-from tilelink.errors import TilelinkError
-from tilelink.ir.plan import Fork, Join, Launch, Plan, StepPlan, Transfer
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.plan import Fork, HostStep, Join, Launch, Plan, Stage, StepPlan, Transfer
 
 MAIN = 0
+STAGING = "the staging of arguments"
+"""Stands among the executors for what the main stream does before it says that arguments are ready."""
 Graph: TypeAlias = "nx.DiGraph[str]"
 """Over executors; edges carry `by`: order | words."""
 
@@ -23,70 +26,78 @@ def executors(plan: Plan) -> Graph:
     """Executors with an edge from each to those that cannot finish before it.
 
     Raises:
-        TilelinkError: TL609, a step that is never started or a side stream that nobody joins.
+        TilelinkError: TL609, a step that is never started, a side stream that nobody joins.
     """
-    graph: Graph = nx.DiGraph()
-    graph.add_nodes_from(root(s) for s in plan.steps)
-    _in_order(plan, graph)
+    sequence = _Sequence(plan)
+    sequence.run()
+    graph = sequence.graph
     for channel in plan.channels:
         using = [s for s in plan.signals if s.channel == channel.name]
         for notify in (s for s in using if s.action == "notify"):
             for wait in (s for s in using if s.action == "await"):
-                edge = root(plan.step(notify.path)), root(plan.step(wait.path))
-                if not graph.has_edge(*edge):
-                    graph.add_edge(*edge, by="words")
+                _by_words(graph, root(plan.step(notify.path)), root(plan.step(wait.path)))
+    for wait in (s for s in plan.signals if s.action == "ready"):
+        if graph.has_node(STAGING):
+            _by_words(graph, STAGING, root(plan.step(wait.path)))
     return graph
 
 
-def _in_order(plan: Plan, graph: Graph) -> None:
+def _by_words(graph: Graph, first: str, then: str) -> None:
+    if not graph.has_edge(first, then):
+        graph.add_edge(first, then, by="words")
+
+
+@dataclass(slots=True)
+class _Sequence:
     """A stream runs one thing after the other; a fork and a join carry that over to another stream."""
-    behind: dict[int, set[str]] = {MAIN: set()}
-    started: dict[str, int] = {}
 
-    def start(paths: list[str], stream: int) -> None:
-        before = behind.setdefault(stream, set())
-        for path in paths:
-            started[path] = started.get(path, 0) + 1
-            graph.add_edges_from(((b, path) for b in sorted(before)), by="order")
-        behind[stream] = before | set(paths)
+    plan: Plan
+    graph: Graph = field(default_factory=lambda: nx.DiGraph())
+    behind: dict[int, set[str]] = field(default_factory=lambda: {MAIN: set[str]()})
+    started: dict[str, int] = field(default_factory=dict[str, int])
+    open_streams: set[int] = field(default_factory=set[int])
 
-    open_streams: set[int] = set()
-    for h in plan.host:
+    def run(self) -> None:
+        self.graph.add_nodes_from(root(s) for s in self.plan.steps)
+        for h in self.plan.host:
+            self._step(h)
+        for s in self.plan.steps:
+            times = self.started.get(root(s), 0)
+            if times != 1:
+                why = "each step runs once per call, on workers or a stream of its own or of the step it is fused into"
+                raise _wrong(f"`{s.path}` is started {times} times in a call", why, s.step.loc)
+        if self.open_streams:
+            why = "the next call, and whoever reads the results, would overtake it"
+            raise _wrong(f"side stream {min(self.open_streams)} is never joined", why, self.plan.wiring.loc)
+
+    def _step(self, h: HostStep) -> None:
         if isinstance(h, Fork):
-            behind[h.stream] = behind.get(h.stream, set()) | behind[MAIN]
-            open_streams.add(h.stream)
+            self.behind[h.stream] = self.behind.get(h.stream, set()) | self.behind[MAIN]
+            self.open_streams.add(h.stream)
         elif isinstance(h, Join):
-            behind[MAIN] = behind[MAIN] | behind.get(h.stream, set())
-            open_streams.discard(h.stream)
+            self.behind[MAIN] = self.behind[MAIN] | self.behind.get(h.stream, set())
+            self.open_streams.discard(h.stream)
+        elif isinstance(h, Stage):
+            self._start([STAGING], [MAIN])
         elif isinstance(h, Launch):
-            kernel = next(k for k in plan.kernels if k.name == h.kernel)
-            start([path for path, _ in kernel.roles], h.stream)
+            kernel = next(k for k in self.plan.kernels if k.name == h.kernel)
+            self._start([path for path, _ in kernel.roles], [h.stream])
         elif isinstance(h, Transfer):
-            streams = plan.step(h.path).streams
-            joined = set[str]().union(*(behind.get(h.stream + k, set()) for k in range(streams)))
-            behind[h.stream] = joined
-            start([h.path], h.stream)
-            for k in range(streams):
-                behind[h.stream + k] = behind[h.stream]
-    _check_started(plan, started, open_streams)
+            self._start([h.path], [h.stream + k for k in range(self.plan.step(h.path).streams)])
+
+    def _start(self, paths: list[str], streams: list[int]) -> None:
+        for stream in streams:
+            if stream != MAIN and stream not in self.open_streams:
+                why = "what runs there would not wait for the call before, nor for the arguments"
+                raise _wrong(f"side stream {stream} is used before it is forked", why, self.plan.wiring.loc)
+        before = set[str]().union(*(self.behind.get(s, set[str]()) for s in streams))
+        for path in paths:
+            self.started[path] = self.started.get(path, 0) + 1
+            self.graph.add_edges_from(((b, path) for b in sorted(before)), by="order")
+        for stream in streams:
+            self.behind[stream] = before | set(paths)
 
 
-def _check_started(plan: Plan, started: dict[str, int], open_streams: set[int]) -> None:
-    for s in plan.steps:
-        times = started.get(root(s), 0)
-        if times != 1:
-            raise TilelinkError(
-                "TL609",
-                f"`{s.path}` is started {times} times in a call",
-                loc=s.step.loc,
-                why="each step runs once per call, on workers or a stream of its own or of the step it is fused into",
-                hint="this is the plan's mistake and not yours: please report it with the schedule",
-            )
-    if open_streams:
-        raise TilelinkError(
-            "TL609",
-            f"side stream {min(open_streams)} is never joined",
-            loc=plan.wiring.loc,
-            why="the next call, and whoever reads the results, would overtake it",
-            hint="this is the plan's mistake and not yours: please report it with the schedule",
-        )
+def _wrong(what: str, why: str, loc: Loc | None) -> TilelinkError:
+    hint = "this is the plan's mistake and not yours: please report it with the schedule"
+    return TilelinkError("TL609", what, loc=loc, why=why, hint=hint)

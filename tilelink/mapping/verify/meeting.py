@@ -54,6 +54,7 @@ class _Meeting:
         to = delivery(self.notify)
         remote = self._pulls()
         if remote:
+            self._check_makers()
             self._check_puller(to)
         else:
             self._check_holder(to)
@@ -79,6 +80,11 @@ class _Meeting:
             place = holder_of(w.laid, w.param, w.index) if w.remote else own
             if not to.agrees(place) and self.world.ranks > 1:
                 raise self._refused("the tile is written on one rank and announced on another")
+
+    def _check_makers(self) -> None:
+        """The words of a rank whose instance is pulled from are raised by whoever writes it: by that rank."""
+        if any(w.remote and w.path == self.notify.path and w.tensor == self.channel.tensor for w in self.stored):
+            raise unproven(self.wait, f"`{self.notify.path}` writes the instances that it pulls from on other ranks")
 
     def _announces(self, w: Access) -> bool:
         """Whether it is this notify that is given for the store."""
@@ -152,7 +158,8 @@ def _refused(wait: Told, told: tuple[Told, ...], what: str) -> TilelinkError:
 
 def _check_peers(wait: Told, told: tuple[Told, ...], world: World) -> None:
     """Somebody's notify goes from the rank that the wait names to the rank that waits."""
-    if wait.op.peer is None:
+    if wait.op.peer is None or not told:
+        # Without a notify there is nothing to wait for: the counts say so, and rule 2 that the notify was let go.
         return
     named = _peer(wait, wait.op, world)
     ranks = np.arange(world.ranks)

@@ -184,14 +184,16 @@ def _domain_axis(world: World, step: StepPlan, a: int, *, dense: bool) -> Spans 
     g = step.grid[a]
     found = world.axis(g)
     view = step.step.binding(step.domain).view[a]
-    if found is None or step.into is None or view.axis is None or g.kind == "own":
+    if found is None or view.axis is None or g.kind == "own":
         return found
-    # A fused step is called with its host's tile: positions in the tensor, for own rows only where it has only those.
     tensor = world.plan.wiring.tensor(step.step.binding(step.domain).tensor)
     rank = np.arange(world.ranks, dtype=np.int64)[:, None]
-    if step.own_rows and tensor.axes[view.axis].split == "R":
-        found = found.where(found.begin // world.part(g.size) == rank)
+    if step.own_rows and (tensor.axes[view.axis].split == "R" or view.axis == tensor.owned):
+        found = found.where(world.holders(tensor, view.axis, found.begin) == rank)
         found = found if dense else found.packed()
+    if step.into is None:
+        return found
+    # A fused step is called with its host's tile: positions in the tensor, for own rows only where it has only those.
     return found.shifted(-rank * world.part(g.size)) if view.local else found
 
 
@@ -221,11 +223,10 @@ def _holder(laid: Laid, op: Holder) -> None:
     """`tl.rank_of`: by the first split axis that the program sees as a whole; else it is this rank."""
     tensor = laid.tensor(op.param)
     for view, entry in laid.index(op.param, op.index):
-        if view.axis is None or tensor.axes[view.axis].split != "R" or view.local:
+        if view.axis is None or not tensor.names_holder(view):
             continue
         found = laid.reach(op.param, view, entry)
         if found.spans is not None:
-            whole = 1 if tensor.axes[view.axis].own_slice else laid.world.part(tensor.axes[view.axis].size)
-            laid.names[op.name] = Value(found.key, found.spans.begin // whole)
+            laid.names[op.name] = Value(found.key, laid.world.holders(tensor, view.axis, found.spans.begin))
         return
     laid.names[op.name] = Value(None, laid.rank)

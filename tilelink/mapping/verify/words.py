@@ -115,7 +115,8 @@ def _words(laid: Laid, op: Wait | Notify, axis: ChannelAxis, mask: Mask) -> Word
             return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.count) - 1, _one(), by_data=True)
         spans = reach.spans
         first = _index(laid, axis, spans.begin)
-        one = isinstance(entry, At) or axis.kind == "unit" or inside_one(_grid(laid, reach.key), axis)
+        grid = _grid(laid, reach.key)
+        one = isinstance(entry, At) or axis.kind == "unit" or grid is None or axis.holds(grid)
         last = first if one else _index(laid, axis, np.maximum(spans.end - 1, 0))
         return Words(reach.key, first, last, mask.on(spans, reach.key).real)
     return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.count) - 1, _one())
@@ -153,19 +154,6 @@ def _grid(laid: Laid, key: Key | None) -> GridAxis | None:
     return laid.step.loop(laid.step.step.binding(loop.param).view[loop.axis].dim)
 
 
-def inside_one(grid: GridAxis | None, axis: ChannelAxis) -> bool:
-    """Whether the emitted code takes it that a tile lies in one word: it then names the word of the tile's begin only."""
-    if grid is None or grid.kind in ("unit", "own"):
-        return True
-    if grid.kind == "free":
-        return False
-    aligned = axis.span is None or (grid.tile is not None and axis.span % grid.tile == 0)
-    if grid.kind in ("cut", "mine"):
-        return axis.kind in ("cut", "part") and aligned
-    local = axis.kind == "part" and grid.kind == "plain" and grid.size != axis.size
-    return grid.tile is not None and aligned and (axis.kind == "plain" or local)
-
-
 # ------------------------------------------------------------------------------------------------------------ whose words
 def holder_of(laid: Laid, param: str, index: Index | None) -> Delivery:
     """Who holds the tile in the parameter's tensor."""
@@ -173,14 +161,12 @@ def holder_of(laid: Laid, param: str, index: Index | None) -> Delivery:
     for view, entry in laid.index(param, index):
         if view.axis is None:
             continue
-        axis = tensor.axes[view.axis]
-        if axis.split != "R" or view.local:
+        if not tensor.names_holder(view):
             continue
         reach = laid.reach(param, view, entry)
         if reach.spans is None:
             return Delivery("unknown")
-        to = reach.spans.begin if axis.own_slice else reach.spans.begin // laid.world.part(axis.size)
-        return _to(laid, reach.key, to)
+        return _to(laid, reach.key, laid.world.holders(tensor, view.axis, reach.spans.begin))
     return _slice_holder(laid, param)
 
 
@@ -197,6 +183,9 @@ def _slice_holder(laid: Laid, param: str) -> Delivery:
 def _to(laid: Laid, key: Key | None, to: Ints) -> Delivery:
     if to.shape[1] == 1 and (key is None or _alone(laid, key)):
         return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
+    spans = laid.spans[key] if key is not None else None
+    if spans is not None and len(to) > 1 and bool(((to == laid.rank) | ~spans.filled).all()):
+        return Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
     return Delivery("tile", key, to)
 
 
@@ -210,7 +199,8 @@ def delivery(told: Told) -> Delivery:
     laid, signal, op = told.laid, told.signal, told.op
     assert isinstance(op, Notify)
     own = Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
-    if signal.to == "self":
+    if signal.to == "self" or (signal.to == "owner" and laid.step.engine == "stream" and not laid.step.push):
+        # A stream tells the rank that it has copied to: when it pulls, its own.
         return own
     if signal.to == "all":
         return Delivery("all")
@@ -220,6 +210,8 @@ def delivery(told: Told) -> Delivery:
             raise unproven(told, "the rank that it is for is not this rank's coordinate plus a constant")
         return Delivery("one", None, np.broadcast_to(at.array, (laid.world.ranks, 1))[:, 0])
     found = holder_of(laid, op.param, op.index)
+    if found.kind == "all" and laid.step.push and laid.step.step.program.movement is not None:
+        return found  # each rank that it has moved to
     return found if found.kind != "all" else _waiter(told)
 
 

@@ -22,7 +22,7 @@ from tilelink.runtime import environment
 EXTERN_LIBRARY = "libnvshmem_device"
 """The name under which kernels ask for the device library."""
 
-_DEVICE_STATE = "nvshmemi_device_state_d"
+DEVICE_STATE = "nvshmemi_device_state_d"
 """The variable by which a module that uses NVSHMEM finds its heap."""
 
 
@@ -46,23 +46,32 @@ def bindings() -> ModuleType:
     return _module("nvshmem.bindings")
 
 
-def device_bitcode() -> Path:
+def device_bitcode(capability: int) -> Path:
     """The device library as LLVM bitcode, of the NVSHMEM package that nvshmem4py brings.
+
+    Args:
+        capability: of the GPU, as 90. Later releases have a library for each; older ones have one for all.
 
     Raises:
         TilelinkError: TL441, not there.
     """
     spec = importlib.util.find_spec("nvidia.nvshmem") if importlib.util.find_spec("nvidia") else None
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(folder) / "lib" / f"{EXTERN_LIBRARY}.bc"
-        if path.is_file():
-            return path
+        found = {_capability(path): path for path in (Path(folder) / "lib").glob(f"{EXTERN_LIBRARY}*.bc")}
+        usable = [at for at in found if at <= capability]
+        if usable:
+            return found[max(usable)]
     raise TilelinkError(
         "TL441",
-        f"{EXTERN_LIBRARY}.bc is not installed",
+        f"{EXTERN_LIBRARY}.bc is not installed for capability {capability}",
         why="kernels of the world nvshmem are linked with it",
         hint="install nvidia-nvshmem-cu13 (cu12 for CUDA 12), in the version that this PyTorch asks for",
     )
+
+
+def _capability(bitcode: Path) -> int:
+    """The least that a library is for: 90 of `libnvshmem_device_sm_90.bc`, 0 of the one for all."""
+    return int(bitcode.stem.rpartition("_sm_")[2]) if "_sm_" in bitcode.stem else 0
 
 
 def start(rank: int, ranks: int, device: torch.device, agree: Callable[[Any], list[Any]]) -> None:
@@ -98,7 +107,7 @@ def prepare(compiled: Any) -> None:
     Raises:
         TilelinkError: TL443, NVSHMEM refuses the kernel.
     """
-    if _DEVICE_STATE not in compiled.asm["ptx"]:
+    if DEVICE_STATE not in compiled.asm["ptx"]:
         return
     status = bindings().cumodule_init(compiled.module)
     if status:

@@ -8,11 +8,14 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from tilelink.runtime import environment
 from tilelink.runtime.nvshmem import library
 from tilelink.runtime.nvshmem.heap import nvshmem_heap
+from tilelink.runtime.nvshmem.pool import Pool, PoolHeap
 from tilelink.runtime.nvshmem.streams import NvshmemStream
 from tilelink.runtime.peer.launch import Launcher
 from tilelink.runtime.peer.world import GpuWorld
+from tilelink.runtime.work import Call, Copy, Stage, Step, Work, ends_of, plain_step
 
 
 class NvshmemWorld(GpuWorld):
@@ -21,6 +24,7 @@ class NvshmemWorld(GpuWorld):
     Args:
         group: one process per GPU, the same for all worlds of the process; None for all of them.
         reach: `network` to use the network calls even between GPUs that pointers reach; None to find out.
+        whole: the world that this one is a part of.
 
     Kernels that call the device library are linked with it, which takes seconds each; others are compiled as ever.
 
@@ -28,20 +32,45 @@ class NvshmemWorld(GpuWorld):
         TilelinkError: TL432, TL433, TL435 as for every world on GPUs, TL440 to TL442 NVSHMEM is missing or in use.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, *, reach: Literal["network"] | None = None) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        *,
+        reach: Literal["network"] | None = None,
+        whole: NvshmemWorld | None = None,
+    ) -> None:
         super().__init__(group, "nvshmem")
-        heap = nvshmem_heap(self, by_pointer=reach != "network")
+        self._whole = whole or self
+        self._pool: Pool | None = None
+        self.numbers = tuple(self._whole.members.index(m) for m in self.members)
+        heap = nvshmem_heap(self, by_pointer=reach != "network") if whole is None else whole.share(self)
         if not all(self.agree(heap.reaches_all())):
             reach = "network"
         self.topology = dataclasses.replace(self.topology, reach=reach or "peer")
         self._heap, self._remote = heap, heap.remote
-        extern = {library.EXTERN_LIBRARY: str(library.device_bitcode())}
-        self._launcher = Launcher(self.device, {"extern_libs": extern}, library.prepare)
+        extern = {library.EXTERN_LIBRARY: str(library.device_bitcode(self.topology.device.capability))}
+        self.launcher = Launcher(self.device, {"extern_libs": extern}, library.prepare)
+
+    def share(self, part: NvshmemWorld) -> PoolHeap:
+        """The heap of a sub-group. The first time this is collective over all ranks: they set its memory aside."""
+        if self._pool is None:
+            self._pool = Pool(self._heap.allocate(environment.group_heap()))
+        return PoolHeap(self._pool, part.numbers, part.agree, self._remote)
 
     def close(self) -> None:
         """Collective: end NVSHMEM, after all arenas have been freed; the last thing a process does with it."""
         self.barrier()
         library.stop()
 
+    def step(self, work: Work, stream: int, first: Call) -> Step:
+        """As on all GPUs, but for copies across the network, which are NVSHMEM's."""
+        ends = ends_of(work, first, self) if isinstance(work, (Copy, Stage)) else None
+        if any(self._remote.find(end.data_ptr()) is not None for end in ends or ()):
+            return plain_step(work, stream, self)
+        return super().step(work, stream, first)
+
+    def _part(self, group: dist.ProcessGroup) -> NvshmemWorld:
+        return NvshmemWorld(group, whole=self._whole)
+
     def _stream(self, stream: torch.cuda.Stream) -> NvshmemStream:
-        return NvshmemStream(stream, self._launcher, self._remote)
+        return NvshmemStream(stream, self.launcher, self._remote)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,12 +17,15 @@ class Arena:
     Args:
         block: zeroed on every rank.
         rank: this rank, which is its PE.
+        numbers: those by which a device library knows the ranks.
         settle: collective; called once before the memory is given back, and returns when no rank uses it any more.
     """
 
-    def __init__(self, block: SymmetricBlock, rank: int, settle: Callable[[Arena], None]) -> None:
+    def __init__(
+        self, block: SymmetricBlock, rank: int, numbers: Sequence[int], settle: Callable[[Arena], None]
+    ) -> None:
         self.local = block.local
-        context = [rank, len(block.bases), *block.bases]
+        context = [rank, len(block.bases), *block.bases, *numbers]
         self.context = torch.tensor(context, dtype=torch.int64, device=block.local.device)
         self._peers = block.peers
         self._release: Callable[[], None] | None = block.release

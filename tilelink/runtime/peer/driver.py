@@ -1,79 +1,180 @@
 """The few calls of the CUDA driver that neither torch nor triton offers, checked.
 
 Addresses are byte addresses, streams are `CUstream` handles, both as integers. Everything that takes a stream is
-asynchronous and legal under CUDA-graph capture.
+asynchronous and legal under CUDA-graph capture. The library is called directly: a call costs its host less than a
+microsecond, and an operator makes a dozen.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
-import importlib
-from types import ModuleType
+import weakref
 from typing import Any
 
 import torch
 
 from tilelink.errors import TilelinkError
 
+_WAIT, _WRITE = 1, 2
+"""CU_STREAM_MEM_OP_WAIT_VALUE_32 and CU_STREAM_MEM_OP_WRITE_VALUE_32; a wait with flags 0 is for `>=`."""
+_ON_DEVICE = 2
+"""CU_MEMORYTYPE_DEVICE."""
+_COPY_ENGINES = 40
+"""CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT."""
+_UNTIMED = 2
+"""CU_EVENT_DISABLE_TIMING."""
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+class MemoryOperation(ctypes.Structure):
+    """CUstreamBatchMemOpParams of a 32-bit wait or write."""
+
+    _fields_ = (
+        ("operation", ctypes.c_int),
+        ("address", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+        ("flags", ctypes.c_uint),
+        ("alias", ctypes.c_uint64),
+        ("rest", ctypes.c_uint64),
+    )
+
+
+class _Side(ctypes.Structure):
+    _fields_ = (
+        ("x", ctypes.c_size_t),
+        ("y", ctypes.c_size_t),
+        ("kind", ctypes.c_int),
+        ("host", ctypes.c_void_p),
+        ("device", ctypes.c_uint64),
+        ("array", ctypes.c_void_p),
+        ("pitch", ctypes.c_size_t),
+    )
+
+
+class _Rows(ctypes.Structure):
+    """CUDA_MEMCPY2D_v2."""
+
+    _fields_ = (("source", _Side), ("target", _Side), ("width", ctypes.c_size_t), ("height", ctypes.c_size_t))
+
+
+_ADDRESS, _HANDLE, _SIZE, _UINT, _INT = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint, ctypes.c_int
+_OUT = ctypes.c_void_p
+_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cuCtxGetCurrent": (_OUT,),
+    "cuCtxSetCurrent": (_HANDLE,),
+    "cuDeviceGet": (_OUT, _INT),
+    "cuDeviceGetAttribute": (_OUT, _INT, _INT),
+    "cuDevicePrimaryCtxRetain": (_OUT, _INT),
+    "cuEventCreate": (_OUT, _UINT),
+    "cuEventDestroy_v2": (_HANDLE,),
+    "cuEventRecord": (_HANDLE, _HANDLE),
+    "cuGetErrorName": (_INT, _OUT),
+    "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
+    "cuMemAddressFree": (_ADDRESS, _SIZE),
+    "cuMemAddressReserve": (_OUT, _SIZE, _SIZE, _ADDRESS, ctypes.c_ulonglong),
+    "cuMemcpy2DAsync_v2": (_HANDLE, _HANDLE),
+    "cuMemcpyDtoDAsync_v2": (_ADDRESS, _ADDRESS, _SIZE, _HANDLE),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_OUT, _HANDLE, _INT, _SIZE),
+    "cuStreamBatchMemOp_v2": (_HANDLE, _UINT, _HANDLE, _UINT),
+    "cuStreamWaitEvent": (_HANDLE, _HANDLE, _UINT),
+}
+
 
 def copy_bytes(target: int, source: int, nbytes: int, stream: int) -> None:
     """Copy within the memory that this device reaches, its own and its peers', by a copy engine."""
-    _check(_driver().cuMemcpyDtoDAsync(target, source, nbytes, stream), "cuMemcpyDtoDAsync")
+    check(library().cuMemcpyDtoDAsync_v2(target, source, nbytes, stream), "cuMemcpyDtoDAsync")
 
 
 def copy_rows(
     target: int, target_pitch: int, source: int, source_pitch: int, width: int, rows: int, stream: int
 ) -> None:
     """Copy `rows` rows of `width` bytes that begin every pitch bytes; `width <= pitch < 2**31`."""
-    driver = _driver()
-    copy = driver.CUDA_MEMCPY2D()
-    copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
-    copy.srcDevice, copy.srcPitch = source, source_pitch
-    copy.dstDevice, copy.dstPitch = target, target_pitch
-    copy.WidthInBytes, copy.Height = width, rows
-    _check(driver.cuMemcpy2DAsync(copy, stream), "cuMemcpy2DAsync")
+    start = _Side(kind=_ON_DEVICE, device=source, pitch=source_pitch)
+    to = _Side(kind=_ON_DEVICE, device=target, pitch=target_pitch)
+    copy = _Rows(source=start, target=to, width=width, height=rows)
+    check(library().cuMemcpy2DAsync_v2(ctypes.byref(copy), stream), "cuMemcpy2DAsync")
 
 
-def wait_value(address: int, value: int, stream: int) -> None:
-    """Block the stream until the int32 at `address` is at least `value` (cyclically)."""
-    driver = _driver()
-    flags = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-    _check(driver.cuStreamWaitValue32(stream, address, value, flags), "cuStreamWaitValue32")
+def bell_operations(address: int) -> Any:
+    """For `operate`: block until the int32 at `address` is at least 1, then write 0 there."""
+    wait, write = (MemoryOperation(kind, address, value, 0, 0, 0) for kind, value in ((_WAIT, 1), (_WRITE, 0)))
+    return (MemoryOperation * 2)(wait, write)
 
 
-def write_value(address: int, value: int, stream: int) -> None:
-    """Write the int32 at `address`; what the stream has written before is visible to whoever sees the value."""
-    driver = _driver()
-    flags = driver.CUstreamWriteValue_flags.CU_STREAM_WRITE_VALUE_DEFAULT
-    _check(driver.cuStreamWriteValue32(stream, address, value, flags), "cuStreamWriteValue32")
+def operate(operations: Any, stream: int) -> None:
+    """Enqueue an array of memory operations, one after the other."""
+    check(library().cuStreamBatchMemOp_v2(stream, len(operations), operations, 0), "cuStreamBatchMemOp")
+
+
+def enter(device: int) -> None:
+    """Let this thread have a context: a fresh one has none until a call of the CUDA runtime needs one."""
+    handle, context = ctypes.c_int(), ctypes.c_void_p()
+    check(library().cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
+    if context.value is None:
+        check(library().cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
+        check(library().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), "cuDevicePrimaryCtxRetain")
+        check(library().cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+
+class Event:
+    """A point in a stream, which can be set again and again; whoever waits means the point that it was set to last."""
+
+    def __init__(self) -> None:
+        made = ctypes.c_void_p()
+        check(library().cuEventCreate(ctypes.byref(made), _UNTIMED), "cuEventCreate")
+        self.handle = made.value
+        weakref.finalize(self, library().cuEventDestroy_v2, self.handle).atexit = False
 
 
 def blocks_per_multiprocessor(function: int, threads: int, shared_bytes: int) -> int:
     """How many blocks of a loaded `CUfunction` one multiprocessor holds, given its registers and shared memory."""
-    result = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared_bytes)
-    return int(_check(result, "cuOccupancyMaxActiveBlocksPerMultiprocessor"))
+    blocks = ctypes.c_int()
+    name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+    check(library()[name](ctypes.byref(blocks), function, threads, shared_bytes), name)
+    return blocks.value
 
 
 def copy_engines(device: int) -> int:
     """Copy engines of the GPU with this index."""
-    driver = _driver()
-    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT
-    handle = _check(driver.cuDeviceGet(device), "cuDeviceGet")
-    return int(_check(driver.cuDeviceGetAttribute(attribute, handle), "cuDeviceGetAttribute"))
+    handle, count = ctypes.c_int(), ctypes.c_int()
+    check(library().cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
+    status = library().cuDeviceGetAttribute(ctypes.byref(count), _COPY_ENGINES, handle)
+    check(status, "cuDeviceGetAttribute")
+    return count.value
 
 
 def reserve_addresses(nbytes: int) -> int:
     """A range of addresses with no memory behind it; the size is a multiple of 2 MiB."""
-    return int(_check(_driver().cuMemAddressReserve(nbytes, 0, 0, 0), "cuMemAddressReserve"))
+    first = ctypes.c_uint64()
+    check(library().cuMemAddressReserve(ctypes.byref(first), nbytes, 0, 0, 0), "cuMemAddressReserve")
+    return first.value
 
 
 def release_addresses(address: int, nbytes: int) -> None:
     """Give back what `reserve_addresses` gave."""
-    _check(_driver().cuMemAddressFree(address, nbytes), "cuMemAddressFree")
+    check(library().cuMemAddressFree(address, nbytes), "cuMemAddressFree")
 
 
 @functools.cache
-def _driver() -> ModuleType:
+def library() -> Any:
+    """The CUDA driver's library, with the types of the functions that are called here.
+
+    Raises:
+        TilelinkError: TL420 on HIP, TL421 there is none.
+    """
     if torch.version.hip:
         raise TilelinkError(
             "TL420",
@@ -82,24 +183,33 @@ def _driver() -> ModuleType:
             hint="choose a schedule without copy-engine steps that wait for kernels",
         )
     try:
-        return importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
+        found = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
         raise TilelinkError(
             "TL421",
-            "the package cuda-bindings is not installed",
-            why="copies, bells and occupancy are calls of the CUDA driver",
-            hint="install cuda-bindings for the CUDA release of this PyTorch",
+            f"the CUDA driver cannot be loaded: {error}",
+            why="launches, copies, bells and occupancy are calls of the CUDA driver",
+            hint="install NVIDIA's driver, or set TILELINK_WORLD=simulated to run on the CPU",
         ) from error
+    for name, types in _PROTOTYPES.items():
+        function = found[name]
+        function.argtypes, function.restype = types, ctypes.c_int
+        setattr(found, name, function)
+    return found
 
 
-def _check(result: tuple[Any, ...], call: str) -> Any:
-    status, *values = result
-    if status != 0:
-        _, name = _driver().cuGetErrorName(status)
-        raise TilelinkError(
-            "TL422",
-            f"{call} failed with {name.decode() if isinstance(name, bytes) else status}",
-            why="the CUDA driver refused the call, or reports an earlier failure of the device",
-            hint="look for an illegal address in a kernel that ran before (CUDA_LAUNCH_BLOCKING=1)",
-        )
-    return values[0] if values else None
+def check(status: int, call: str) -> None:
+    """
+    Raises:
+        TilelinkError: TL422, the driver's status is not success.
+    """
+    if status == 0:
+        return
+    name = ctypes.c_char_p()
+    library().cuGetErrorName(status, ctypes.byref(name))
+    raise TilelinkError(
+        "TL422",
+        f"{call} failed with {name.value.decode() if name.value else status}",
+        why="the CUDA driver refused the call, or reports an earlier failure of the device",
+        hint="look for an illegal address in a kernel that ran before (CUDA_LAUNCH_BLOCKING=1)",
+    )

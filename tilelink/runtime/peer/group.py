@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
 from tilelink.runtime.peer import reach
+from tilelink.runtime.world import not_in_group
 
 
 def existing(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -26,6 +31,50 @@ def existing(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
             hint="start with torchrun and call torch.distributed.init_process_group()",
         )
     return dist.group.WORLD
+
+
+def part(ranks: Sequence[int], parent: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Collective over the named ranks of `parent`, which the others need not know of: their group, for host work."""
+    members = [dist.get_global_rank(parent, r) for r in ranks]
+    if dist.get_rank() not in members:
+        raise not_in_group(dist.get_rank(parent), ranks)
+    # Not NCCL: one communicator would be split off another, which is collective over all ranks.
+    made = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+def process_group(given: Any) -> dist.ProcessGroup:
+    """The process group that a user names, which may be a DeviceMesh of one dimension.
+
+    Raises:
+        TilelinkError: TL454 it is none, TL455 this process is not in it.
+    """
+    found = given.get_group() if isinstance(given, DeviceMesh) and given.ndim == 1 else given
+    if found is dist.GroupMember.NON_GROUP_MEMBER:
+        raise not_in_group(dist.get_rank())
+    if not isinstance(found, dist.ProcessGroup):
+        shape = f" of {given.ndim} dimensions" if isinstance(given, DeviceMesh) else ""
+        raise TilelinkError(
+            "TL454",
+            f"a {type(given).__name__}{shape} is no group of ranks",
+            why="the ranks of an operator are the processes of one torch.distributed group",
+            hint='pass a ProcessGroup, mesh["name"], or tilelink.group([0, 1])',
+        )
+    if found.rank() < 0:
+        raise not_in_group(dist.get_rank(), dist.get_process_group_ranks(found))
+    return found
+
+
+def board(group: dist.ProcessGroup) -> dist.Store | None:  # pyright: ignore[reportPrivateImportUsage]
+    """Where the ranks of a group leave word for one another, by a connection of its own; None for a group of one."""
+    if group.size() == 1:
+        return None
+    store = dist.distributed_c10d._get_default_store()
+    # Whoever waits for a key keeps a connection to himself.
+    clone = getattr(store, "clone", None)
+    own = clone() if clone is not None else store
+    return dist.PrefixStore(f"tilelink/{group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def join() -> None:

@@ -32,7 +32,7 @@ class Launcher:
         self._options = dict(options or {})
         self._prepare = prepare
         self._admitted: dict[Any, int] = {}
-        self._unused: dict[tuple[torch.dtype, tuple[int, ...]], TensorDescriptor] = {}
+        self._unused: dict[tuple[torch.dtype, tuple[int, ...]], torch.Tensor] = {}
 
     def launch(
         self, kernel: Any, workers: int, args: Mapping[str, Any], stream: int, *, warps: int, stages: int
@@ -46,21 +46,21 @@ class Launcher:
             TilelinkError: TL405 more workers than can run at once, TL424 arguments and parameters differ, TL425 a
                 tensor is elsewhere, TL426 a tensor has no TMA descriptor.
         """
-        start, values = self.load(kernel, workers, args, warps=warps, stages=stages)
-        start(*values, stream=stream)
+        compiled, values = self.load(kernel, workers, args, warps=warps, stages=stages)
+        compiled[(workers, 1, 1)](*values, stream=stream)
 
     def load(
         self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int
-    ) -> tuple[Callable[..., None], list[Any]]:
-        """What starts the kernel, compiled, loaded and checked, and the values to start it with; raises as `launch`."""
+    ) -> tuple[Any, list[Any]]:
+        """The compiled kernel, loaded and checked, and the values to start it with in order; raises as `launch`."""
         values = {name: self._value(name, value) for name, value in args.items()}
         if values.keys() != set(kernel.arg_names):
             raise _mismatch(kernel.arg_names, values)
         compiled = kernel.warmup(grid=(workers,), num_warps=warps, num_stages=stages, **self._options, **values)
-        start = compiled[(workers, 1, 1)]  # loads it, which the checks and preparations need
+        _ = compiled.run  # loads it, which checks and preparations need
         if self._admitted.get(compiled, 0) < workers:
             self._admit(compiled, workers)
-        return start, [values[name] for name in kernel.arg_names]
+        return compiled, [values[name] for name in kernel.arg_names]
 
     def _admit(self, compiled: Any, workers: int) -> None:
         kernels.require_resident(compiled, workers)
@@ -73,16 +73,17 @@ class Launcher:
             return self._here(name, value)
         if isinstance(value, Descriptor):
             self._here(name, value.tensor)
-            return tensor_descriptor(name, value) if value.tensor.numel() else self._stand_in(name, value)
+            empty = not value.tensor.numel()
+            return tensor_descriptor(
+                name, Descriptor(self.unused(value.tensor.dtype, value.block), value.block) if empty else value
+            )
         return value
 
-    def _stand_in(self, name: str, value: Descriptor) -> TensorDescriptor:
-        """An empty tensor has no address, and no tile that a kernel would touch: any memory will do."""
-        key = value.tensor.dtype, value.block
-        if key not in self._unused:
-            memory = torch.zeros(value.block, dtype=value.tensor.dtype, device=self.device)
-            self._unused[key] = tensor_descriptor(name, Descriptor(memory, value.block))
-        return self._unused[key]
+    def unused(self, dtype: torch.dtype, block: tuple[int, ...]) -> torch.Tensor:
+        """Memory for the descriptor of an empty tensor, which has no address, and no tile that a kernel would touch."""
+        if (dtype, block) not in self._unused:
+            self._unused[dtype, block] = torch.zeros(block, dtype=dtype, device=self.device)
+        return self._unused[dtype, block]
 
     def _here(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device != self.device:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -35,6 +36,12 @@ def current_device() -> torch.device:
             hint="set TILELINK_WORLD=simulated to run on the CPU",
         )
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def current_handle() -> Callable[[int], int]:
+    """What gives the handle of the current stream of a device, if possible without a Python object around it."""
+    found: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # Triton asks so too
+    return found or (lambda device: torch.cuda.current_stream(device).cuda_stream)
 
 
 def place_of(device: torch.device) -> Place:

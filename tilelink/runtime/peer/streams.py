@@ -12,7 +12,7 @@ from tilelink.runtime.peer import driver
 from tilelink.runtime.peer.launch import Launcher
 from tilelink.runtime.peer.pieces import pieces
 
-_HIGH_PRIORITY = -1
+HIGH_PRIORITY = -1
 
 
 class CudaStream:
@@ -23,15 +23,12 @@ class CudaStream:
 
     def __init__(self, stream: torch.cuda.Stream, launcher: Launcher) -> None:
         self.stream = stream
+        self.handle: int = stream.cuda_stream
         self._launcher = launcher
-
-    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
-        """Compile and load, start nothing; raises as `Launcher.launch` does."""
-        self._launcher.load(kernel, workers, args, warps=warps, stages=stages)
 
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
         """Start `workers` instances of a `triton.jit` kernel; raises as `Launcher.launch` does."""
-        self._launcher.launch(kernel, workers, args, self.stream.cuda_stream, warps=warps, stages=stages)
+        self._launcher.launch(kernel, workers, args, self.handle, warps=warps, stages=stages)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy bytes by a copy engine; either side may be a peer's memory.
@@ -39,14 +36,7 @@ class CudaStream:
         Raises:
             TilelinkError: TL423 not of one shape and dtype with contiguous rows, TL427 not on a GPU.
         """
-        for tensor in (target, source):
-            if not tensor.is_cuda:
-                raise TilelinkError(
-                    "TL427",
-                    f"a tensor on {tensor.device} cannot be copied in this world",
-                    why="copies go between the memories of GPUs",
-                    hint="move it to this rank's GPU first",
-                )
+        require_gpu(target, source)
         if torch.version.hip:
             with torch.cuda.stream(self.stream):
                 target.copy_(source, non_blocking=True)
@@ -69,12 +59,17 @@ class CudaStream:
                 why="a bell is one int64 in the memory of this rank's GPU",
                 hint="pass one word of the arena",
             )
-        driver.wait_value(bell.data_ptr(), 1, self.stream.cuda_stream)
-        driver.write_value(bell.data_ptr(), 0, self.stream.cuda_stream)
+        driver.operate(driver.bell_operations(bell.data_ptr()), self.handle)
 
     def record(self) -> torch.cuda.Event:
         """A point after everything enqueued so far."""
         event = torch.cuda.Event()
+        event.record(self.stream)
+        return event
+
+    def stamp(self) -> torch.cuda.Event:
+        """A point whose time can be read."""
+        event = torch.cuda.Event(enable_timing=True)
         event.record(self.stream)
         return event
 
@@ -83,13 +78,29 @@ class CudaStream:
         self.stream.wait_event(event)
 
     def _copy_pieces(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        stream = self.stream.cuda_stream
         for piece in pieces(target, source):
             to, start = target.data_ptr() + piece.target, source.data_ptr() + piece.source
             if piece.rows == 1:
-                driver.copy_bytes(to, start, piece.width, stream)
+                driver.copy_bytes(to, start, piece.width, self.handle)
             else:
-                driver.copy_rows(to, piece.target_pitch, start, piece.source_pitch, piece.width, piece.rows, stream)
+                driver.copy_rows(
+                    to, piece.target_pitch, start, piece.source_pitch, piece.width, piece.rows, self.handle
+                )
+
+
+def require_gpu(*tensors: torch.Tensor) -> None:
+    """
+    Raises:
+        TilelinkError: TL427, one of them is not on a GPU.
+    """
+    for tensor in tensors:
+        if not tensor.is_cuda:
+            raise TilelinkError(
+                "TL427",
+                f"a tensor on {tensor.device} cannot be copied in this world",
+                why="copies go between the memories of GPUs",
+                hint="move it to this rank's GPU first",
+            )
 
 
 class SideStreams:
@@ -101,5 +112,5 @@ class SideStreams:
 
     def __getitem__(self, index: int) -> torch.cuda.Stream:
         if index not in self._streams:
-            self._streams[index] = torch.cuda.Stream(self._device, priority=_HIGH_PRIORITY)
+            self._streams[index] = torch.cuda.Stream(self._device, priority=HIGH_PRIORITY)
         return self._streams[index]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -11,12 +13,18 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
+from tilelink.runtime.guard import Guard
+from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer import group as groups
-from tilelink.runtime.peer import reach
 from tilelink.runtime.peer.arena import Arena, Arenas
 from tilelink.runtime.peer.heap import Heap, TorchHeap
 from tilelink.runtime.peer.launch import Launcher
-from tilelink.runtime.peer.streams import CudaStream, SideStreams
+from tilelink.runtime.peer.liveness import Process, this_process
+from tilelink.runtime.peer.steps import settled
+from tilelink.runtime.peer.stopwatch import Stopwatch
+from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, SideStreams
+from tilelink.runtime.peer.watcher import StoreWatcher
+from tilelink.runtime.work import Call, Launch, Step, Work, plain_step
 
 
 class GpuWorld:
@@ -31,6 +39,10 @@ class GpuWorld:
     """
 
     topology: Topology
+    members: tuple[int, ...]
+    """Each rank's number among all processes."""
+    numbers: tuple[int, ...]
+    """Each rank's number where device functions are told of it."""
     _heap: Heap
 
     def __init__(self, group: dist.ProcessGroup | None = None, name: str = "peer") -> None:
@@ -39,12 +51,19 @@ class GpuWorld:
         self.group = groups.existing(group)
         self.rank = self.group.rank()
         self.ranks = self.group.size()
+        self.members = tuple(dist.get_process_group_ranks(self.group))
+        self.numbers = self.members
         self.places: list[reach.Place] = self.agree(reach.place_of(self.device))
         reach.require_own_gpus(self.places)
+        self._processes: list[Process] = self.agree(this_process())
         self.topology = Topology(self.ranks, name, "peer", reach.describe(self.device))
-        self._launcher = Launcher(self.device)
+        self.launcher = Launcher(self.device)
         self._sides = SideStreams(self.device)
         self._arenas = Arenas()
+        self._mains: dict[int, CudaStream] = {}
+        self._thread = threading.local()
+        self._current_handle = reach.current_handle()
+        self._stopwatch: Stopwatch | None = None
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -55,6 +74,33 @@ class GpuWorld:
         environment.disable_multicast()
         groups.join()
         return cls()
+
+    def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """A process group of some of this world's ranks, which alone need to call this; of all others it knows nothing.
+
+        Raises:
+            TilelinkError: TL455, this rank is not among them.
+        """
+        return groups.part(ranks, self.group)
+
+    def within(self, group: Any) -> GpuWorld:
+        """The world of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension. Streams are shared with it.
+
+        Collective over the group.
+
+        Raises:
+            TilelinkError: TL454 it is no group, TL455 this rank is not in it.
+        """
+        given = groups.process_group(group)
+        if tuple(dist.get_process_group_ranks(given)) == self.members:
+            return self
+        made = self._part(given)
+        made._sides, made.launcher = self._sides, self.launcher
+        return made
+
+    def _part(self, group: dist.ProcessGroup) -> GpuWorld:
+        """A world of the same kind for the ranks of `group`: each kind of world has its own."""
+        raise NotImplementedError
 
     def arena(self, nbytes: int) -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns.
@@ -76,7 +122,7 @@ class GpuWorld:
             reach.require_no_gap(self.agree(gap))
         block.local.zero_()
         self.barrier()
-        arena = Arena(block, self.rank, self._settle)
+        arena = Arena(block, self.rank, self.numbers, self._settle)
         self._arenas.add(arena)
         return arena
 
@@ -104,6 +150,39 @@ class GpuWorld:
         """Plain memory of this rank's GPU, with whatever lies there."""
         return torch.empty(tuple(shape), dtype=dtype, device=self.device)
 
+    def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
+        """int64 words of this rank's GPU, or of the host, where its kernels reach them too."""
+        if on_host:
+            return torch.zeros(count, dtype=torch.int64, pin_memory=True)
+        return self.zeros(count, torch.int64)
+
+    def limit_waits(self, seconds: float | None) -> None:
+        """Nothing: GPUs have clocks."""
+
+    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
+        """Start a thread that looks after this rank's guard."""
+        # Kernels and streams that wait hold up what is behind them; this stream is used for nothing else.
+        stream = torch.cuda.Stream(self.device, priority=HIGH_PRIORITY)
+
+        # Allocating while a stream waits could wait for it.
+        rung = torch.ones(4096, dtype=torch.int64, pin_memory=True)
+
+        def release() -> None:
+            torch.cuda.set_device(self.device)
+            with torch.cuda.stream(stream):
+                for words in bells():
+                    for part in words.split(len(rung)):
+                        part.copy_(rung[: len(part)], non_blocking=True)
+
+        peers = {rank: process for rank, process in enumerate(self._processes) if rank != self.rank}
+        watcher = StoreWatcher(guard, self.ranks, peers, groups.board(self.group), release)
+        watcher.start()
+        return watcher
+
+    def drain(self) -> None:
+        """All work of this rank's GPU is complete."""
+        torch.cuda.synchronize(self.device)
+
     def main_stream(self) -> CudaStream:
         """The caller's current stream.
 
@@ -117,11 +196,23 @@ class GpuWorld:
                 why="kernels start on the current device",
                 hint=f"call torch.cuda.set_device({self.device.index}) once, at the start",
             )
-        return self._stream(torch.cuda.current_stream(self.device))
+        if not hasattr(self._thread, "entered") and not torch.version.hip:
+            driver.enter(self.device.index)
+            self._thread.entered = True
+        handle = self._current_handle(self.device.index)
+        if handle not in self._mains:
+            self._mains[handle] = self._stream(torch.cuda.current_stream(self.device))
+        return self._mains[handle]
 
     def side_stream(self, index: int) -> CudaStream:
         """The stream with this number: always the same one, of high priority."""
         return self._stream(self._sides[index])
+
+    def step(self, work: Work, stream: int, first: Call) -> Step:
+        """Work of a stream with its kernel loaded, its arguments laid out and its addresses known where they stay."""
+        if torch.version.hip and not isinstance(work, Launch):
+            return plain_step(work, stream, self)
+        return settled(work, stream, self, first)
 
     def capturing(self) -> bool:
         """Whether the caller's current stream is being captured into a CUDA graph."""
@@ -129,6 +220,27 @@ class GpuWorld:
 
     def finish(self) -> None:
         """Nothing: GPUs run by themselves."""
+
+    def timed(self, call: Callable[[], Any]) -> float:
+        """Collective: milliseconds on this rank's GPU.
+
+        Raises:
+            TilelinkError: TL460, the call does not end.
+        """
+        if self._stopwatch is None:
+            self._stopwatch = Stopwatch(self.device, self.group)
+        self.barrier()
+        return self._stopwatch.time(call)
+
+    def read(self, stamps: Sequence[Any]) -> list[int]:
+        """Nanoseconds of this GPU's clock, to half a microsecond."""
+        return clocks.read(self.device, stamps)
+
+    def skew(self) -> int:
+        """Collective: nanoseconds by which this GPU's clock is ahead of rank 0's, to within a few microseconds."""
+        mine = clocks.together(self.device, self.group)
+        first = self.agree(mine)[0]
+        return round(statistics.median(a - b for a, b in zip(mine, first, strict=True)))
 
     def agree(self, value: Any) -> list[Any]:
         """Collective, on the host: every rank's `value`, which must be picklable, by rank.
@@ -160,7 +272,7 @@ class GpuWorld:
         self._arenas.remove(arena)
 
     def _stream(self, stream: torch.cuda.Stream) -> CudaStream:
-        return CudaStream(stream, self._launcher)
+        return CudaStream(stream, self.launcher)
 
     def _require_no_capture(self, what: str) -> None:
         if self.capturing():
@@ -195,4 +307,8 @@ class PeerWorld(GpuWorld):
         gap = reach.first_gap(self.rank, self.device, self.places)
         # All ranks learn of it, lest the others wait for this one.
         reach.require_no_gap(self.agree(gap))
+        self._make_heap = heap
         self._heap = heap(self)
+
+    def _part(self, group: dist.ProcessGroup) -> PeerWorld:
+        return PeerWorld(group, heap=self._make_heap)

@@ -9,8 +9,28 @@ Never knows: how a kernel came about: tiles, schedules, plans.
 from tilelink.runtime.simulated.costs import Costs
 from tilelink.runtime.simulated.launch import simulate
 from tilelink.runtime.simulated.observing import Observer
+from tilelink.runtime.simulated.policy import Policy
+from tilelink.runtime.simulated.raceerror import Access, Race, RaceError
+from tilelink.runtime.simulated.races import RaceDetector
 from tilelink.runtime.simulated.records import Record, Recorder
+from tilelink.runtime.simulated.search import Searched, search
 from tilelink.runtime.simulated.standstill import StandstillError
 from tilelink.runtime.simulated.world import SimulatedArena, SimulatedWorld
 
-__all__ = ["Costs", "Observer", "Record", "Recorder", "SimulatedArena", "SimulatedWorld", "StandstillError", "simulate"]
+__all__ = [
+    "Access",
+    "Costs",
+    "Observer",
+    "Policy",
+    "Race",
+    "RaceDetector",
+    "RaceError",
+    "Record",
+    "Recorder",
+    "Searched",
+    "SimulatedArena",
+    "SimulatedWorld",
+    "StandstillError",
+    "search",
+    "simulate",
+]

@@ -5,6 +5,7 @@ Cache and eviction policies are one argument in Triton 3.9 and two before: they 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
 from tilelink.runtime.simulated.observing import Block, Scatter, Span
+from tilelink.runtime.simulated.storebuffer import Stage
 
 Handle = stock.TensorHandle
 
@@ -56,13 +58,15 @@ class Accesses:
         dtype = stock._get_np_dtype(ty)
         agent = self.scheduler.running()
         span = _span(ptr.data, mask, dtype.itemsize)
-        span, region = self._reach(agent, span, ptr.data, "reads")
-        if volatile and region is not None and isinstance(span, Block) and span.nbytes == span.itemsize:
+        span, region = self._reach(agent, span, ptr.data, mask, "reads")
+        if volatile and region is not None and isinstance(span, Block) and ptr.data.size == 1:
             self.machine.poll(span.address, region, dtype.itemsize)
         else:
             self._interrupt(agent, ptr.data)
-        if self.machine.observer is not None and span is not None:
-            self.machine.observer.load(agent, span, "threads")
+        if span is not None:
+            self._settle(agent, span)
+            if self.machine.observer is not None:
+                self.machine.observer.load(agent, span, "threads")
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
             return Handle(_view(span, region, dtype).copy(), ty)
         filled = np.zeros(ptr.data.shape, dtype) if other is None else other.data
@@ -73,13 +77,17 @@ class Accesses:
         dtype = stock._get_np_dtype(ptr.get_element_ty())
         agent = self.scheduler.running()
         span = _span(ptr.data, mask, dtype.itemsize)
-        span, region = self._reach(agent, span, ptr.data, "writes")
+        span, region = self._reach(agent, span, ptr.data, mask, "writes")
         self._interrupt(agent, ptr.data)
         if region is None or span is None:
             return
         if self.machine.observer is not None:
             self.machine.observer.store(agent, span, "threads")
-        if isinstance(span, Block) and span.nbytes == span.itemsize and span.itemsize >= 4:
+        self._put(agent, span, "threads", lambda: self._write(ptr, value, mask, span, region))
+
+    def _write(self, ptr: Handle, value: Handle, mask: np.ndarray | None, span: Span, region: Region) -> None:
+        dtype = stock._get_np_dtype(ptr.get_element_ty())
+        if isinstance(span, Block) and ptr.data.size == 1 and span.itemsize >= 4:
             before = region.word(span.address, span.itemsize)
             _view(span, region, dtype)[...] = value.data.reshape(-1)[:1].reshape(span.shape)
             self.machine.written(span.address, region, before, span.itemsize, joins=False, signal=False)
@@ -88,15 +96,29 @@ class Accesses:
         else:
             native.store(ptr.data, value.data, np.ones(ptr.data.shape, dtype=bool) if mask is None else mask)
 
+    def _put(self, agent: Agent, span: Span, stage: Stage, write: Callable[[], None]) -> None:
+        """Now, or when the store buffer thinks fit."""
+        if self.machine.stores is None:
+            write()
+        else:
+            self.machine.stores.put(agent, span, stage, write)
+
+    def _settle(self, agent: Agent, span: Span) -> None:
+        """A program sees its own stores."""
+        if self.machine.stores is not None:
+            self.machine.stores.settle(agent, *span.bounds)
+
     def _reach(
-        self, agent: Agent, span: Span | None, addresses: np.ndarray, what: str
+        self, agent: Agent, span: Span | None, addresses: np.ndarray, mask: np.ndarray | None, what: str
     ) -> tuple[Span | None, Region | None]:
         """The memory of a span. A rectangle over several regions is taken as the list of its addresses."""
         if span is None:
             return None, None
         region = self.machine.memory.holding(span, agent.rank) if isinstance(span, Block) else None
         if region is None:
-            span = span if isinstance(span, Scatter) else Scatter(addresses.reshape(-1), span.itemsize)
+            if isinstance(span, Block):
+                live = addresses if mask is None else addresses[np.broadcast_to(mask, addresses.shape)]
+                span = Scatter(live.reshape(-1), span.itemsize)
             region = self.machine.reach_all(agent, span, what)
         self.machine.charge(agent, region, span.nbytes)
         return span, region
@@ -110,8 +132,10 @@ class Accesses:
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *policy: Any) -> Handle:
         agent = self.scheduler.running()
         ty = desc.base.dtype.element_ty
-        view, inner = self._tile(agent, desc, indices, "reads")
+        block, view, inner = self._tile(agent, desc, indices, "reads")
         shape = tuple(desc.block_shape)
+        if block is not None:
+            self._settle(agent, block)
         if view is None or view.shape != shape:
             pad = 0 if desc.padding == ir.PADDING_OPTION.PAD_ZERO else _nan_bits(ty)
             data = np.full(shape, pad, dtype=stock._get_np_dtype(ty))
@@ -125,14 +149,15 @@ class Accesses:
 
     def create_descriptor_store(self, desc: Any, value: Handle, indices: list[Handle]) -> None:
         agent = self.scheduler.running()
-        view, inner = self._tile(agent, desc, indices, "writes")
-        if view is not None:
-            view[...] = value.data.reshape(tuple(desc.block_shape))[inner]
+        block, view, inner = self._tile(agent, desc, indices, "writes")
+        if block is not None and view is not None:
+            data = value.data.reshape(tuple(desc.block_shape))[inner]
+            self._put(agent, block, "bulk", lambda: np.copyto(view, data))
 
     def _tile(
         self, agent: Agent, desc: Any, indices: list[Handle], what: str
-    ) -> tuple[np.ndarray | None, tuple[slice, ...]]:
-        """The part of the block inside the tensor as a view of memory, and where in the block it lies."""
+    ) -> tuple[Block | None, np.ndarray | None, tuple[slice, ...]]:
+        """The part of the block inside the tensor, a view of its memory, and where in the block it lies."""
         self.machine.moved(agent)
         self.scheduler.maybe_switch()
         dtype = stock._get_np_dtype(desc.base.dtype.element_ty)
@@ -146,7 +171,7 @@ class Accesses:
         shape = tuple(h - at for h, at in zip(high, low, strict=True))
         inner = tuple(slice(at - o, h - o) for at, h, o in zip(low, high, offsets, strict=True))
         if min(shape) <= 0:
-            return None, inner
+            return None, None, inner
         first = int(desc.base.data.item()) + sum(at * s for at, s in zip(low, strides, strict=True))
         block = Block(first, shape, strides, itemsize)
         region = self.machine.reach(agent, block, what)
@@ -154,7 +179,7 @@ class Accesses:
         if self.machine.observer is not None:
             observe = self.machine.observer.load if what == "reads" else self.machine.observer.store
             observe(agent, block, "bulk")
-        return _view(block, region, dtype), inner
+        return block, _view(block, region, dtype), inner
 
 
 def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
@@ -164,8 +189,12 @@ def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
 def _span(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Span | None:
     """A rectangle if the addresses are one (all of them verified), else the list of them; None if all are masked."""
     if mask is not None and not mask.all():
-        live = addresses[np.broadcast_to(mask, addresses.shape)]
-        return Scatter(live, itemsize) if live.size else None
+        mask = np.broadcast_to(mask, addresses.shape)
+        inside = _rectangle(mask)
+        if inside is None:
+            live = addresses[mask]
+            return Scatter(live, itemsize) if live.size else None
+        addresses = addresses[inside]
     if addresses.size == 1:
         return Block(int(addresses.item()), addresses.shape, (0,) * addresses.ndim, itemsize)
     strides = tuple(_step(addresses, axis) for axis in range(addresses.ndim))
@@ -176,6 +205,18 @@ def _span(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Span
     if np.array_equal(grid.view(np.uint64), addresses):
         return Block(int(addresses.flat[0]), addresses.shape, strides, itemsize)
     return Scatter(addresses.reshape(-1), itemsize)
+
+
+def _rectangle(mask: np.ndarray) -> tuple[slice, ...] | None:
+    """Where a mask is true, if that is one rectangle: a tile at the edge of its tensor."""
+    sides = []
+    for axis in range(mask.ndim):
+        live = np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
+        if not live.size:
+            return None
+        sides.append(slice(int(live[0]), int(live[-1]) + 1))
+    inside = tuple(sides)
+    return inside if mask[inside].all() else None
 
 
 def _step(addresses: np.ndarray, axis: int) -> int:

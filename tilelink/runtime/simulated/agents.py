@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from greenlet import greenlet
+
+from tilelink.errors import Loc
+from tilelink.runtime.simulated.frames import location
+from tilelink.runtime.simulated.observing import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,34 @@ class Argument:
     start: int
     end: int
     itemsize: int
+
+    def indices(self, block: Block) -> str:
+        """`64:128, 0:64`, as the strides of the block have it."""
+        low, high = block.bounds
+        axes = sorted(
+            ((stride, size) for size, stride in zip(block.shape, block.strides, strict=True) if size > 1), reverse=True
+        )
+        if not all(stride > 0 and stride % self.itemsize == 0 for stride, _ in axes):
+            return f"{(low - self.start) // self.itemsize}:{-(-(high - self.start) // self.itemsize)}"
+        if not axes:
+            return str((low - self.start) // self.itemsize)
+        at, found = (low - self.start) // self.itemsize, []
+        if axes[-1][0] != self.itemsize:
+            axes.append((self.itemsize, 1))
+        for stride, size in axes:
+            first, at = divmod(at, stride // self.itemsize)
+            found.append(f"{first}:{first + size}")
+        return ", ".join(found)
+
+
+def named(arguments: Iterable[Argument], block: Block) -> str | None:
+    """`words[3]` or `rows[64:128, 0:64]` for what lies inside an argument; the smallest one that holds it names it."""
+    low, high = block.bounds
+    holding = [a for a in arguments if a.start <= low and high <= a.end]
+    if not holding:
+        return None
+    best = min(holding, key=lambda a: a.end - a.start)
+    return f"{best.name}[{best.indices(block)}]"
 
 
 @dataclass(slots=True, eq=False)
@@ -29,13 +61,18 @@ class Launch:
     arguments: tuple[Argument, ...]
     running: int = 0
 
-    def name_of(self, address: int) -> str | None:
-        """`words[3]` for an address inside an argument; the smallest argument that holds it names it."""
-        holding = [a for a in self.arguments if a.start <= address < a.end]
-        if not holding:
+    lines: tuple[tuple[int, Loc], ...] = ()
+    """Emitted line -> the user's line it comes from."""
+
+    def name_of(self, block: Block) -> str | None:
+        return named(self.arguments, block)
+
+    def location(self, line: int) -> Loc | None:
+        """The user's line that emitted line `line` comes from; the emitted one where there is none."""
+        if not line:
             return None
-        best = min(holding, key=lambda a: a.end - a.start)
-        return f"{best.name}[{(address - best.start) // best.itemsize}]"
+        users = [loc for at, loc in self.lines if at <= line]
+        return users[-1] if users else location(self.file, line)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +106,8 @@ class Agent:
     polled: tuple[int, int] | None = None
     """Address and value of the last poll, if nothing was accessed since."""
     target: Target | None = None
+    looking: bool = False
+    """Whether it looks at the clock between two polls: the accesses that this takes are nothing that happens."""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import triton.language as tl
@@ -15,11 +15,12 @@ from triton._C.libtriton import interpreter as native
 from triton._C.libtriton import ir
 from triton.runtime import interpreter as stock
 
+from tilelink.device.clocks import READS
 from tilelink.device.fences import MEANING
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
-from tilelink.runtime.simulated.observing import Scatter
+from tilelink.runtime.simulated.observing import Atomic, Scatter
 
 Handle = stock.TensorHandle
 Run = Callable[[], np.ndarray]
@@ -31,7 +32,7 @@ class _Order:
 
     acquire: bool
     release: bool
-    scope: str
+    scope: Literal["system", "device"]
 
     @staticmethod
     def of(sem: Any, scope: Any) -> _Order:
@@ -43,8 +44,12 @@ class _Order:
 class _AsmResult:
     """What the language takes for the operation that `create_inline_asm` makes."""
 
+    def __init__(self, value: int = 0, dtype: Any = tl.int32) -> None:
+        self._value, self._dtype = value, dtype
+
     def get_result(self, index: int) -> Handle:
-        return Handle(np.zeros(1, dtype=np.int32), tl.int32)
+        wide = np.int64 if self._dtype == tl.int64 else np.int32
+        return Handle(np.full(1, self._value, dtype=wide), self._dtype)
 
 
 class Atomics:
@@ -100,8 +105,10 @@ class Atomics:
         agent, live, size, region = self._touch(ptr, mask)
         if region is None or live.size != 1:
             return self._several(agent, live, size, run)
-        machine.poll(int(live.item()), region, size)
-        self._observe(agent, int(live.item()), order, writes=False)
+        address = int(live.item())
+        machine.poll(address, region, size)
+        value = region.word(address, size)
+        self._observe(agent, address, size, value, value, order, writes=False)
         return run()
 
     def _change(self, ptr: Handle, mask: np.ndarray | None, order: _Order, run: Run) -> np.ndarray:
@@ -112,10 +119,12 @@ class Atomics:
         if region is None or live.size != 1:
             return self._several(agent, live, size, run)
         address = int(live.item())
+        if order.release and machine.stores is not None:
+            machine.stores.release(agent)
         before = region.word(address, size)
         result = run()
         agent.clock += machine.costs.signal
-        self._observe(agent, address, order, writes=True)
+        self._observe(agent, address, size, before, region.word(address, size), order, writes=True)
         machine.written(address, region, before, size, joins=order.acquire, signal=True)
         return result
 
@@ -123,8 +132,7 @@ class Atomics:
         """A block of atomics: to the machine no signals, only accesses."""
         observer = self.machine.observer
         if observer is not None and live.size:
-            observer.load(agent, Scatter(live.reshape(-1), size), "threads")
-            observer.store(agent, Scatter(live.reshape(-1), size), "threads")
+            observer.store(agent, Scatter(live.reshape(-1), size), "atomics")
         return run()
 
     def _touch(self, ptr: Handle, mask: np.ndarray | None) -> tuple[Agent, np.ndarray, int, Region | None]:
@@ -135,22 +143,33 @@ class Atomics:
         live = ptr.data if mask is None else ptr.data[np.broadcast_to(mask, ptr.data.shape)]
         agent = self.scheduler.running()
         region = self.machine.reach_all(agent, Scatter(live.reshape(-1), size), "changes") if live.size else None
+        if self.machine.stores is not None and live.size:
+            self.machine.stores.settle(agent, int(live.min()), int(live.max()) + size)
         return agent, live, size, region
 
-    def _observe(self, agent: Agent, address: int, order: _Order, *, writes: bool) -> None:
+    def _observe(
+        self, agent: Agent, address: int, size: int, before: int, after: int, order: _Order, *, writes: bool
+    ) -> None:
         if self.machine.observer is not None:
-            self.machine.observer.atomic(
-                agent, address, acquire=order.acquire, release=order.release, scope=order.scope, writes=writes
-            )
+            made = Atomic(address, size, before, after, order.acquire, order.release, order.scope, writes)
+            self.machine.observer.atomic(agent, made)
 
     # -------------------------------------------------------------------------------------------------------- ordering
     def create_barrier(self) -> None:
+        if self.machine.stores is not None:
+            self.machine.stores.barrier(self.scheduler.running())
         if self.machine.observer is not None:
             self.machine.observer.barrier(self.scheduler.running())
 
     def create_inline_asm(self, asm: str, constraints: str, values: list[Handle], *rest: Any) -> _AsmResult:
+        if READS.get(asm) == "clock":
+            return _AsmResult(round(self.scheduler.running().clock * 1000) + self.machine.passed, tl.int64)
+        if READS.get(asm) == "multiprocessor":
+            return _AsmResult(self.scheduler.running().worker or 0)
         if asm not in MEANING or values:
             raise self.machine.refusal(f"the assembly `{asm}`", "use the fences of tilelink.device")
+        if self.machine.stores is not None:
+            self.machine.stores.fence(self.scheduler.running(), MEANING[asm])
         if self.machine.observer is not None:
             self.machine.observer.fence(self.scheduler.running(), MEANING[asm])
         return _AsmResult()

@@ -31,6 +31,16 @@ def chain(frame: FrameType | None, codes: Set[CodeType]) -> list[Step]:
     return steps
 
 
+def innermost(frame: FrameType | None, codes: Set[CodeType], file: str) -> tuple[str, int] | None:
+    """Function and line of the innermost Triton function of `file` that is running."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == file and code in codes:
+            return code.co_name, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
 def location(file: str, line: int) -> Loc:
     """The whole statement on a line, without its indentation."""
     text = linecache.getline(file, line)

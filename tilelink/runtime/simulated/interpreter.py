@@ -65,8 +65,11 @@ NEWER_ATOMICS = ("create_atomic_load", "create_atomic_poll", "create_atomic_stor
 OLDER_ARITHMETIC = ("get_bf16",)
 """Missing in 3.6."""
 
-WAITS = ("signal_wait_until", "local_wait_until")
-"""Functions `(word, cmp, value)` that poll: knowing the condition gives better reports and clocks."""
+WAITS = ("signal_wait_until", "local_wait_until", "signal_wait_within", "local_wait_within")
+"""Functions `(word, cmp, value, …)` that poll: knowing the condition gives better reports and clocks."""
+
+LOOKS = ("look_at_clock",)
+"""Functions that a poll loop calls besides: what they do is no progress, nor a point where others may run."""
 
 _CMP_EQ = 0
 
@@ -141,6 +144,8 @@ class Interpreter:
         exec(code, names, scope)
         made = scope[fn.__name__]
         self.machine.codes.add(made.__code__)
+        if fn.__name__ in LOOKS:
+            return self._looking(made)
         return self._waiting(made) if fn.__name__ in WAITS else made
 
     def _module_names(self, fn: FunctionType) -> dict[str, Any]:
@@ -178,6 +183,17 @@ class Interpreter:
             return result
 
         return wait
+
+    def _looking(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        def look(*args: Any, **kwargs: Any) -> Any:
+            agent = self.machine.scheduler.running()
+            agent.looking = True
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                agent.looking = False
+
+        return look
 
     # -------------------------------------------------------------------------------------------------------- patching
     def _replacements(self) -> list[tuple[object, tuple[str, ...]]]:

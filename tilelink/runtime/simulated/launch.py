@@ -11,9 +11,11 @@ from tilelink.runtime.simulated.costs import Costs
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.observing import Observer
+from tilelink.runtime.simulated.policy import Policy, Turns
 from tilelink.runtime.simulated.records import Recorder
-from tilelink.runtime.simulated.scheduler import Scheduler, Standstill
+from tilelink.runtime.simulated.scheduler import Blame, Scheduler, Standstill
 from tilelink.runtime.simulated.standstill import report
+from tilelink.runtime.simulated.storebuffer import StoreBuffer
 from tilelink.runtime.simulated.world import Meetings, SimulatedWorld
 
 
@@ -23,21 +25,29 @@ def simulate(
     *,
     seed: int = 0,
     straggler: int | None = None,
+    policy: Policy | Turns | None = None,
     device: Device = Device(),  # noqa: B008  # frozen
     costs: Costs = Costs(),  # noqa: B008  # frozen
     recorder: Recorder | None = None,
     observer: Observer | None = None,
+    delayed_stores: bool = False,
 ) -> list[Any]:
     """Run `main(world)` as every rank, and return the results by rank.
 
-    The same seed gives the same schedule. The rank `straggler` hardly ever runs while others can. `recorder` keeps a
-    trace; `observer` sees every access. An exception of one rank ends the run and says which rank it was. Triton
-    kernels are interpreted while this lasts: compile nothing inside.
+    The same seed gives the same schedule. The rank `straggler` runs only while no other can. `policy` stands for both,
+    and there are more of them. `recorder` keeps a trace; `observer` sees every access. With `delayed_stores` what a program
+    stores arrives late and in any order that its barriers, fences and releases allow, by `seed`. An exception of one
+    rank ends the run and says which rank it was, and under which policy. Triton kernels are interpreted while this lasts: compile
+    nothing inside.
     """
-    machine = Machine(ranks, device, Scheduler(seed, straggler), costs, recorder, observer)
-    interpreter, meetings = Interpreter(machine), Meetings(machine)
+    if policy is None:
+        policy = Policy(seed=seed) if straggler is None else Policy("straggler", seed, straggler)
+    turns = policy.turns() if isinstance(policy, Policy) else policy
+    stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed) if delayed_stores else None
+    machine = Machine(ranks, device, Scheduler(turns), costs, recorder, observer, stores)
+    interpreter, meetings = Interpreter(machine), Meetings(machine, tuple(range(ranks)))
     results: list[Any] = [None] * ranks
-    with interpreter.patched():
+    with Blame(f"under the policy {policy}"), interpreter.patched():
         for rank in range(ranks):
             host = Agent(rank)
             world = SimulatedWorld(machine, interpreter, meetings, host)

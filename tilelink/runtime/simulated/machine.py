@@ -6,15 +6,18 @@ import sys
 from collections.abc import Callable, Iterable
 from types import CodeType
 
+import torch
+
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device, Topology
-from tilelink.runtime.simulated.agents import Agent, Target, Wait
+from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Target, Wait, named
 from tilelink.runtime.simulated.costs import Costs
-from tilelink.runtime.simulated.frames import chain, location
-from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess
-from tilelink.runtime.simulated.observing import Block, Observer, Scatter
+from tilelink.runtime.simulated.frames import chain, innermost, location
+from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess, block_of
+from tilelink.runtime.simulated.observing import Atomic, Block, Observer, Scatter
 from tilelink.runtime.simulated.records import Record, Recorder, What
 from tilelink.runtime.simulated.scheduler import Scheduler
+from tilelink.runtime.simulated.storebuffer import StoreBuffer
 from tilelink.runtime.simulated.words import WordClocks
 
 WORD = 8
@@ -32,17 +35,28 @@ class Machine:
         costs: Costs,
         recorder: Recorder | None,
         observer: Observer | None,
+        stores: StoreBuffer | None = None,
     ) -> None:
         self.ranks = ranks
         self.topology = Topology(ranks=ranks, world="simulated", device=device)
         self.scheduler = scheduler
+        scheduler.let_time_pass = self.let_time_pass
         self.costs = costs
         self.recorder = recorder
         self.observer = observer
+        self.stores = stores
         self.memory = MemoryMap()
         self.words = WordClocks()
         self.codes: set[CodeType] = set()
         """Code of every Triton function that has run, by which their frames are known."""
+        self.names: dict[int, dict[tuple[int, int], Argument]] = {}
+        """By rank: every argument that a kernel has had, as names for what streams access."""
+        self.limit: int | None = None
+        """Nanoseconds that a wait with a time limit may take."""
+        self.passed = 0
+        """Nanoseconds that have passed while everybody waited. Clocks show them; nothing else knows."""
+        self.gave_up = False
+        """Whether a wait has ended by its limit."""
         if observer is not None:
             observer.attached(self)
 
@@ -70,6 +84,8 @@ class Machine:
         """The running agent is about to read a word that others write; sleep if it would see the same again."""
         scheduler = self.scheduler
         agent = scheduler.running()
+        if agent.looking:
+            return
         if agent.polled == (address, region.word(address, size)):
             scheduler.park(Wait(address, lambda: self._awaited(agent, address, region, size)))
         else:
@@ -88,6 +104,9 @@ class Machine:
         agent = self.scheduler.running()
         target = agent.target
         assert target is not None
+        if self.limit is not None:
+            region = self.memory.find(target.address, target.address + WORD)
+            self.gave_up |= region is not None and not target.condition(region.word(target.address))
         self.moved(agent)
         agent.clock = max(agent.clock, self.words.satisfied(target.address, target.condition))
         agent.target = None
@@ -108,6 +127,8 @@ class Machine:
 
     def moved(self, agent: Agent) -> None:
         """The agent has done something that is not a repeated poll."""
+        if agent.looking:
+            return
         if agent.polled is not None:
             if agent.target is None:
                 # The end of a spin loop outside the wait functions: which value ended it is not known.
@@ -115,16 +136,31 @@ class Machine:
             agent.polled = None
         self.scheduler.moves += 1
 
+    def let_time_pass(self, waiting: list[Agent]) -> bool:
+        """Everybody waits: let the clocks go beyond every limit, if some wait has one."""
+        if self.limit is None or not any(agent.target is not None for agent in waiting):
+            return False
+        self.passed += self.limit + 1
+        return True
+
     def name_of(self, agent: Agent, address: int) -> str:
         """`words[3]`, or `words[3] of rank 2`, or what else the address can be called."""
-        region = self.memory.find(address, address + 1)
-        if region is None:
-            return hex(address)
-        whose = "" if region.home in (None, agent.rank) else f" of rank {region.home}"
-        # A peer's word goes by the name of one's own at the same place.
-        own = region.peers[agent.rank] if region.peers else region
-        name = agent.launch.name_of(address - region.start + own.start) if agent.launch is not None else None
-        return (name or f"{region.name}+{address - region.start}") + whose
+        return self.span_name(agent, Block(address, (), (), 1))
+
+    def span_name(self, agent: Agent, span: Block) -> str:
+        """`rows[64:128, 0:64] of rank 2`."""
+        region = self.memory.find(*span.bounds)
+        home = region.home if region is not None else agent.rank
+        # A peer's memory goes by the name of one's own at the same place.
+        mine = next((p for p in region.peers if p.home == agent.rank), region) if region is not None else None
+        shift = mine.start - region.start if region is not None and mine is not None else 0
+        own = Block(span.address + shift, span.shape, span.strides, span.itemsize)
+        there = self.names.get(agent.rank if home is None else home, {})
+        name = agent.launch.name_of(own) if agent.launch is not None else None
+        name = name or named(there.values(), span)
+        if name is None:
+            name = hex(span.address) if region is None else f"{region.name}+{span.address - region.start}"
+        return name if home in (None, agent.rank) else f"{name} of rank {home}"
 
     def _awaited(self, agent: Agent, address: int, region: Region, size: int) -> str:
         name, value = self.name_of(agent, address), region.word(address, size)
@@ -157,23 +193,50 @@ class Machine:
         if self.observer is not None:
             self.observer.after(agent, marks)
 
-    def observe_copy(self, agent: Agent, target: Block, source: Block) -> None:
-        """A stream copies. One word is a signal: who acquires it sees what the stream did before."""
-        if self.observer is None:
+    def opened(self, *tensors: torch.Tensor) -> None:
+        """Kernels or copies are about to access these tensors."""
+        if self.observer is not None:
+            for tensor in tensors:
+                storage = tensor.untyped_storage()
+                if storage.nbytes():
+                    self.observer.opened(storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage)
+
+    def launched(self, agent: Agent, launch: Launch) -> None:
+        """Remember what the arguments of a kernel of this rank are called."""
+        self.names.setdefault(agent.rank, {}).update({(a.start, a.end): a for a in launch.arguments})
+
+    def observe_copy(self, agent: Agent, target: torch.Tensor, source: torch.Tensor) -> None:
+        """A stream is about to copy. One word is a signal: who acquires it sees what the stream did before."""
+        if self.observer is None or not target.numel():
             return
-        self.observer.load(agent, source, "threads")
-        if target.nbytes == WORD:
-            self.observer.atomic(agent, target.address, acquire=False, release=True, scope="system", writes=True)
+        self.opened(target, source)
+        to = block_of(target)
+        self.observer.load(agent, block_of(source), "threads")
+        if to.nbytes == WORD and target.dtype == torch.int64:
+            before, after = (int(t.view(-1)) for t in (target, source))
+            self._observe_word(agent, to.address, before, after, acquire=False, exchange=False)
         else:
-            self.observer.store(agent, target, "threads")
+            self.observer.store(agent, to, "threads")
+
+    def observe_bell(self, agent: Agent, bell: torch.Tensor) -> None:
+        """A stream has seen a bell at 1 and set it back to 0."""
+        if self.observer is not None:
+            self.opened(bell)
+            self._observe_word(agent, bell.data_ptr(), 1, 0, acquire=True, exchange=True)
+
+    def _observe_word(
+        self, agent: Agent, address: int, before: int, after: int, *, acquire: bool, exchange: bool
+    ) -> None:
+        assert self.observer is not None
+        made = Atomic(address, WORD, before, after, acquire, True, "system", writes=True, exchange=exchange)
+        self.observer.atomic(agent, made)
 
     def place(self, agent: Agent) -> tuple[str, int]:
         """The innermost function of the kernel's own file that the running agent is in, and its line."""
         if agent.launch is None:
             return "", 0
-        file = agent.launch.file
-        steps = chain(sys._getframe(1), self.codes)
-        return next(((s.function, s.line) for s in steps if s.file == file), (agent.launch.kernel, 0))
+        found = innermost(sys._getframe(1), self.codes, agent.launch.file)
+        return found if found is not None else (agent.launch.kernel, 0)
 
     # ------------------------------------------------------------------------------------------------------ diagnostics
     def diagnostic(self, code: str, message: str, *, why: str | None = None, hint: str | None = None) -> TilelinkError:

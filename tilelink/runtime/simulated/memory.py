@@ -22,6 +22,11 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (span * tensor.element_size() if tensor.numel() else 0)
 
 
+def block_of(tensor: torch.Tensor) -> Block:
+    size = tensor.element_size()
+    return Block(tensor.data_ptr(), tuple(tensor.shape), tuple(s * size for s in tensor.stride()), size)
+
+
 @dataclass(slots=True, eq=False)
 class Region:
     """One tensor's memory. `home`: the rank that holds it (None: no rank in particular); `users`: uses by rank."""

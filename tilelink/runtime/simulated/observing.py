@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tilelink.runtime.simulated.agents import Agent
     from tilelink.runtime.simulated.machine import Machine
 
-Proxy = Literal["threads", "one thread", "bulk"]
-"""Who accesses: all threads (loads and stores), the one thread of scalar atomics, or a bulk copy (descriptor, TMA)."""
+Proxy = Literal["threads", "atomics", "bulk"]
+"""How memory is accessed: by all threads (loads and stores), by a block of atomics, or by a bulk copy (descriptor, TMA)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,13 @@ class Block:
     @property
     def bounds(self) -> tuple[int, int]:
         """First byte, and the byte after the last."""
-        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
-        low = self.address + sum(s for s in steps if s < 0)
-        return low, self.address + sum(s for s in steps if s > 0) + self.itemsize
+        low = high = self.address
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            if stride > 0:
+                high += (size - 1) * stride
+            else:
+                low += (size - 1) * stride
+        return low, high + self.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,32 @@ class Scatter:
     def nbytes(self) -> int:
         return self.addresses.size * self.itemsize
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """First byte, and the byte after the last."""
+        return int(self.addresses.min()), int(self.addresses.max()) + self.itemsize
+
 
 Span = Block | Scatter
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """One word, changed or read by a scalar atomic or by a stream.
+
+    `writes`: a poll (`atomic_add` of 0) does not. `exchange`: the write has read the word in the same instant, as
+    atomics do and copies do not. `before`, `after`: the word's values around it.
+    """
+
+    address: int
+    size: int
+    before: int
+    after: int
+    acquire: bool
+    release: bool
+    scope: Literal["system", "device"]
+    writes: bool
+    exchange: bool = True
 
 
 class Observer:
@@ -72,12 +100,14 @@ class Observer:
     def after(self, agent: Agent, marks: Iterable[object]) -> None:
         """`agent` goes on (or begins) after everything that is marked: launches, ends, events, collective calls."""
 
+    def opened(self, start: int, end: int, keep: object) -> None:
+        """A whole allocation that kernels or copies are about to access. It lives as long as `keep`."""
+
     def load(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
 
     def store(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
 
-    def atomic(self, agent: Agent, address: int, *, acquire: bool, release: bool, scope: str, writes: bool) -> None:
-        """One word, by a scalar atomic, or by a stream. A poll (`atomic_add` of 0) does not write."""
+    def atomic(self, agent: Agent, atomic: Atomic) -> None: ...
 
     def barrier(self, agent: Agent) -> None:
         """A barrier of all threads of one program."""

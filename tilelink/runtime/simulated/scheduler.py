@@ -1,4 +1,4 @@
-"""Chooses who runs next: cooperative coroutines, a seeded choice at every switch.
+"""Runs cooperative coroutines one at a time; a policy says whose turn it is at every switch.
 
 An agent gives way by `switch` (it could go on), or by `block` and `park` (it waits for a key to be woken). Parking is a
 hint only: when nobody can run, everybody is woken for another look, and only when that changes nothing three times in
@@ -7,17 +7,15 @@ a row do the ranks stand still.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from tilelink.runtime.simulated.agents import Agent, Wait
+from tilelink.runtime.simulated.policy import Turns
 
 ROUNDS = 3
-STRAGGLER_CHANCE = 0.02
-INTERRUPT_CHANCE = 0.1
 
 
 class Standstill(Exception):
@@ -28,30 +26,30 @@ class Standstill(Exception):
         super().__init__(f"{len(waiting)} agents wait")
 
 
-class _Blame:
-    """Adds to an exception that leaves a coroutine whose coroutine it was."""
+class Blame:
+    """Adds to an exception that passes where it comes from."""
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
+    def __init__(self, *where: str) -> None:
+        self.where = where
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None and not isinstance(error, GreenletExit):
-            error.add_note(f"in {self.agent}")
+            for text in self.where:
+                error.add_note(text)
 
 
 class Scheduler:
     """Runs agents until all have ended. The hub is the coroutine that calls `run`."""
 
-    def __init__(self, seed: int, straggler: int | None) -> None:
+    def __init__(self, turns: Turns) -> None:
         self.current: Agent | None = None
         self.moves = 0
         """Counts whatever is no repeated poll; a standstill is when it stands still."""
-        self._random = random.Random(seed)
-        self._straggler = straggler
-        self._ready: list[Agent] = []
-        self._slow: list[Agent] = []
+        self.let_time_pass: Callable[[list[Agent]], bool] = _no_limits
+        """Asked when nobody can go on: whether somebody can, later."""
+        self._turns = turns
         self._parked: dict[Hashable, list[Agent]] = {}
         self._agents: set[Agent] = set()
         self._hub: greenlet = getcurrent()
@@ -59,25 +57,28 @@ class Scheduler:
 
     def spawn(self, agent: Agent, body: Callable[[], None]) -> None:
         def run() -> None:
-            with _Blame(agent):
+            with Blame(f"in {agent}"):
                 body()
 
         # The parent is the hub, not the agent that happens to spawn: an ended coroutine returns into its parent.
         agent.coroutine = greenlet(run, parent=self._hub)
         self._agents.add(agent)
-        self._enqueue(agent)
+        self._turns.add(agent)
 
     def run(self) -> None:
         """Until no agent is left. An exception of an agent comes out here."""
         rounds, seen = 0, -1
         while self._agents:
-            if not self._ready and not self._slow:
+            if not self._turns:
                 rounds = rounds + 1 if self.moves == seen else 0
                 seen = self.moves
                 if rounds == ROUNDS:
-                    raise Standstill(sorted(self._agents, key=_order))
+                    waiting = sorted(self._agents, key=_order)
+                    if not self.let_time_pass(waiting):
+                        raise Standstill(waiting)
+                    rounds = 0
                 self._wake_all()
-            agent = self._choose()
+            agent = self._turns.next()
             self.current = agent
             assert agent.coroutine is not None
             agent.coroutine.switch()
@@ -102,15 +103,13 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------- called by the agents
     def switch(self) -> None:
         """Let others go first, or not."""
-        if not self._ready and not self._slow:
-            return
         agent = self.running()
-        self._enqueue(agent)
-        self._give_way(agent)
+        if self._turns and self._turns.yields(agent):
+            self._give_way(agent)
 
     def maybe_switch(self) -> None:
         """Rarely, let others go first: what is not ordered may happen in between."""
-        if self._random.random() < INTERRUPT_CHANCE:
+        if self._turns.interrupts():
             self.switch()
 
     def park(self, wait: Wait) -> None:
@@ -129,7 +128,7 @@ class Scheduler:
     def wake(self, key: Hashable) -> None:
         for agent in self._parked.pop(key, ()):
             agent.wait = None
-            self._enqueue(agent)
+            self._turns.add(agent)
 
     def wake_range(self, start: int, end: int) -> None:
         """Wake who waits for a word in [start, end)."""
@@ -141,17 +140,6 @@ class Scheduler:
         return self.current
 
     # ------------------------------------------------------------------------------------------------------- the choice
-    def _enqueue(self, agent: Agent) -> None:
-        (self._slow if agent.rank == self._straggler else self._ready).append(agent)
-
-    def _choose(self) -> Agent:
-        pick = self._random
-        slow = self._slow and (not self._ready or pick.random() < STRAGGLER_CHANCE)
-        pool = self._slow if slow else self._ready
-        at = int(pick.random() * len(pool))
-        pool[at], pool[-1] = pool[-1], pool[at]
-        return pool.pop()
-
     def _wake_all(self) -> None:
         for key in list(self._parked):
             self.wake(key)
@@ -161,6 +149,11 @@ class Scheduler:
             raise GreenletExit
         self._hub.switch()
         self.current = agent
+
+
+def _no_limits(waiting: list[Agent]) -> bool:
+    del waiting
+    return False
 
 
 def _order(agent: Agent) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import triton.language as tl
 
-from tilelink.errors import Note, TilelinkError
+from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.frames import chain, location
 
@@ -17,8 +17,8 @@ _HOST_FRAMES = ("tilelink/runtime/", "greenlet/", "contextlib.py")
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One agent of a standstill. `line`: the innermost of the emitted file. `helpers`: the functions that the kernel is
-    in, outermost first."""
+    """One agent of a standstill. `line`: the innermost of the emitted file; `loc`: the user's line that it comes from, or
+    the emitted one. `helpers`: the functions that the kernel is in, outermost first."""
 
     rank: int
     agent: str
@@ -30,6 +30,7 @@ class Waiting:
     awaits: str
     values: tuple[tuple[str, int], ...]
     """Scalars of the emitted function at that line."""
+    loc: Loc | None = None
 
     def __str__(self) -> str:
         through = f" in {' > '.join(self.helpers)}" if self.helpers else ""
@@ -46,7 +47,7 @@ class StandstillError(TilelinkError):
         notes, seen = [], None
         # Programs first: streams and hosts wait for them. A line that many wait at is shown once.
         for place in sorted(waiting, key=lambda w: (w.worker is None, w.file, w.line)):
-            loc = location(place.file, place.line) if place.line and (place.file, place.line) != seen else None
+            loc = place.loc if (place.file, place.line) != seen else None
             seen = (place.file, place.line)
             notes.append(Note(str(place), loc))
         super().__init__(
@@ -67,7 +68,8 @@ def _waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
     frame = agent.coroutine.gr_frame if agent.coroutine is not None else None
     if agent.launch is None:
         file, line = _host_line(frame) if agent.stream is None else ("", 0)
-        return Waiting(agent.rank, agent.name, None, "", file, line, (), awaits, ())
+        loc = location(file, line) if line else None
+        return Waiting(agent.rank, agent.name, None, "", file, line, (), awaits, (), loc)
     steps = chain(frame, codes)
     place = next((step for step in steps if step.file == agent.launch.file), None)
     return Waiting(
@@ -80,6 +82,7 @@ def _waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
         helpers=tuple(s.function for s in reversed(steps[:-1])),
         awaits=awaits,
         values=_scalars(place.frame) if place is not None else (),
+        loc=agent.launch.location(place.line) if place is not None else None,
     )
 
 

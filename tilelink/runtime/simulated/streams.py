@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from tilelink.errors import TilelinkError
+from tilelink.runtime.kernels import LINES
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter, check_arguments
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region, extent
-from tilelink.runtime.simulated.observing import Block
 from tilelink.runtime.world import Descriptor, Event
 
 PIECES = 4
@@ -63,11 +63,6 @@ class SimulatedStream:
         self.idle = True
 
     # ------------------------------------------------------------------------------------------------------ work, queued
-    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
-        """There is nothing to make ready; raises as `launch` does."""
-        del workers, warps, stages
-        check_arguments(kernel, args)
-
     def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
         """Warps and stages are nothing that an interpreter could tell apart.
 
@@ -77,7 +72,8 @@ class SimulatedStream:
         del warps, stages
         check_arguments(kernel, args)
         file = inspect.getsourcefile(kernel.fn) or ""
-        launch = Launch(kernel.fn.__name__, file, self._index, workers, _named(args))
+        lines = kernel.fn.__globals__.get(LINES, ())
+        launch = Launch(kernel.fn.__name__, file, self._index, workers, _named(args), lines=lines)
         kept = dict(args)
         self._push(lambda: self._run_kernel(kernel, launch, kept))
 
@@ -97,6 +93,9 @@ class SimulatedStream:
         event = SimulatedEvent()
         self._push(lambda: self._run_record(event))
         return event
+
+    def stamp(self) -> SimulatedEvent:
+        return self.record()
 
     def wait(self, event: Event) -> None:
         assert isinstance(event, SimulatedEvent), "an event of another world"
@@ -130,6 +129,8 @@ class SimulatedStream:
         agent.clock += machine.costs.launch
         machine.record("launch", agent.clock, kernel=launch.kernel)
         regions = [machine.memory.add(t, agent.rank, name) for name, t in _tensors(args)]
+        machine.launched(agent, launch)
+        machine.opened(*(t for _, t in _tensors(args)))
         function = self._interpreter.function(kernel)
         given = self._interpreter.arguments(kernel, args)
         workers = [self._start(launch, number, lambda: function(**given)) for number in range(launch.workers)]
@@ -157,6 +158,8 @@ class SimulatedStream:
         # A GPU computes nan and inf without a word.
         with np.errstate(all="ignore"):
             body()
+        if machine.stores is not None:
+            machine.stores.end(worker)
         machine.record("end", worker.clock)
         launch.running -= 1
         self._processors.give_back(worker.clock)
@@ -179,7 +182,7 @@ class SimulatedStream:
             machine.scheduler.switch()
             to = target[first : first + rows] if target.dim() else target
             start = source[first : first + rows] if source.dim() else source
-            machine.observe_copy(agent, _block(to), _block(start))
+            machine.observe_copy(agent, to, start)
             to.copy_(start)
         agent.clock += machine.costs.copy + nbytes / machine.costs.copy_bytes
         machine.copied(low, high, before)
@@ -191,12 +194,13 @@ class SimulatedStream:
         name = f"bell at {address:#x}"
         machine.record("wait", agent.clock, detail=name)
         machine.scheduler.block(
-            Wait(address, lambda: f"bell is {int(bell)}, waits until it is 1"), lambda: int(bell) == 1
+            Wait(address, lambda: f"bell is {int(bell)}, waits until it is 1"),
+            # On GPUs the host releases streams once some wait has ended by its limit.
+            lambda: int(bell) == 1 or machine.gave_up,
         )
         bell.zero_()
         agent.clock = max(agent.clock, machine.words.latest(address))
-        if machine.observer is not None:
-            machine.observer.atomic(agent, address, acquire=True, release=True, scope="system", writes=True)
+        machine.observe_bell(agent, bell)
         machine.record("resume", agent.clock, detail=name)
 
     # ------------------------------------------------------------------------------------------------------------- events
@@ -221,11 +225,6 @@ def _tensors(args: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
 
 def _named(args: Mapping[str, Any]) -> tuple[Argument, ...]:
     return tuple(Argument(name, *extent(t), t.element_size()) for name, t in _tensors(args) if t.numel())
-
-
-def _block(tensor: torch.Tensor) -> Block:
-    size = tensor.element_size()
-    return Block(tensor.data_ptr(), tuple(tensor.shape), tuple(s * size for s in tensor.stride()), size)
 
 
 def _unfinished(launch: Launch) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +13,14 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
+from tilelink.runtime.guard import Guard
 from tilelink.runtime.simulated.agents import Agent, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream
+from tilelink.runtime.work import Call, Step, Work, plain_step
+from tilelink.runtime.world import not_in_group
 
 
 @dataclass(slots=True, eq=False)
@@ -29,13 +33,28 @@ class Meeting:
     clock: float = 0.0
 
 
-class Meetings:
-    """The collective calls of a run, in order; shared by its ranks."""
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some ranks of a simulated world, by their numbers there; each is numbered by its place here."""
 
-    def __init__(self, machine: Machine) -> None:
+    members: tuple[int, ...]
+
+
+class Meetings:
+    """The collective calls of some ranks, in order; shared by them."""
+
+    def __init__(self, machine: Machine, members: tuple[int, ...]) -> None:
         self._machine = machine
+        self.members = members
         self._meetings: list[Meeting] = []
-        self._seen = [0] * machine.ranks
+        self._seen = dict.fromkeys(members, 0)
+        self._within: dict[tuple[int, ...], Meetings] = {}
+
+    def within(self, members: tuple[int, ...]) -> Meetings:
+        """Those of a group."""
+        if members not in self._within:
+            self._within[members] = Meetings(self._machine, members)
+        return self._within[members]
 
     def meet(self, host: Agent, what: str, value: Any) -> list[Any]:
         """Every rank's value, by rank; returns when all have come."""
@@ -54,15 +73,15 @@ class Meetings:
         meeting.marks.append(self._machine.mark(host))
         meeting.values[host.rank] = value
         meeting.clock = max(meeting.clock, host.clock)
-        ranks = self._machine.ranks
+        members = self.members
         self._machine.scheduler.wake(meeting)
         self._machine.scheduler.block(
-            Wait(meeting, lambda: f"{what}: ranks {sorted(set(range(ranks)) - set(meeting.values))} have not come"),
-            lambda: len(meeting.values) == ranks,
+            Wait(meeting, lambda: f"{what}: ranks {sorted(set(members) - set(meeting.values))} have not come"),
+            lambda: len(meeting.values) == len(members),
         )
         host.clock = max(host.clock, meeting.clock)
         self._machine.after(host, meeting.marks)
-        return [meeting.values[r] for r in range(ranks)]
+        return [meeting.values[r] for r in members]
 
 
 class SimulatedArena:
@@ -74,7 +93,7 @@ class SimulatedArena:
         self.regions = regions
         self.local = instances[world.rank]
         bases = [t.data_ptr() for t in instances]
-        self.context = torch.tensor([world.rank, world.ranks, *bases], dtype=torch.int64)
+        self.context = torch.tensor([world.rank, world.ranks, *bases, *world.members], dtype=torch.int64)
 
     def peer(self, pe: int) -> torch.Tensor:
         return self._instances[pe]
@@ -100,9 +119,11 @@ class SimulatedWorld:
     """One rank. Implements `runtime.world.World`."""
 
     def __init__(self, machine: Machine, interpreter: Interpreter, meetings: Meetings, host: Agent) -> None:
-        self.rank = host.rank
-        self.ranks = machine.ranks
-        self.topology: Topology = machine.topology
+        self.group: Any = None
+        self.members = meetings.members
+        self.rank = self.members.index(host.rank)
+        self.ranks = len(self.members)
+        self.topology: Topology = dataclasses.replace(machine.topology, ranks=self.ranks)
         self._machine = machine
         self._interpreter = interpreter
         self._meetings = meetings
@@ -111,6 +132,28 @@ class SimulatedWorld:
         self._streams: dict[int, SimulatedStream] = {}
         self._arenas: list[SimulatedArena] = []
         self._allocated = 0
+
+    def among(self, ranks: Sequence[int]) -> Group:
+        if self.rank not in ranks:
+            raise not_in_group(self.rank, ranks)
+        return Group(tuple(ranks))
+
+    def within(self, group: Any) -> SimulatedWorld:
+        if not isinstance(group, Group):
+            raise TilelinkError(
+                "TL454",
+                f"a {type(group).__name__} is no group of simulated ranks",
+                why="ranks of this process are not those of torch.distributed",
+                hint="name them: tilelink.group([0, 1])",
+            )
+        if self.rank not in group.members:
+            raise not_in_group(self.rank, group.members)
+        if group.members == tuple(range(self.ranks)):
+            return self
+        members = tuple(self.members[r] for r in group.members)
+        made = SimulatedWorld(self._machine, self._interpreter, self._meetings.within(members), self._host)
+        made._processors, made._streams = self._processors, self._streams
+        return made
 
     # ------------------------------------------------------------------------------------------------------------- memory
     def arena(self, nbytes: int) -> SimulatedArena:
@@ -123,8 +166,9 @@ class SimulatedWorld:
                 hint="make the ranks run the same operators in the same order",
             )
         own = torch.zeros(nbytes, dtype=torch.uint8)
-        region = self._machine.memory.add(own, self.rank, f"arena {self._allocated}", symmetric=True)
+        region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}", symmetric=True)
         assert region is not None
+        self._machine.opened(own)
         self._allocated += 1
         made = self._meetings.meet(self._host, "arena", (own, region))
         regions = [r for _, r in made]
@@ -140,7 +184,7 @@ class SimulatedWorld:
         self._machine.words.forget(region.start, region.end)
         if self._machine.observer is not None:
             self._machine.observer.freed(region.start, region.end)
-        self._machine.memory.drop(region, self.rank)
+        self._machine.memory.drop(region, self._host.rank)
         self._arenas.remove(arena)
 
     def context_of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -168,12 +212,28 @@ class SimulatedWorld:
         count = math.prod(shape)
         return torch.full((count * dtype.itemsize,), 0xFF, dtype=torch.uint8).view(dtype).view(tuple(shape))
 
+    def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
+        """Kernels find them by their address."""
+        del on_host
+        words = torch.zeros(count, dtype=torch.int64)
+        self._machine.memory.add(words, self._host.rank, "watch")
+        return words
+
+    def limit_waits(self, seconds: float | None) -> None:
+        self._machine.limit = None if seconds is None else max(1, int(seconds * 1e9))
+        self._machine.gave_up = False
+
     # ------------------------------------------------------------------------------------------------------------ streams
     def main_stream(self) -> SimulatedStream:
         return self._stream(0)
 
     def side_stream(self, index: int) -> SimulatedStream:
         return self._stream(index + 1)
+
+    def step(self, work: Work, stream: int, first: Call) -> Step:
+        """Nothing is settled: time on the host is free here."""
+        del first
+        return plain_step(work, stream, self)
 
     def capturing(self) -> bool:
         return False
@@ -192,6 +252,28 @@ class SimulatedWorld:
             )
             self._host.clock = max(self._host.clock, stream.agent.clock)
         self._machine.after(self._host, [self._machine.mark(s.agent) for s in self._streams.values()])
+
+    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> None:
+        """Nobody: the scheduler knows when all wait."""
+
+    def drain(self) -> None:
+        self.finish()
+
+    def timed(self, call: Callable[[], Any]) -> float:
+        """In simulated time."""
+        self.barrier()
+        begin = self._host.clock
+        call()
+        self.finish()
+        return (self._host.clock - begin) / 1000
+
+    def read(self, stamps: Sequence[Any]) -> list[int]:
+        self.finish()
+        return [round(stamp.clock * 1000) for stamp in stamps]
+
+    def skew(self) -> int:
+        """There is one clock."""
+        return 0
 
     def agree(self, value: Any) -> list[Any]:
         # What crosses between ranks on GPUs is pickled: nobody shares an object.

@@ -1,0 +1,47 @@
+"""Every operator and placement on one GPU as a world of one rank, small, with ragged sizes: for compute-sanitizer.
+
+python benchmarks/gpu_one_rank.py [--watchdog SECONDS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import tilelink
+from benchmarks.cases import SMALL, ag_schedules, ring_schedules, rs_schedules
+
+SHAPES = [(256, 128, 128), (200, 72, 40)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--watchdog", type=float)
+    seconds = parser.parse_args().watchdog
+    found = {**ag_schedules(SMALL), **rs_schedules(SMALL), **ring_schedules(SMALL)}
+    bad: list[str] = []
+
+    def body() -> None:
+        for name, operator in found.items():
+            for m, n, k in SHAPES:
+                x = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+                w = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)
+                want = x.float() @ w.float()
+                for _ in range(3):
+                    error = float((operator(x, w).float() - want).norm() / want.norm())
+                    if error > 2e-2:
+                        bad.append(f"{name} {m}x{n}x{k}: {error}")
+            operator.close()
+
+    tilelink.launch(body, watchdog=seconds)
+    print("\n".join(bad) or f"{len(found)} placements are right")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""What a plan does not say of its signals, changed where it is said: in the emitted text, and in transfers."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from benchmarks.mutants.mutations import Edit, Mutation
+from tilelink.codegen import emit
+from tilelink.codegen.naming import naming_of
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.kernel import KernelSource
+from tilelink.ir.plan import BellWait, Copy, Plan, SetWord, StreamOp, Transfer, WordWait
+from tilelink.ir.program import Notify
+from tilelink.mapping import expand
+
+Transfers = Mapping[str, tuple[tuple[StreamOp, ...], ...]]
+WAITS = ("signal_wait_until", "local_wait_until")
+RAISES = ("signal_op", "local_add")
+WEAK = (*WAITS, *RAISES, "ring_bell")
+IMPORT = "from benchmarks.mutants import weak"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What runs: the kernels' text, and the transfers of every rank by path. `edited`: other than the plan has it."""
+
+    plan: Plan
+    source: KernelSource
+    transfers: tuple[Transfers, ...]
+    edited: bool = False
+
+    @property
+    def key(self) -> object:
+        """The same for what runs the same."""
+        frame = (self.plan.host, self.plan.credits, self.plan.schedule.slots, self.plan.buffers)
+        scopes = tuple(c.scope for c in self.plan.channels)
+        return self.source.digest, repr(self.transfers), repr(frame), scopes
+
+
+def running(plan: Plan) -> Running:
+    paths = [h.path for h in plan.host if isinstance(h, Transfer)]
+    ranks = range(plan.topology.ranks)
+    return Running(plan, emit(plan), tuple({p: expand(plan, p, r) for p in paths} for r in ranks))
+
+
+class Unsayable(Exception):
+    """No plan of the compiler's own is like this one, and codegen has no words for what it would mean."""
+
+
+def mutant(original: Running, mutation: Mutation) -> Running | None:
+    """What the mutation runs; None: the same as the plan.
+
+    Raises:
+        Unsayable: nothing that could run.
+    """
+    try:
+        found = running(mutation.plan)
+    except (AssertionError, LookupError, StopIteration, TilelinkError) as error:
+        if mutation.edit is None:
+            raise Unsayable(str(error)) from error
+        found = original
+    if mutation.edit is not None and (mutation.always or found.key == original.key):
+        found = _edited(found, mutation.edit)
+    return found if found.key != original.key else None
+
+
+def _edited(found: Running, edit: Edit) -> Running:
+    tree = ast.parse(found.source.text)
+    names = naming_of(found.plan).functions
+    own = names[edit.path] if edit.path else None
+    for function in [f for f in tree.body if isinstance(f, ast.FunctionDef) and own in (None, f.name)]:
+        if edit.what == "turn":
+            _turn(function, found.plan, edit)
+        else:
+            _Calls(found.plan, edit).visit(function)
+    if edit.what == "weaken":
+        at = next(i for i, node in enumerate(tree.body) if isinstance(node, ast.FunctionDef))
+        tree.body.insert(at, ast.parse(IMPORT).body[0])
+    text = found.source.text
+    if ast.dump(tree) != ast.dump(ast.parse(text)):
+        text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    moved = tuple(
+        {path: tuple(_stream(found.plan, edit, path, ops) for ops in streams) for path, streams in of_rank.items()}
+        for of_rank in found.transfers
+    )
+    return replace(found, source=replace(found.source, text=text, digest=digest), transfers=moved, edited=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------- text
+def _pointer(plan: Plan, edit: Edit) -> tuple[str, ...]:
+    """What the signal's calls are given: the words of its channel, or the flags of who is ready."""
+    if edit.channel == "ready":
+        return ("ready_at", "entered_at")
+    return (f"{plan.channel(edit.channel).tensor}_words", f"{plan.channel(edit.channel).tensor}_bells")
+
+
+def _kinds(edit: Edit) -> tuple[str, ...]:
+    if edit.op is None:
+        return WAITS
+    return (*RAISES, "ring_bell") if isinstance(edit.op, Notify) else WAITS
+
+
+def _is_signal(node: ast.AST, plan: Plan, edit: Edit) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _kinds(edit):
+        return False
+    return any(isinstance(n, ast.Name) and n.id in _pointer(plan, edit) for n in ast.walk(node.args[0]))
+
+
+class _Calls(ast.NodeTransformer):
+    """Changes the calls of one signal."""
+
+    def __init__(self, plan: Plan, edit: Edit) -> None:
+        self.plan = plan
+        self.edit = edit
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if not _is_signal(node, self.plan, self.edit):
+            return node
+        what = self.edit.what
+        if what == "weaken":
+            assert isinstance(node.func, ast.Attribute)
+            node.func = _expression(f"weak.{node.func.attr}")
+        elif what == "word" and isinstance(node.args[0], ast.BinOp):
+            node.args[0].right = _next(node.args[0].right, _count(self.plan, self.edit))
+        elif what == "rank" and len(node.args) == 5:
+            node.args[3] = _next(node.args[3], self.plan.topology.ranks)
+        elif what == "count" and len(node.args) == 3:
+            node.args[2] = ast.BinOp(node.args[2], ast.Add(), ast.Constant(self.edit.by))
+        return node
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _next(value: ast.expr, count: int) -> ast.expr:
+    return ast.BinOp(ast.BinOp(value, ast.Add(), ast.Constant(1)), ast.Mod(), ast.Constant(count))
+
+
+def _count(plan: Plan, edit: Edit) -> int:
+    if edit.channel == "ready":
+        return plan.topology.ranks
+    return int(F.evaluate(plan.channel(edit.channel).words, plan.env(0)))
+
+
+def _turn(function: ast.FunctionDef, plan: Plan, edit: Edit) -> None:
+    """Let the access and the signal change places, in the block that has both."""
+    for block in _blocks(function):
+        signals = [i for i, s in enumerate(block) if any(_is_signal(n, plan, edit) for n in ast.walk(s))]
+        accesses = [i for i, s in enumerate(block) if i not in signals and _accesses(s, edit)]
+        if not signals or not accesses:
+            continue
+        if isinstance(edit.op, Notify):
+            store = max((i for i in accesses if i < signals[0]), default=None)
+            if store is not None:
+                block.insert(signals[-1], block.pop(store))
+        else:
+            load = min((i for i in accesses if i > signals[-1]), default=None)
+            if load is not None:
+                block.insert(load, block.pop(signals[-1]))
+        return
+
+
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for inner in ast.walk(node):
+        for field in ("body", "orelse"):
+            block = getattr(inner, field, None)
+            if isinstance(block, list):
+                yield block
+
+
+MOVES = ("getmem_nbi_block", "putmem_nbi_block")
+
+
+def _accesses(statement: ast.stmt, edit: Edit) -> bool:
+    """Whether the statement moves or stores a tile, of whatever tensor: emitted movements have one of each."""
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    named = {c.func.attr for c in calls if isinstance(c.func, ast.Attribute)}
+    if isinstance(edit.op, Notify):
+        return bool(named & {*MOVES, "store"})
+    return bool(named & {*MOVES, "load"})
+
+
+# ----------------------------------------------------------------------------------------------------------- transfers
+def _stream(plan: Plan, edit: Edit, path: str, ops: tuple[StreamOp, ...]) -> tuple[StreamOp, ...]:
+    if edit.path not in ("", path):
+        return ops
+    if edit.what == "turn":
+        return tuple(_turned(list(ops), edit))
+    change = {"word": _word, "rank": _rank}.get(edit.what)
+    return tuple(change(plan, edit, op) for op in ops) if change is not None else ops
+
+
+def _word(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
+    notify = isinstance(edit.op, Notify)
+    if isinstance(op, SetWord) if notify else isinstance(op, (BellWait, WordWait)):
+        assert isinstance(op, (SetWord, BellWait, WordWait))
+        return replace(op, word=(op.word + 1) % _count(plan, edit))
+    return op
+
+
+def _rank(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
+    del edit
+    return replace(op, pe=(op.pe + 1) % plan.topology.ranks) if isinstance(op, SetWord) else op
+
+
+def _turned(ops: list[StreamOp], edit: Edit) -> list[StreamOp]:
+    """Every copy with the word that is set behind it, or every wait with the copy that it is for."""
+    first, then = (Copy, SetWord) if isinstance(edit.op, Notify) else ((BellWait, WordWait), Copy)
+    at = 0
+    while at + 1 < len(ops):
+        if isinstance(ops[at], first) and isinstance(ops[at + 1], then):
+            ops[at], ops[at + 1] = ops[at + 1], ops[at]
+            at += 1
+        at += 1
+    return ops

@@ -1,0 +1,141 @@
+"""Every operator of the library, and every way to place it: found by trying, so that nothing has to be listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from tilelink import copy_engine, fused, ops, sms
+from tilelink.errors import TilelinkError
+from tilelink.explore.cases import Case
+from tilelink.frontend import trace
+from tilelink.ir.plan import Layout, Plan
+from tilelink.ir.schedule import Placement
+from tilelink.ir.shape import RANK_AXIS, Dim, Shape
+from tilelink.ir.topology import Device, Topology
+from tilelink.ir.wiring import Step, Wiring
+from tilelink.mapping import make_plan, verify
+from tilelink.pipeline.operator import Operator
+
+TILE = 16
+RANKS = 3
+DEVICE = Device(sms=4)
+MANY = 2000
+"""Combinations of placements up to which all are tried; above, each step's are tried with the others as they were."""
+ORDERS = ("ring", "ring+1")
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One way to place an operator, on the sizes that the suite runs it with, and its plan."""
+
+    name: str
+    case: Case
+    plan: Plan
+
+    @property
+    def operator(self) -> Operator:
+        return self.case.operator
+
+    def case_of_call(self, call: int) -> Case:
+        """The same with inputs of its own."""
+        return replace(self.case, seed=call)
+
+
+Choice = tuple[str, Placement]
+"""The name of the resources that a step gets, and its placement; one name may have several orders to try."""
+
+
+def operators() -> dict[str, Operator]:
+    """What `tilelink.ops` exports, by name."""
+    found = {name: getattr(ops, name) for name in ops.__all__}
+    return {name: op for name, op in found.items() if isinstance(op, Operator)}
+
+
+def mappings(operator: Operator) -> Iterator[Mapping]:
+    """Each assignment of the steps to resources that can be planned and is proven, in the first order of which it is."""
+    wiring = _wiring(operator)
+    seen: set[str] = set()
+    for choices in _combinations(operator, wiring):
+        name = ", ".join(f"{path}: {found[0]}" for path, found in choices.items())
+        mapping = None if name in seen else _mapping(operator, wiring, name, choices)
+        if mapping is not None:
+            seen.add(name)
+            yield mapping
+
+
+def sizes(operator: Operator) -> tuple[tuple[str, int], ...]:
+    """Two tiles along every axis; of a split one, two tiles on each rank, and the last ones are ragged."""
+    axes = [a for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Dim) and a.name != RANK_AXIS]
+    split = {a.name for s in operator.signature.shapes for a in s.axes if a.split == RANK_AXIS}
+    return tuple({a.name: 2 * TILE * RANKS - 3 if a.name in split else 2 * TILE for a in axes}.items())
+
+
+def _mapping(operator: Operator, wiring: Wiring, name: str, choices: dict[str, Choice]) -> Mapping | None:
+    placed = operator.schedule({path: placement for path, (_, placement) in choices.items()})
+    case = Case(placed, sizes(placed), RANKS, "f32")
+    shapes = dict(zip(wiring.arguments, placed.signature.inputs, strict=True))
+    layouts = {n: _layout(case, shape) for n, shape in shapes.items()}
+    try:
+        plan = make_plan(wiring, Topology(RANKS, device=DEVICE), placed.schedules, dict(sizes(placed)), layouts)
+        verify(plan)
+    except TilelinkError:
+        return None
+    return Mapping(name, case, plan)
+
+
+def _layout(case: Case, shape: Shape) -> Layout:
+    """One that the argument has on every rank."""
+    local = [case.local_shape(shape, rank) for rank in range(RANKS)]
+    return Layout(len(local[0]) - 1, aligned=all(s[-1] % 4 == 0 for s in local))
+
+
+def _wiring(operator: Operator) -> Wiring:
+    dtypes = [s.dtype or "f32" for s in operator.signature.inputs]
+    given = dict(sizes(operator))
+    return trace(operator.name, operator.fn, operator.signature, given, dtypes, {}, operator.loc, ranks=RANKS)
+
+
+def _combinations(operator: Operator, wiring: Wiring) -> Iterator[dict[str, Choice]]:
+    choices = {s.path: list(_choices(wiring, s)) for s in wiring.steps}
+    count = 1
+    for found in choices.values():
+        count *= len(found)
+    every = (dict(zip(choices, found, strict=True)) for found in product(*choices.values()))
+    if count <= MANY:
+        yield from every
+        return
+    first = next(c for c in every if _mapping(operator, wiring, "", c) is not None)
+    yield first
+    for path, found in choices.items():
+        yield from ({**first, path: choice} for choice in found)
+
+
+def _choices(wiring: Wiring, step: Step) -> Iterator[Choice]:
+    yield from _of_movement(step) if step.program.movement is not None else _of_program(step)
+    for host in wiring.steps:
+        if host.path == step.path:
+            return
+        if host.program.movement is None:
+            yield f"fused into {host.path}", fused(host.path)
+
+
+def _of_movement(step: Step) -> Iterator[Choice]:
+    axes = [a.name for a in step.program.param(step.program.domain).shape.axes if not a.unit and a.name != RANK_AXIS]
+    tile: dict[str, Any] = {axes[0]: TILE} if axes else {}
+    for word, push in (("push", True), ("pull", False)):
+        for order in ORDERS:
+            yield f"SMs {word}", sms(2, order=order, push=push, **tile)
+            yield f"SMs of its own kernel {word}", sms(2, order=order, push=push, own_kernel=True, **tile)
+        yield f"copy engine {word}", copy_engine(push=push, **tile)
+        yield f"copy engine {word} whole parts", copy_engine(push=push)
+    yield "copy engine push over 2 streams", copy_engine(push=True, streams=2, **tile)
+
+
+def _of_program(step: Step) -> Iterator[Choice]:
+    names = [a.name for p in step.program.params for a in p.shape.axes if not a.unit and a.name != RANK_AXIS]
+    tile: dict[str, Any] = dict.fromkeys(names, TILE)
+    for order in ORDERS:
+        yield "SMs", sms(order=(order, "group 2"), **tile)

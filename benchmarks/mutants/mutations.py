@@ -1,0 +1,180 @@
+"""Every single change of a plan's signals, as data: the changed plan, and what the emitted text is to do of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from benchmarks.mutants.bodies import elsewhere, put_op, turned_around
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Buffer, Channel, Enter, Fork, Join, Leave, Plan, Signal, Stage
+from tilelink.ir.program import Notify, Wait
+
+LIVE = ("notify", "await", "ready")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of the emitted calls of one signal, and of the transfers that stand for it.
+
+    `what`: word (the next one), rank (the next one), turn (the access and the signal change places), weaken (no release,
+    no acquire), count (a wait for `by` more than due). `path`, `op`: the signal; no op: all waits of the channel.
+    """
+
+    what: str
+    channel: str
+    path: str = ""
+    op: Wait | Notify | None = None
+    by: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """`name`: what was done; `signal`: to which signal, for people. `edit`: for what codegen does not take from the
+    part of the plan that was changed (it is applied if the text is the same), or for what no plan says (`always`)."""
+
+    name: str
+    signal: str
+    plan: Plan
+    edit: Edit | None = None
+    always: bool = False
+
+
+def mutations(plan: Plan) -> Iterator[Mutation]:
+    """All of one plan, in a fixed order."""
+    for signal in plan.signals:
+        if signal.action in LIVE:
+            yield from _of_signal(plan, signal)
+    for channel in plan.channels:
+        yield from _of_channel(plan, channel)
+    yield from _of_call(plan)
+
+
+# --------------------------------------------------------------------------------------------------------- one signal
+def _of_signal(plan: Plan, s: Signal) -> Iterator[Mutation]:
+    yield from _dropped(plan, s)
+    yield from _on_another_channel(plan, s)
+    yield from _at_another_tile(plan, s)
+    if isinstance(s.op, Notify):
+        yield from _to_another_rank(plan, s)
+    yield from _turned(plan, s)
+    if s.action != "ready" and plan.step(s.path).engine != "stream":
+        # What a stream waits for and sets is ordered by the driver: no text says how.
+        name = "release weakened" if isinstance(s.op, Notify) else "acquire weakened"
+        yield Mutation(name, said(s), plan, Edit("weaken", _channel_name(s), s.path, s.op), always=True)
+
+
+def _dropped(plan: Plan, s: Signal) -> Iterator[Mutation]:
+    """Left out, and said to be implied by something else: whatever that is, it is not there."""
+    reasons = {"notify": ["nobody waits"], "await": ["stream", "worker"], "ready": ["argument"]}[s.action]
+    for reason in reasons:
+        name = "drop a notify" if s.action == "notify" else f"drop a wait ({reason})"
+        yield Mutation(
+            name, said(s), _with(plan, s, replace(s, action="elided", channel=None, to="self", reason=reason))
+        )
+
+
+def _on_another_channel(plan: Plan, s: Signal) -> Iterator[Mutation]:
+    other = next((c for c in plan.channels if c.name != s.channel), None)
+    if s.channel is not None and other is not None:
+        yield Mutation("wrong channel", said(s), _with(plan, s, replace(s, channel=other.name)))
+
+
+def _at_another_tile(plan: Plan, s: Signal) -> Iterator[Mutation]:
+    changed = elsewhere(plan, s.path, s.op)
+    if changed is not None:
+        edit = Edit("word", _channel_name(s), s.path, s.op)
+        yield Mutation("wrong tile", said(s), _swapped(plan, s, changed), edit)
+
+
+def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
+    edit = Edit("rank", _channel_name(s), s.path, s.op)
+    if s.to == "peer" and s.op.peer is not None and s.op.peer.ring is not None:
+        var, shift = s.op.peer.ring
+        text = replace(s.op.peer.expr, text=f"{var} + {shift + 1}", formula=F.of(F.Sym(var)) + (shift + 1))
+        other = replace(s.op, peer=replace(s.op.peer, ring=(var, shift + 1), expr=text))
+        yield Mutation("wrong rank", said(s), _swapped(plan, s, other), edit)
+        return
+    for to in ("self", "all"):
+        if to != s.to:
+            yield Mutation(f"wrong rank ({to})", said(s), _with(plan, s, replace(s, to=to)), edit)
+
+
+def _turned(plan: Plan, s: Signal) -> Iterator[Mutation]:
+    body = turned_around(plan, s.path, s.op)
+    if body is not None:
+        name = "notify before the store" if isinstance(s.op, Notify) else "wait after the load"
+        edit = Edit("turn", _channel_name(s), s.path, s.op)
+        yield Mutation(name, said(s), put_op(plan, s.path, body), edit)
+
+
+def said(s: Signal) -> str:
+    verb = "notifies" if isinstance(s.op, Notify) else "waits for"
+    return f"{s.path} {verb} {s.op.param} (line {s.op.loc.line})"
+
+
+def _channel_name(s: Signal) -> str:
+    return s.channel or "ready"
+
+
+def _with(plan: Plan, old: Signal, new: Signal) -> Plan:
+    return replace(plan, signals=tuple(new if s is old else s for s in plan.signals))
+
+
+def _swapped(plan: Plan, s: Signal, op: Wait | Notify) -> Plan:
+    """Another op in the signal's place, in the step's program too."""
+    program = plan.step(s.path).step.program
+    changed = put_op(plan, s.path, tuple(_replaced(o, s.op, op) for o in program.body))
+    return replace(changed, signals=tuple(replace(t, op=op) if t is s else t for t in changed.signals))
+
+
+def _replaced(op: object, old: object, new: object) -> object:
+    if op == old:
+        return new
+    inner = {f: tuple(_replaced(o, old, new) for o in getattr(op, f)) for f in ("body", "orelse") if hasattr(op, f)}
+    return replace(op, **inner) if inner else op  # type: ignore[type-var]
+
+
+# --------------------------------------------------------------------------------------------------------- one channel
+def _of_channel(plan: Plan, c: Channel) -> Iterator[Mutation]:
+    signal = f"words of {c.tensor}"
+    for by in (1, -1):
+        name = f"count off by one ({by:+d})"
+        yield Mutation(name, signal, _channel(plan, c, target=c.target + by), Edit("count", c.name, by=by))
+    if c.writers == "workers":
+        yield Mutation("epoch not advanced (due)", signal, _channel(plan, c, target=F.of(0)))
+    if c.guard is not None and c.writers == "workers":
+        yield Mutation("count without its guard", signal, _channel(plan, c, guard=None))
+    if c.scope == "sys":
+        yield Mutation("scope weakened", signal, _channel(plan, c, scope="gpu"))
+
+
+def _channel(plan: Plan, c: Channel, **changes: object) -> Plan:
+    return replace(plan, channels=tuple(replace(d, **changes) if d is c else d for d in plan.channels))  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------------------ one call
+def _of_call(plan: Plan) -> Iterator[Mutation]:
+    for h in plan.host:
+        without = replace(plan, host=tuple(g for g in plan.host if g is not h))
+        if isinstance(h, Enter):
+            yield Mutation("epoch not advanced (enter)", "the call", without)
+        elif isinstance(h, (Stage, Leave)):
+            yield Mutation(f"drop {type(h).__name__.lower()}", "the call", without)
+        elif isinstance(h, (Fork, Join)):
+            yield Mutation(f"drop a {type(h).__name__.lower()}", f"stream {h.stream}", without)
+    shared = [b for b in plan.buffers if b.slots > 1 and (b.space == "symmetric" or b.staged)]
+    for b in shared:
+        yield Mutation("double buffer removed", f"buffer {b.tensor}", _slots(plan, [b]))
+    if shared and plan.schedule.slots > 1:
+        turns = replace(plan.schedule, slots=1)
+        yield Mutation("double buffer removed (all)", "the call", replace(_slots(plan, shared), schedule=turns))
+        yield Mutation("slots do not take turns", "the call", replace(plan, schedule=turns))
+    taken = [c for c in plan.credits if c.implied_by is None]
+    if taken:
+        free = tuple(replace(c, implied_by=c.tensor) for c in plan.credits)
+        yield Mutation("credits not taken", "the call", replace(plan, credits=free))
+
+
+def _slots(plan: Plan, single: list[Buffer]) -> Plan:
+    return replace(plan, buffers=tuple(replace(b, slots=1) if b in single else b for b in plan.buffers))

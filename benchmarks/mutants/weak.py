@@ -1,0 +1,44 @@
+"""The signals of the peer world without their memory order: what a mutant calls instead. Never right on a GPU."""
+
+import triton
+import triton.language as tl
+
+from tilelink.device.peer import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET, my_pe, n_pes, translate
+
+__all__ = ["CMP_EQ", "CMP_GE", "SIGNAL_ADD", "SIGNAL_SET", "my_pe", "n_pes"]
+
+
+@triton.jit
+def signal_op(word, value, op: tl.constexpr, pe, ctx):
+    """Relaxed, and by one thread while the others may still store."""
+    remote = translate(word, pe, ctx)
+    if op == SIGNAL_ADD:
+        tl.atomic_add(remote, tl.cast(value, tl.int64), sem="relaxed", scope="sys")
+    else:
+        tl.atomic_xchg(remote, tl.cast(value, tl.int64), sem="relaxed", scope="sys")
+
+
+@triton.jit
+def local_add(word, value):
+    return tl.atomic_add(word, tl.cast(value, tl.int64), sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def ring_bell(bell):
+    tl.atomic_xchg(bell, tl.cast(1, tl.int64), sem="relaxed", scope="sys")
+
+
+@triton.jit
+def signal_wait_until(word, cmp: tl.constexpr, value):
+    target = tl.cast(value, tl.int64)
+    tl.static_assert(cmp == CMP_GE, "emitted code waits for at least as much")
+    while tl.atomic_add(word, 0, sem="relaxed", scope="sys") < target:
+        pass
+
+
+@triton.jit
+def local_wait_until(word, cmp: tl.constexpr, value):
+    target = tl.cast(value, tl.int64)
+    tl.static_assert(cmp == CMP_GE, "emitted code waits for at least as much")
+    while tl.atomic_add(word, 0, sem="relaxed", scope="gpu") < target:
+        pass

@@ -1,0 +1,71 @@
+"""Pictures of benchmark rows, as SVG that is the same for the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+CONTENDERS = {
+    "ms_ours": ("tilelink", "#2b6ca3"),
+    "ms_async_tp": ("async-TP", "#e8833a"),
+    "ms_gemm": ("GEMM alone, the limit", "#c3cad3"),
+}
+INK, FAINT = "#1f2933", "#6b7785"
+
+
+def picture(rows: Sequence[Row], path: Path, title: str) -> Path:
+    """Speed relative to cuBLAS and NCCL one after the other: bars by case, or lines over the rows of a sweep."""
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.add_subplot()
+    shapes = list(dict.fromkeys(r["case"].split(" M=")[0] for r in rows))
+    if len(shapes) < len(rows):
+        _lines(axes, rows, shapes)
+    else:
+        _bars(axes, rows)
+    axes.axhline(1.0, color=FAINT, linewidth=0.8)
+    axes.set_ylabel("speed, sequential = 1", color=FAINT)
+    axes.set_title(title, loc="left", color=INK, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=FAINT)
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper right", bbox_to_anchor=(1.0, 1.14))
+    with mpl.rc_context({"svg.hashsalt": path.name}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+    return path
+
+
+def _speed(row: Row, field: str) -> float | None:
+    return row["ms_sequential"] / row[field] if row[field] and row["ms_sequential"] else None
+
+
+def _bars(axes: Axes, rows: Sequence[Row]) -> None:
+    width = 0.8 / len(CONTENDERS)
+    for k, (field, (label, colour)) in enumerate(CONTENDERS.items()):
+        speeds = [_speed(r, field) or 0.0 for r in rows]
+        axes.bar([i + (k - 1) * width for i in range(len(rows))], speeds, width, label=label, color=colour)
+    axes.set_xticks(range(len(rows)), [r["case"] for r in rows])
+    axes.set_ylim(bottom=0.8)
+
+
+def _lines(axes: Axes, rows: Sequence[Row], shapes: Sequence[str]) -> None:
+    for field, (label, colour) in CONTENDERS.items():
+        for shape in shapes:
+            mine = sorted((r for r in rows if r["case"].split(" M=")[0] == shape), key=lambda r: r["sizes"]["M"])
+            points = [(r["sizes"]["M"], s) for r in mine if (s := _speed(r, field)) is not None]
+            axes.plot(
+                [m for m, _ in points],
+                [s for _, s in points],
+                color=colour,
+                alpha=0.7,
+                linewidth=1.2,
+                label=label if shape == shapes[0] else None,
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("M", color=FAINT)

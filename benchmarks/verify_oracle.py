@@ -1,0 +1,98 @@
+"""The structural proof against the exact graph, on random small plans: `python -m benchmarks.verify_oracle --plans 5000`.
+
+Each plan is of an operator wired and placed at random, in most cases spoilt in one place. The two must give the same verdict.
+A plan that the planner does not make counts for nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing import Pool
+from pathlib import Path
+
+from tests.mapping.shelf import Agreement, agreement
+
+OUT = Path(__file__).parent / "results" / "verify-oracle.json"
+
+
+@dataclass
+class Tally:
+    """`kinds`: (what was spoilt, verdict) -> plans."""
+
+    kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
+    exact: int = 0
+    language: int = 0
+    differ: list[str] = field(default_factory=list)
+
+    def add(self, found: Agreement) -> None:
+        self.kinds[found.spoilt, found.proof] += 1
+        self.exact += found.by_graph
+        self.language += found.by_language
+        if not found.agrees:
+            self.differ.append(str(found))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plans", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    tally, tried, started, commit = Tally(), 0, time.perf_counter(), _head()
+    first = given.seed * 1_000_000
+    with Pool(given.jobs) as pool:
+        for found in pool.imap(_agreement, range(first, first + 10 * given.plans), chunksize=4):
+            tried += 1
+            if found is not None:
+                tally.add(found)
+                if not found.agrees:
+                    print(found, flush=True)
+            if sum(tally.kinds.values()) >= given.plans:
+                pool.terminate()
+                break
+    report = {"commit": commit, **_report(tally, tried, given.seed, time.perf_counter() - started)}
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"{sum(tally.kinds.values())} plans, {len(tally.differ)} verdicts differ: {given.out}")
+    return 1 if tally.differ else 0
+
+
+def _agreement(seed: int) -> Agreement | None:
+    return agreement(random.Random(seed))
+
+
+def _head() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def _report(tally: Tally, tried: int, seed: int, seconds: float) -> dict[str, object]:
+    total = sum(tally.kinds.values())
+    proved = sum(n for (_, verdict), n in tally.kinds.items() if verdict == "proved")
+    return {
+        "plans": total,
+        "same_verdict": total - len(tally.differ),
+        "differ": tally.differ,
+        "proved": proved,
+        "refused": total - proved,
+        "decided_by_the_exact_graph": tally.exact,
+        "refused_as_a_program_and_yet_ordered": tally.language,
+        "not_planned": tried - total,
+        "seed": seed,
+        "seconds": round(seconds),
+        "by_spoilt": {
+            spoilt: {v: n for (s, v), n in sorted(tally.kinds.items()) if s == spoilt}
+            for spoilt in sorted({s for s, _ in tally.kinds})
+        },
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

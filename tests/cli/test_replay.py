@@ -1,0 +1,120 @@
+"""A failed simulated run comes again from its token alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import tilelink
+from tests.simulated.breaking import Break, breaking, dropped
+from tilelink import cli, ops
+from tilelink.errors import TilelinkError
+from tilelink.explore.cases import Case
+from tilelink.explore.placements import parse_placement, placement_text
+from tilelink.explore.replay import Recipe, recipe
+from tilelink.explore.running import run_case
+from tilelink.explore.stress import policies, stress
+from tilelink.ir.schedule import Placement
+from tilelink.runtime.simulated import Policy, RaceError
+
+__all__ = ["breaking"]
+
+SIZES = (("M", 40), ("N", 32), ("K", 32))
+TOKEN = re.compile(r"tilelink replay (run1-[\w-]+)")
+
+
+def small() -> Case:
+    gather, matmul = tilelink.sms(2, M=16), tilelink.sms(M=16, N=16, K=16, order=("ring", "group 2"))
+    return Case(ops.ag_gemm.schedule(gather=gather, matmul=matmul), SIZES, 2)
+
+
+words = st.text("abcxyz_.:/=1", max_size=20)
+texts, numbers = st.lists(words).map(tuple), st.integers()
+
+
+@given(st.builds(Recipe, words, words, numbers, texts, words, numbers, numbers, words, st.booleans()))
+def test_a_recipe_reads_back_from_its_token(made: Recipe) -> None:
+    assert re.fullmatch(r"run1-[\w-]+", made.token)
+    assert Recipe.parse(made.token) == made
+
+
+@given(st.one_of(st.text(max_size=40), st.text("abcdefghij0123456789-_", max_size=60).map(lambda t: f"run1-{t}")))
+def test_any_other_text_is_refused(text: str) -> None:
+    with pytest.raises(TilelinkError, match="TL709"):
+        Recipe.parse(text)
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        tilelink.sms(),
+        tilelink.sms(3, M=16, order=("ring", "group 4"), push=True, num_warps=8, num_stages=2, own_kernel=True),
+        tilelink.copy_engine(push=False),
+        tilelink.copy_engine(M=64, order="ring+1", streams=2),
+        tilelink.fused("matmul"),
+        tilelink.library("torch.mm", M=64),
+    ],
+)
+def test_a_placement_reads_back_from_its_text(placement: Placement) -> None:
+    text = placement_text("a.b", placement)
+    assert text is not None
+    assert parse_placement(text) == ("a.b", placement)
+
+
+def test_a_sort_key_has_no_text() -> None:
+    case = Case(ops.ag_gemm.schedule(matmul=tilelink.sms(M=16, order=lambda tile, rank, ranks: tile)), SIZES, 2)
+    assert recipe(case, 1, "random-0", False) is None
+
+
+def test_a_failure_prints_its_token_and_the_token_repeats_it(breaking: Break) -> None:
+    breaking(dropped("shmem.local_wait_until(rows_words"))
+    with pytest.raises(RaceError) as caught:
+        run_case(small(), calls=2, policy=Policy("straggler", 4, 1), delayed_stores=True)
+    found = TOKEN.search("\n".join(caught.value.__notes__))
+    assert found is not None
+    made = Recipe.parse(found[1])
+    assert (made.operator, made.ranks, made.calls, made.policy) == ("ag_gemm", 2, 2, "straggler-1-4")
+    assert made.delayed_stores
+    again = CliRunner().invoke(cli.app, ["replay", found[1]])
+    assert again.exit_code == 1
+    assert str(caught.value) in again.output
+    assert found[0] in again.output
+
+
+def test_a_run_that_was_right_is_right_again() -> None:
+    outcome = run_case(small(), policy=Policy("priorities", 2))
+    found = TOKEN.search(outcome.again[0])
+    assert found is not None
+    again = CliRunner().invoke(cli.app, ["replay", found[1]])
+    assert again.exit_code == 0, again.output
+    assert "priorities-2" in again.output
+
+
+def test_stress_ends_at_the_first_failure(breaking: Break) -> None:
+    command = ["stress", "ag_gemm", "--shape", "40x32x32", "--world", "2", "--runs", "3"]
+    placed = ["--schedule", "gather=sms(2, M=16)", "--schedule", "matmul=sms(M=16, N=16, K=16)"]
+    good = CliRunner().invoke(cli.app, [*command, *placed])
+    assert good.exit_code == 0, good.output
+    assert "3, all right" in good.output
+    breaking(dropped("shmem.async_load_fence()"))
+    with pytest.raises(RaceError):
+        stress(small(), runs=3)
+
+
+def test_stress_tries_every_kind_of_policy() -> None:
+    assert {p.kind for p in policies(3, 6)} == {"random", "straggler", "priorities"}
+    assert {p.rank for p in policies(3, 9) if p.kind == "straggler"} == {0, 1, 2}
+
+
+def test_an_operator_of_a_file_is_named_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(Path(ops.ag_gemm.loc.file).read_text())
+    operator = cli._operator(f"{file}:ag_gemm")
+    made = recipe(Case(operator, SIZES, 2), 1, "random-0", False)
+    assert made is not None
+    assert made.operator == f"{file}:ag_gemm"

@@ -1,0 +1,86 @@
+"""Nothing but kernels gets into an emitted file, whatever it was made from."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.codegen.emitting import text
+from tilelink.codegen.checked import check_text
+from tilelink.errors import TilelinkError
+
+HEAD = '"""Emitted."""\n\nimport triton\nimport triton.language as tl\n\nfrom tilelink.device import peer as shmem\n'
+KERNEL = HEAD + "\n\n@triton.jit\ndef kernel(x, N: tl.constexpr):\n    at = tl.arange(0, N)\n    "
+
+
+def refused(source: str) -> str:
+    with pytest.raises(TilelinkError) as caught:
+        check_text(source, "op")
+    assert caught.value.code == "TL406"
+    return str(caught.value)
+
+
+def test_what_is_emitted_passes() -> None:
+    check_text(text(), "ag_gemm")
+    check_text(f"{HEAD}\nEPS = tl.constexpr(-1e-05)\nINF = tl.constexpr(float('inf'))\n", "op")
+    check_text(KERNEL + "tl.store(x + at, at)\n", "op")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "__import__('os').system('true')",
+        "eval('1')",
+        "exec('1')",
+        "open('/etc/passwd')",
+        "tl.core.__builtins__",
+        "x._private",
+        "import os",
+        "global y",
+        "y = lambda: 0",
+        "unknown(x)",
+        "def inner():\n        pass",
+        "with x:\n        pass",
+        "try:\n        pass\n    finally:\n        pass",
+        "yield x",
+        "del x",
+        "y = (z := 1)",
+        "os.system('true')",
+    ],
+)
+def test_what_no_kernel_contains(line: str) -> None:
+    refused(KERNEL + line + "\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os",
+        "from tilelink.device import fences as shmem",
+        "from benchmarks.mutants import weak",
+        "print('x')",
+        "X = 1",
+        "X = tl.constexpr(print())",
+        "class A: pass",
+        "@other\ndef f(x):\n    pass",
+        "def f(x):\n    pass",
+        "if True:\n    pass",
+    ],
+)
+def test_what_stands_at_the_top(line: str) -> None:
+    refused(f"{HEAD}\n{line}\n")
+
+
+def test_text_that_breaks_out_of_the_docstring() -> None:
+    refused(HEAD.replace("Emitted.", 'Emitted."""\nimport os\n"""'))
+
+
+def test_the_message() -> None:
+    assert refused(KERNEL + "open('x')\n") == (
+        "TL406: the text emitted for `op` is not loaded: `open` is given by nobody\n"
+        "  --> <emitted op>:12\n"
+        "     |\n"
+        "  12 |     open('x')\n"
+        "     |     ^^^^^^^^^\n"
+        "  why: emitted files are imported, so they may contain kernels and nothing else\n"
+        "  do:  please report the operator with its schedule"
+    )

@@ -1,0 +1,201 @@
+"""Orders that machine code must keep and that neither a plan nor the simulated world can show.
+
+Texts are read line by line; each check gives the offending lines, so that a failure shows them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+RELEASE = re.compile(r"\b(atom|red)\.\S*(release|acq_rel)|\btt\.atomic_rmw .*\b(release|acq_rel),")
+ACQUIRE = re.compile(r"\bld\.\S*acquire|\batom\.\S*acquire")
+BARRIER = re.compile(r"\bbar\.sync|\bbarrier\.sync|\b(gpu|ttg)\.barrier\b")
+STORE = re.compile(r"\bst\.global|\bst\.[bv]\d|\bst\.volatile|\btt\.store\b")
+TMA_STORE = re.compile(r"\bcp\.async\.bulk\.tensor\S*\.global\.shared::cta|\basync_tma_copy_local_to_global\b")
+TMA_LOAD = re.compile(r"\bcp\.async\.bulk\.tensor\S*\.shared::(cta|cluster)\.global")
+BULK_WAIT = re.compile(r"\bcp\.async\.bulk\.wait_group\s+0;")
+PROXY_FENCE = re.compile(r"\bfence\.proxy\.async;")
+
+
+def _at(lines: list[str], pattern: re.Pattern[str]) -> list[int]:
+    return [i for i, line in enumerate(lines) if pattern.search(line)]
+
+
+def code(text: str) -> list[str]:
+    """Instructions and labels, without debug lines."""
+    return [line.strip() for line in text.splitlines() if line.strip() and not re.match(r"\s*(\.loc|\.file|//)", line)]
+
+
+def unguarded_releases(text: str) -> list[str]:
+    """Releases, in TTGIR or PTX, with a store of all threads between them and the last barrier.
+
+    A release covers the stores of its own thread alone. Triton 3.9 puts a barrier of its own into PTX, 3.6 none.
+    """
+    lines = code(text)
+    found: list[str] = []
+    for at in _at(lines, RELEASE):
+        before = next((i for i in range(at - 1, -1, -1) if BARRIER.search(lines[i]) or _writes(lines[i])), None)
+        if before is None or not BARRIER.search(lines[before]):
+            found.append(f"{lines[before] if before is not None else 'nothing'} … {lines[at]}")
+    return found
+
+
+def narrow_stores(ptx: str) -> list[str]:
+    """Stores of less than 8 bytes; words have 8, and tiles of sizes that divide go 16 at a time."""
+    return [line for line in code(ptx) if re.search(r"\bst\.global\.(\w+\.)*b(8|16|32)\b", line) and ".v4." not in line]
+
+
+def _writes(line: str) -> bool:
+    return bool(STORE.search(line) or TMA_STORE.search(line))
+
+
+def unfinished_bulk_stores(ptx: str) -> list[str]:
+    """TMA stores that a later release covers without having waited for memory, fenced the proxies and met at a barrier."""
+    lines = code(ptx)
+    releases = _at(lines, RELEASE)
+    found: list[str] = []
+    for at in _at(lines, TMA_STORE):
+        release = next((r for r in releases if r > at), None)
+        if release is not None and not _in_order(lines[at:release], BULK_WAIT, PROXY_FENCE, BARRIER):
+            found.append(f"{lines[at]} … {lines[release]}")
+    return found
+
+
+def unfenced_bulk_loads(ptx: str) -> list[str]:
+    """TMA loads after an acquire without a fence between the proxies: what others wrote is not yet theirs to read."""
+    lines = code(ptx)
+    acquires = _at(lines, ACQUIRE)
+    found: list[str] = []
+    for at in _at(lines, TMA_LOAD):
+        acquire = max((a for a in acquires if a < at), default=None)
+        if acquire is not None and not _in_order(lines[acquire:at], PROXY_FENCE):
+            found.append(f"{lines[acquire]} … {lines[at]}")
+    return found
+
+
+def _in_order(lines: list[str], *patterns: re.Pattern[str]) -> bool:
+    at = 0
+    for pattern in patterns:
+        found = next((i for i in range(at, len(lines)) if pattern.search(lines[i])), None)
+        if found is None:
+            return False
+        at = found + 1
+    return True
+
+
+# ------------------------------------------------------------------------------------------------------------------- AMD
+def unguarded_amd_releases(amdgcn: str) -> list[str]:
+    """Write-backs for a release that no barrier stands before: what other waves stored is not covered."""
+    lines = [line.strip() for line in amdgcn.splitlines()]
+    stop = re.compile(r"s_barrier|global_store|buffer_store|flat_store")
+    found: list[str] = []
+    for at in _at(lines, re.compile(r"buffer_wbl2")):
+        before = next((i for i in range(at - 1, -1, -1) if stop.search(lines[i])), None)
+        if before is None or "s_barrier" not in lines[before]:
+            found.append(f"{lines[before] if before is not None else 'nothing'} … {lines[at]}")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------- TTGIR
+DOT = re.compile(r"\btt\.dot\b|\bttng\.warp_group_dot\b|\bttng\.tc_gen5_mma\b")
+ASYNC_COPY = re.compile(r"\bttg\.async_copy_global_to_local\b|\bttng\.async_tma_copy_global_to_local\b")
+POLL = re.compile(r"\btt\.atomic_rmw\b.*\bacquire\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """An `scf.for` of a TTGIR text: its first and last line, and those of the loops around it, outermost first."""
+
+    first: int
+    last: int
+    around: tuple[tuple[int, int], ...]
+
+
+def loops(ttgir: str) -> tuple[list[str], list[Loop]]:
+    """The lines, and every loop. Blocks are indented; a loop ends with the brace at its own depth."""
+    lines = ttgir.splitlines()
+    closed: list[tuple[int, int, tuple[int, ...]]] = []
+    open_: list[tuple[int, int]] = []
+    for i, line in enumerate(lines):
+        depth = len(line) - len(line.lstrip())
+        while open_ and line.strip() and depth <= open_[-1][1]:
+            start, _ = open_.pop()
+            closed.append((start, i, tuple(s for s, _ in open_)))
+        if "scf.for" in line:
+            open_.append((i, depth))
+    ends = {start: end for start, end, _ in closed}
+    return lines, [Loop(start, end, tuple((s, ends[s]) for s in around)) for start, end, around in closed]
+
+
+def dot_loops(ttgir: str) -> Iterator[tuple[list[str], Loop]]:
+    """Innermost loops with a product in them."""
+    lines, found = loops(ttgir)
+    for loop in found:
+        inner = [f for f in found if loop.first < f.first and f.last <= loop.last]
+        if not inner and any(DOT.search(line) for line in lines[loop.first : loop.last]):
+            yield lines, loop
+
+
+def loads_before_their_acquire(ttgir: str) -> list[str]:
+    """Asynchronous copies for a product that are issued above the poll that stands above its loop, or inside it.
+
+    In a flattened loop the copies of the next tile stand above the polls of this one: those of tensors that nobody
+    waits for may, and those that take where they load from out of a branch with the poll in it.
+    """
+    found: list[str] = []
+    for lines, loop in dot_loops(ttgir):
+        polls = [i for i in range(loop.around[0][0] if loop.around else 0, loop.last) if POLL.search(lines[i])]
+        if polls:
+            # What an outer loop loads behind the inner one belongs to its next turn, and so does what a poll follows.
+            behind = range(loop.last, loop.around[-1][1]) if loop.around else range(0)
+            copies = [i for i in (*range(polls[-1]), *behind) if ASYNC_COPY.search(lines[i])]
+            awaited = _awaited(lines)
+            found += [lines[i].strip() for i in copies if not _may_be_early(lines, i, awaited)]
+    return found
+
+
+def _awaited(lines: list[str]) -> set[str]:
+    """Tensors whose words are polled: of the pointers `%rows_words`, `rows`."""
+    polled = {
+        name for line in lines if POLL.search(line) for name in re.findall(r"%[\w#]+", line.split("atomic_rmw")[1])
+    }
+    sums = [m for line in lines if (m := re.search(r"(%[\w#]+) = tt\.addptr (%\w+?)_words", line))]
+    direct = {name.removeprefix("%").removesuffix("_words") for name in polled if name.endswith("_words")}
+    return direct | {m[2].removeprefix("%") for m in sums if m[1] in polled}
+
+
+def _may_be_early(lines: list[str], at: int, awaited: set[str]) -> bool:
+    copy = re.search(r"async_tma_copy_global_to_local (%[\w#]+)\[([^\]]*)\]", lines[at])
+    if copy is None:
+        return False
+    if re.fullmatch(r"%\w+_\d+x\d+", copy[1]) and not any(copy[1].startswith(f"%{t}_") for t in awaited):
+        return True
+    return any(_polls_inside(lines, name.split("#")[0]) for name in [copy[1], *re.findall(r"%[\w#]+", copy[2])])
+
+
+def _polls_inside(lines: list[str], name: str) -> bool:
+    """Whether a value is the result of an `scf.if` that polls."""
+    defined = re.compile(re.escape(name) + r"(:\d+)? = scf\.if ")
+    for first in (i for i, line in enumerate(lines) if defined.search(line)):
+        depth = len(lines[first]) - len(lines[first].lstrip())
+        end = next(
+            i
+            for i in range(first + 1, len(lines))
+            if len(lines[i]) - len(lines[i].lstrip()) <= depth and "else" not in lines[i]
+        )
+        if any(POLL.search(line) for line in lines[first:end]):
+            return True
+    return False
+
+
+def loops_without_copies(ttgir: str) -> list[str]:
+    """Product loops that load nothing asynchronously, or nothing ahead: pipelining is gone."""
+    found: list[str] = []
+    for lines, loop in dot_loops(ttgir):
+        above = range(loop.around[-1][0] if loop.around else 0, loop.first)
+        ahead = any(ASYNC_COPY.search(lines[i]) for i in above)
+        if not ahead or not any(ASYNC_COPY.search(line) for line in lines[loop.first : loop.last]):
+            found.append(lines[loop.first].strip())
+    return found

@@ -1,0 +1,97 @@
+"""Kernels of the nvshmem world: across a network they call NVSHMEM's device library, whose bitcode they link with."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from triton import knobs
+
+from tests.compiled import hazards
+from tests.compiled.checking import RANKS, emitted
+from tests.compiled.compiling import CAPABILITIES, compile_kernel, texts
+from tests.operators.placements import Placed, named, placements
+from tests.operators.problems import AG
+from tilelink.errors import TilelinkError
+from tilelink.ir.kernel import KernelSource
+from tilelink.ir.plan import Plan
+from tilelink.runtime.nvshmem.library import DEVICE_STATE, EXTERN_LIBRARY, device_bitcode
+
+PLACEMENTS = placements(tile=32)
+
+
+def made(placed: Placed, target: str, reach: str) -> tuple[Plan, KernelSource]:
+    shapes = [(64, 64), (64, 64)] if placed.kind is AG else [(RANKS * 64, 64), (64, 64)]
+    return emitted(placed.operator, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], target, "nvshmem", reach)
+
+
+@pytest.fixture
+def _unlinked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilation ends with PTX: a name that nothing defines is the linker's affair."""
+
+    def stop_before_assembling(*args: Any) -> tuple[str, str] | None:
+        if not args:
+            return "unlinked", "unlinked"
+        args[1]["cubin"] = lambda source, metadata: b""
+        return None
+
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", stop_before_assembling)
+
+
+@pytest.mark.usefixtures("_unlinked")
+@pytest.mark.parametrize(
+    ("placed", "reach"),
+    [(p, "network") for p in PLACEMENTS] + [(p, "peer") for p in PLACEMENTS if p.name.endswith("as it comes")],
+    ids=str,
+)
+def test_kernels(placed: Placed, reach: str) -> None:
+    plan, source = made(placed, "sm_90", reach)
+    called: set[str] = set()
+    for decl in source.kernels:
+        asm = texts(plan, source, decl, "sm_90")
+        assert hazards.unguarded_releases(asm["ttgir"]) == []
+        assert hazards.loads_before_their_acquire(asm["ttgir"]) == []
+        assert hazards.unfinished_bulk_stores(asm["ptx"]) == []
+        called |= set(re.findall(r"\bnvshmemx?_\w+", asm["ptx"]))
+    # Every rank tells the others that it has begun a call.
+    assert {"nvshmem_quiet", "nvshmemx_signal_op"} <= called
+
+
+MOVES, SIGNALS = "nvshmemi_transfer_rma_nbi", "nvshmemi_transfer_amo_nonfetch"
+LINKED = [
+    ("ag_gemm own kernel pull", "gather", "sm_90", MOVES),
+    ("gemm_rs own kernel push", "scatter", "sm_90", MOVES),
+    ("ag_gemm own kernel pull", "enter", "sm_80", SIGNALS),
+    ("ag_gemm own kernel pull", "enter", "sm_100", SIGNALS),
+]
+"""Linking takes seconds for each kernel: a pull, a push, and a signal for each target."""
+
+
+@pytest.mark.parametrize(("name", "kernel", "target", "inside"), LINKED)
+def test_kernels_link_with_the_bitcode(name: str, kernel: str, target: str, inside: str) -> None:
+    plan, source = made(named(name), target, "network")
+    bitcode = {"extern_libs": {EXTERN_LIBRARY: str(device_bitcode(CAPABILITIES[target]))}}
+    ptx = compile_kernel(plan, source, source.kernel(kernel), target, **bitcode).asm["ptx"]
+    assert not re.search(r"\.extern \.func", ptx)
+    assert inside in ptx
+    assert DEVICE_STATE in ptx
+
+
+def test_the_bitcode_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later releases of NVSHMEM have a library for each capability."""
+    (tmp_path / "lib").mkdir()
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[tmp_path])
+    )
+    for capability in (75, 80, 90):
+        (tmp_path / "lib" / f"libnvshmem_device_sm_{capability}.bc").touch()
+    assert [device_bitcode(c).stem[-2:] for c in (80, 89, 90, 100)] == ["80", "80", "90", "90"]
+    with pytest.raises(TilelinkError, match=r"TL441: libnvshmem_device.bc is not installed for capability 70"):
+        device_bitcode(70)
+    (tmp_path / "lib" / "libnvshmem_device.bc").touch()
+    assert device_bitcode(70).stem == "libnvshmem_device"

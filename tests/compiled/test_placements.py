@@ -1,0 +1,72 @@
+"""Every kernel of every operator in every placement compiles for every target, and keeps the orders that it must keep."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.compiled import hazards
+from tests.compiled.checking import RANKS, check, emitted
+from tests.compiled.compiling import TARGETS, functions, texts
+from tests.operators import loops
+from tests.operators.moe import ag_moe
+from tests.operators.placements import Placed, placements
+from tests.operators.problems import AG
+from tilelink import sms
+
+PLACEMENTS = placements(tile=32)
+
+
+def of_rank(placed: Placed, m: int, n: int, k: int) -> list[torch.Tensor]:
+    shapes = [(m, k), (k, n)] if placed.kind is AG else [(RANKS * m, k), (k, n)]
+    return [torch.empty(s, dtype=torch.bfloat16) for s in shapes]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("placed", PLACEMENTS, ids=str)
+def test_kernels(placed: Placed, target: str) -> None:
+    check(*emitted(placed.operator, of_rank(placed, 64, 64, 64), target), target)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize(
+    "placed", [p for p in PLACEMENTS if p.name in ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")], ids=str
+)
+def test_sizes_that_do_not_divide(placed: Placed, target: str) -> None:
+    plan, source = emitted(placed.operator, of_rank(placed, 37, 41, 29), target)
+    assert not any(a.kind == "descriptor" for k in source.kernels for a in k.args)
+    check(plan, source, target, pipelined=False)
+
+
+def test_there_are_no_descriptors_where_there_is_no_tma() -> None:
+    for placed in PLACEMENTS:
+        for target in TARGETS:
+            _, source = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
+            used = any(a.kind == "descriptor" for k in source.kernels for a in k.args)
+            assert used == (target in ("sm_90", "sm_100"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_wait_in_a_loop_of_products(target: str) -> None:
+    """Runs: the poll stands in a loop over words, and the pipelined loop inside it loads nothing of the next word."""
+    operator = loops.gradient.schedule(
+        gather_x=sms(2, M=64), gather_y=sms(2, M=128), outer=sms(M=32, N=64, K=64, num_stages=3)
+    )
+    plan, source = emitted(operator, [torch.empty(256, 128, dtype=torch.bfloat16)] * 2, target)
+    check(plan, source, target)
+    kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
+    lines, loop = next(hazards.dot_loops(texts(plan, source, kernel, target)["ttgir"]))
+    assert len(loop.around) == 2
+    words = range(loop.around[1][0], loop.first)
+    assert any(hazards.POLL.search(lines[i]) for i in words)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_gathered_rows_and_tables(target: str) -> None:
+    """Index vectors and a run-time split need nothing that a target lacks."""
+    operator = ag_moe.schedule(
+        gather=sms(2, M=32), gather_choice=sms(1, M=32), count=sms(T=32), place=sms(T=32), grouped=sms(P=32, N=32, H=32)
+    )
+    tokens, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))
+    plan, source = emitted(operator, [tokens, torch.empty(64, 2, dtype=torch.int32), weight], target)
+    check(plan, source, target, pipelined=False)

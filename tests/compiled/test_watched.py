@@ -1,0 +1,87 @@
+"""Waits with a time limit compile for every target, and leave what stands around them as it is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from tests.compiled import hazards
+from tests.compiled.checking import check, emitted
+from tests.compiled.compiling import TARGETS, texts
+from tests.compiled.test_placements import PLACEMENTS, of_rank
+from tests.operators.moe import ag_moe
+from tilelink import Operator, copy_engine, sms
+from tilelink.codegen import emit
+from tilelink.ir.kernel import Checks, KernelSource
+from tilelink.ir.plan import Plan
+from tilelink.ops import ag_gemm, gemm_rs
+
+WATCHED = Checks(watchdog=True)
+BIG = sms(M=128, N=256, K=64, num_warps=8, num_stages=3, order="ring+1")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels(target: str) -> None:
+    """One placement after the other, the targets taking turns; SMs, copy engines, fusion and a ring are among them."""
+    for placed in PLACEMENTS[list(TARGETS).index(target) :: 2 * len(TARGETS)]:
+        plan, _ = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
+        check(plan, emit(plan, WATCHED), target)
+
+
+def product(plan: Plan, source: KernelSource) -> dict[str, str]:
+    kernel = next(k.name for k in plan.kernels if any(path == "matmul" for path, _ in k.roles))
+    return texts(plan, source, source.kernel(kernel), "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes"),
+    [
+        (ag_gemm.schedule(gather=sms(8, M=128), matmul=BIG), ((2048, 1024), (1024, 512))),
+        (gemm_rs.schedule(matmul=BIG), ((8192, 256), (256, 1024))),
+    ],
+    ids=["ag_gemm", "gemm_rs"],
+)
+def test_products_stay_as_they_are(operator: Operator, shapes: tuple[tuple[int, int], ...]) -> None:
+    """Hazard 23: the wait is a loop of its own, outside the pipelined one; as much is in flight as without a limit."""
+    plan, plain = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], "sm_90")
+    off, on = product(plan, plain), product(plan, emit(plan, WATCHED))
+    copies = [len(hazards.ASYNC_COPY.findall(asm["ttgir"])) for asm in (off, on)]
+    assert copies[0] == copies[1] > 0
+    assert hazards.loads_before_their_acquire(on["ttgir"]) == []
+    assert hazards.loops_without_copies(on["ttgir"]) == []
+    assert on["ptx"].count("wgmma.mma_async") == off["ptx"].count("wgmma.mma_async") == 4
+    assert "globaltimer" in on["ptx"]
+    assert "globaltimer" not in off["ptx"]
+
+
+def test_threads_leave_a_wait_together() -> None:
+    """Every thread reads a clock of its own; what ends the loop is the answer of one thread's atomic, broadcast to all."""
+    operator = ag_gemm.schedule(gather=copy_engine(push=False))
+    plan, _ = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (64, 64))], "sm_90")
+    source = emit(plan, WATCHED)
+    ptx = texts(plan, source, source.kernel("await_word"), "sm_90")["ptx"]
+    loop = ptx[ptx.index("%globaltimer") :]
+    taken = re.search(r"@(%p\d+) atom\.global\.gpu\.relaxed\.or\.b64 (%rd\d+)", loop)
+    assert taken is not None
+    # Triton 3.9 shuffles within the one warp, 3.6 goes through shared memory.
+    rest = loop[loop.index(taken[0]) + len(taken[0]) :]
+    way = rf"mov\.b64\s+{{_, %r\d+}}, {taken[2]};.*?shfl\.sync|st\.shared\.b64 \[[^]]*\], {taken[2]};.*?bar\.sync.*?ld\.shared"
+    answer = re.search(rf"({way}).*?setp\.\w+\.b\d+\s+(%p\d+)", rest, re.S)
+    assert answer is not None
+    assert "atom" not in answer[0]
+    assert len(re.findall(rf"{answer[2]}\b", ptx)) > 1  # it decides something
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_debug_mode(target: str) -> None:
+    """Reductions over index vectors and tables, beside everything else."""
+    operator = ag_moe.schedule(
+        gather=sms(2, M=32), gather_choice=sms(1, M=32), count=sms(T=32), place=sms(T=32), grouped=sms(P=32, N=32, H=32)
+    )
+    tokens, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))
+    plan, _ = emitted(operator, [tokens, torch.empty(64, 2, dtype=torch.int32), weight], target)
+    source = emit(plan, Checks(watchdog=True, debug=True))
+    assert source.text.count("shmem.check") > 2
+    check(plan, source, target, pipelined=False)

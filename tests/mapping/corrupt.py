@@ -1,0 +1,280 @@
+"""Plans broken in one place by chance: signals, words, orders, tiles, buffers, credits, the host's sequence."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tilelink.ir import formula as F
+from tilelink.ir.plan import (
+    Channel,
+    Enter,
+    Fork,
+    GridAxis,
+    HostStep,
+    Join,
+    Launch,
+    Leave,
+    Plan,
+    Signal,
+    Stage,
+    StepPlan,
+)
+from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
+from tilelink.mapping.orders import decode
+
+Corruption = Callable[[random.Random, Plan], Plan | None]
+ORDERS = [
+    ("row",),
+    ("column",),
+    ("ring",),
+    ("ring+1",),
+    ("ring+2",),
+    ("group 2",),
+    ("ring", "group 2"),
+    ("ring+1", "column"),
+]
+
+
+def _one(rng: random.Random, found: tuple[Any, ...]) -> Any | None:
+    return rng.choice(found) if found else None
+
+
+def _swapped(items: tuple[Any, ...], old: object, new: object) -> tuple[Any, ...]:
+    return tuple(new if i is old else i for i in items)
+
+
+# ---------------------------------------------------------------------------------------------------------------- signals
+def drop_signal(rng: random.Random, plan: Plan) -> Plan | None:
+    kept = tuple(s for s in plan.signals if s.action != "elided")
+    s = _one(rng, kept)
+    if s is None:
+        return None
+    reason = "nobody waits" if isinstance(s.op, Notify) else rng.choice(["worker", "stream", "argument"])
+    return replace(plan, signals=_swapped(plan.signals, s, replace(s, action="elided", channel=None, reason=reason)))
+
+
+def other_addressee(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.signals if s.action == "notify"))
+    if s is None:
+        return None
+    to = rng.choice([t for t in ("self", "owner", "all") if t != s.to])
+    return replace(plan, signals=_swapped(plan.signals, s, replace(s, to=to)))
+
+
+def _with_op(plan: Plan, s: Signal, op: Wait | Notify) -> Plan:
+    """The program says the same of another tile."""
+    step = plan.step(s.path)
+    program = replace(step.step.program, body=_in_body(step.step.program.body, s.op, op))
+    changed = replace(step, step=replace(step.step, program=program))
+    signals = _swapped(plan.signals, s, replace(s, op=op))
+    return replace(plan, steps=_swapped(plan.steps, step, changed), signals=signals)
+
+
+def _in_body(body: tuple[Op, ...], old: Op, new: Op) -> tuple[Op, ...]:
+    out: list[Op] = []
+    for op in body:
+        if op == old:
+            out.append(new)
+        elif isinstance(op, (Tiles, Loop)):
+            out.append(replace(op, body=_in_body(op.body, old, new)))
+        elif isinstance(op, If):
+            out.append(replace(op, body=_in_body(op.body, old, new), orelse=_in_body(op.orelse, old, new)))
+        else:
+            out.append(op)
+    return tuple(out)
+
+
+def other_peer(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.signals if s.op.peer is not None and s.op.peer.ring is not None))
+    if s is None:
+        return None
+    name, shift = s.op.peer.ring
+    ring = name, shift + rng.choice([-1, 1, 2])
+    value = F.of(F.Sym(name) + F.Sym("RANKS") + ring[1]) % F.Sym("RANKS")
+    expr = replace(s.op.peer.expr, formula=value)
+    return _with_op(plan, s, replace(s.op, peer=replace(s.op.peer, ring=ring, expr=expr)))
+
+
+def late_signal(rng: random.Random, plan: Plan) -> Plan | None:
+    """A wait behind everything that its program does, or a notify before all but the first op."""
+    kept = [s for s in plan.signals if s.action != "elided" and plan.step(s.path).step.program.movement is None]
+    s = _one(rng, tuple(kept))
+    if s is None:
+        return None
+    step = plan.step(s.path)
+    program = replace(step.step.program, body=_moved(step.step.program.body, s.op))
+    return replace(plan, steps=_swapped(plan.steps, step, replace(step, step=replace(step.step, program=program))))
+
+
+def _moved(body: tuple[Op, ...], op: Op) -> tuple[Op, ...]:
+    if op in body:
+        others = tuple(o for o in body if o != op)
+        return (*others, op) if isinstance(op, Wait) else (*others[:1], op, *others[1:])
+    out: list[Op] = []
+    for o in body:
+        if isinstance(o, (Tiles, Loop)):
+            out.append(replace(o, body=_moved(o.body, op)))
+        elif isinstance(o, If):
+            out.append(replace(o, body=_moved(o.body, op), orelse=_moved(o.orelse, op)))
+        else:
+            out.append(o)
+    return tuple(out)
+
+
+# ------------------------------------------------------------------------------------------------------------------ words
+def _channel(plan: Plan, channel: Channel, **changes: Any) -> Plan:
+    return replace(plan, channels=_swapped(plan.channels, channel, replace(channel, **changes)))
+
+
+def other_target(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, plan.channels)
+    if c is None:
+        return None
+    return _channel(plan, c, target=rng.choice([c.target + 1, F.maximum(c.target - 1, 0), F.of(1), c.target * 2]))
+
+
+def other_guard(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, tuple(c for c in plan.channels if c.guard is not None))
+    return None if c is None else _channel(plan, c, guard=None)
+
+
+def weaker_scope(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, tuple(c for c in plan.channels if c.scope == "sys"))
+    return None if c is None else _channel(plan, c, scope="gpu")
+
+
+def other_writers(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, plan.channels)
+    return None if c is None else _channel(plan, c, writers="stream" if c.writers == "workers" else "workers")
+
+
+def other_span(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, tuple(c for c in plan.channels if any(a.span is not None and a.axis is not None for a in c.axes)))
+    if c is None:
+        return None
+    a = rng.choice([a for a in c.axes if a.span is not None and a.axis is not None])
+    return _channel(plan, c, axes=_swapped(c.axes, a, replace(a, span=max(1, a.span + rng.choice([-1, 1, a.span])))))
+
+
+def other_kind(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, tuple(c for c in plan.channels if any(a.axis is not None for a in c.axes)))
+    if c is None:
+        return None
+    a = rng.choice([a for a in c.axes if a.axis is not None])
+    if a.span is None:
+        return None
+    kind = rng.choice([k for k in ("plain", "cut", "part") if k != a.kind])
+    return _channel(plan, c, axes=_swapped(c.axes, a, replace(a, kind=kind)))
+
+
+# ------------------------------------------------------------------------------------------------------ orders and tiles
+def _step(plan: Plan, step: StepPlan, **changes: Any) -> Plan:
+    return replace(plan, steps=_swapped(plan.steps, step, replace(step, **changes)))
+
+
+def other_order(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.steps if s.into is None))
+    if s is None:
+        return None
+    names = rng.choice(ORDERS)
+    order, total = decode(s.grid, names)
+    return _step(plan, s, order=order, total=total, order_names=names)
+
+
+def fewer_tiles(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.steps if s.into is None))
+    return None if s is None else _step(plan, s, total=F.maximum(s.total - 1, 0))
+
+
+def same_tile(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.steps if s.into is None and len(s.order) > 0))
+    if s is None:
+        return None
+    name = rng.choice([n for n, _ in s.order if n[0] == "i"])
+    return _step(plan, s, order=tuple((n, F.of(0)) if n == name else (n, v) for n, v in s.order))
+
+
+def other_tile(rng: random.Random, plan: Plan) -> Plan | None:
+    """Tiles of another length, or counted over other parts; the order follows."""
+    found = [
+        (s, g)
+        for s in plan.steps
+        if s.into is None and not s.fused
+        for g in s.grid
+        if g.kind in ("cut", "plain", "mine")
+    ]
+    if not found:
+        return None
+    step, g = rng.choice(found)
+    grid: GridAxis = rng.choice([replace(g, tile=(g.tile or 2) + 1), replace(g, tile=1), *_parts(g)])
+    order, total = decode(_swapped(step.grid, g, grid), ("row",))
+    return _step(plan, step, grid=_swapped(step.grid, g, grid), order=order, total=total, order_names=("row",))
+
+
+def _parts(g: GridAxis) -> Iterator[GridAxis]:
+    if g.kind == "cut":
+        yield replace(g, kind="mine")
+
+
+def own_left_out(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.steps if s.step.program.movement is not None))
+    return None if s is None else _step(plan, s, skip_own=not s.skip_own)
+
+
+def other_direction(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.steps if s.step.program.movement is not None and s.into is None))
+    return None if s is None else _step(plan, s, push=not s.push)
+
+
+# ------------------------------------------------------------------------------------------------------- memory and calls
+def smaller_buffer(rng: random.Random, plan: Plan) -> Plan | None:
+    b = _one(rng, tuple(b for b in plan.buffers if b.space in ("symmetric", "device") and b.extents))
+    if b is None:
+        return None
+    k = rng.randrange(len(b.extents))
+    extents = tuple(F.maximum(e - 1, 0) if i == k else e for i, e in enumerate(b.extents))
+    return replace(plan, buffers=_swapped(plan.buffers, b, replace(b, extents=extents)))
+
+
+def no_credit(rng: random.Random, plan: Plan) -> Plan | None:
+    if not any(c.implied_by is None for c in plan.credits):
+        return None
+    return replace(plan, credits=tuple(replace(c, implied_by=c.tensor) for c in plan.credits))
+
+
+def one_slot(rng: random.Random, plan: Plan) -> Plan | None:
+    if plan.schedule.slots == 1:
+        return None
+    buffers = tuple(replace(b, slots=1) for b in plan.buffers)
+    return replace(plan, schedule=replace(plan.schedule, slots=1), buffers=buffers)
+
+
+def host_step(rng: random.Random, plan: Plan) -> Plan | None:
+    h: HostStep | None = _one(
+        rng, tuple(h for h in plan.host if isinstance(h, (Enter, Stage, Fork, Join, Leave, Launch)))
+    )
+    if h is None:
+        return None
+    return replace(plan, host=tuple(x for x in plan.host if x is not h))
+
+
+def host_order(rng: random.Random, plan: Plan) -> Plan | None:
+    if len(plan.host) < 2:
+        return None
+    k = rng.randrange(len(plan.host) - 1)
+    host = list(plan.host)
+    host[k], host[k + 1] = host[k + 1], host[k]
+    return replace(plan, host=tuple(host))
+
+
+CORRUPTIONS: dict[str, Corruption] = {
+    f.__name__: f
+    for f in (
+        drop_signal, late_signal, other_addressee, other_peer, other_target, other_guard, weaker_scope, other_writers, other_span,
+        other_kind, other_order, fewer_tiles, same_tile, other_tile, own_left_out, other_direction, smaller_buffer,
+        no_credit, one_slot, host_step, host_order,
+    )
+}  # fmt: skip

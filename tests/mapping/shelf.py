@@ -1,0 +1,229 @@
+"""Operators wired at random from tile programs, placed at random, on small worlds: what the proof and the oracle look at."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tilelink
+import tilelink.language as tl
+from tests.mapping.corrupt import CORRUPTIONS
+from tests.mapping.plans import forms, plan_of
+from tilelink import Operator, copy_engine, fused, operator, sms
+from tilelink.errors import TilelinkError
+from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import CopyEngine, Placement
+from tilelink.ir.verdict import Verdict
+from tilelink.mapping import verify
+from tilelink.mapping.exact import NotExact, examine
+from tilelink.ops.gemm_rs_ring import ring
+from tilelink.ops.programs import gather, matmul, reduce, scatter
+
+ORDERS = ["row", "column", "ring", "ring+1", "ring+2", ("ring", "group 2"), ("ring+1", "group 2"), "group 2"]
+
+
+@tilelink.program("M N -> M N")
+def double(rows: Any, out: Any) -> None:
+    """Waits for the tile that it reads."""
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, (m, n))
+    tl.tile_store(out, (m, n), tl.tile_load(rows, (m, n)) * 2)
+    tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.program("M N -> M N")
+def patient(rows: Any, out: Any) -> None:
+    """Waits for everything."""
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows)
+    tl.tile_store(out, (m, n), tl.tile_load(rows, (m, n)) * 2)
+    tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.program("M N -> M N")
+def rowwise(rows: Any, out: Any) -> None:
+    """Waits for rows, and says once that a row of tiles is there."""
+    m = tl.tile_id(out)[0]
+    tl.consumer_tile_wait(rows, m)
+    for n in tl.tiles(rows, axis=1):
+        tl.tile_store(out, (m, n), tl.tile_load(rows, (m, n)))
+    tl.producer_tile_notify(out, m)
+
+
+@tilelink.program("M N -> M N")
+def looping(rows: Any, out: Any) -> None:
+    """Waits and notifies in a loop over tiles."""
+    m = tl.tile_id(out)[0]
+    for n in tl.tiles(rows, axis=1):
+        tl.consumer_tile_wait(rows, (m, n))
+        tl.tile_store(out, (m, n), tl.tile_load(rows, (m, n)))
+        tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.program("M/R N -> M/R N")
+def local(rows: Any, out: Any) -> None:
+    """Of a rank's own rows."""
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, (m, n))
+    tl.tile_store(out, (m, n), tl.tile_load(rows, (m, n)) * 2)
+    tl.producer_tile_notify(out, (m, n))
+
+
+WHOLE = {"double": double, "patient": patient, "rowwise": rowwise, "looping": looping}
+TO_SPLIT = ["scatter", "ring"]
+
+
+def wired(recipe: tuple[str, ...]) -> Operator:
+    """`x` is split by rows; each piece of the recipe gathers, computes, or hands rows back to their owners."""
+
+    def body(x: Any, weight: Any) -> Any:
+        value = x
+        for k, piece in enumerate(recipe):
+            name = f"{piece}_{k}"
+            if piece == "gather":
+                value = gather(value, name=name)
+            elif piece == "matmul":
+                value = matmul(value, weight, name=name)
+            elif piece == "scatter":
+                value = reduce(scatter(value, name=name), name=f"reduce_{k}")
+            elif piece == "ring":
+                value = ring(value, tilelink.symmetric("R/R M N", like=value), name=name)
+            elif piece == "local":
+                value = local(value, name=name)
+            else:
+                value = WHOLE[piece](value, name=name)
+        return value
+
+    split = recipe[-1] in ("scatter", "ring", "local")
+    return operator(f"M/R N, N N -> {'M/R N' if split else 'M N'}", name="wired")(body)
+
+
+def recipe_of(rng: random.Random) -> tuple[str, ...]:
+    whole, out = False, list[str]()
+    for _ in range(rng.randint(1, 4)):
+        piece = rng.choice(["matmul", *WHOLE, *TO_SPLIT, *TO_SPLIT] if whole else ["gather", "gather", "local"])
+        whole = piece not in (*TO_SPLIT, "local") if piece != "gather" else True
+        out.append(piece)
+    return tuple(out)
+
+
+def placed(rng: random.Random, recipe: tuple[str, ...], tile: int) -> dict[str, Placement]:
+    found: dict[str, Placement] = {}
+    before: str | None = None
+    for k, piece in enumerate(recipe):
+        name = f"{piece}_{k}"
+        if piece == "gather":
+            found[name] = _moving(rng, tile, None)
+        elif piece == "scatter":
+            found[name] = _moving(rng, tile, before)
+            if k and isinstance(found.get(f"gather_{k - 1}"), CopyEngine) and isinstance(found[name], CopyEngine):
+                return placed(rng, recipe, tile)  # from one copy engine to the next: cannot be planned
+            found[f"reduce_{k}"] = fused(before) if before and rng.random() < 0.5 else sms(M=tile, N=tile)
+        else:
+            stuck = before is not None and rng.random() < 0.3 and piece in ("ring", "double")
+            assert before is not None or not stuck
+            found[name] = fused(before) if stuck and before else _computing(rng, piece, tile)
+        before = name if piece in ("matmul", *WHOLE) and not isinstance(found[name], type(fused("x"))) else None
+    return found
+
+
+def _computing(rng: random.Random, piece: str, tile: int) -> Placement:
+    size = rng.choice([tile, tile, tile, tile + 1])
+    count = 4 if piece == "ring" else None
+    return sms(count, M=size, N=size, K=tile, order=rng.choice(ORDERS))
+
+
+def _moving(rng: random.Random, tile: int, host: str | None) -> Placement:
+    size = tile * rng.choice([1, 1, 2, 3])
+    kind = rng.choice(["sms", "sms", "engine", *(["fused"] if host else [])])
+    if kind == "fused" and host:
+        return fused(host)
+    if kind == "sms":
+        order, push = rng.choice(["row", "ring", "ring+1"]), rng.choice([True, False])
+        return sms(2, M=size, order=order, push=push, own_kernel=rng.random() < 0.2)
+    push = rng.choice([None, True, False])
+    if rng.random() < 0.2:
+        return copy_engine(push=push, streams=rng.choice([1, 2]))
+    return replace(copy_engine(M=size, push=push), streams=rng.choice([1, 1, 2]))
+
+
+def sound_plan(rng: random.Random) -> tuple[str, Plan] | None:
+    """A plan as the planner makes it, and what it is of; None: the planner refuses the schedule."""
+    ranks, rows, columns = rng.randint(1, 4), rng.randint(1, 13), rng.randint(1, 6)
+    tile, slots = rng.choice([1, 2, 2, 4]), rng.choice([1, 2, 2, 3])
+    if rng.random() < 0.4:
+        name = rng.choice(sorted(forms()))
+        op, placements = forms(tile)[name]
+        sizes = {"M": rows, "K": 3, "N": columns}
+    else:
+        recipe = recipe_of(rng)
+        name, op, placements = " ".join(recipe), wired(recipe), placed(rng, recipe, tile)
+        sizes = {"M": rows, "N": columns}
+    in_place = rng.random() < 0.3
+    moved = [n for n, p in placements.items() if n.split("_")[0] in ("gather", "scatter")]
+    channels = {"rows": tile * 3} if moved and rng.random() < 0.1 else None
+    try:
+        plan = plan_of(op, ranks, sizes, slots=slots, channels=channels, in_place=in_place, **placements)
+    except TilelinkError:
+        return None
+    return f"{name} on {ranks} ranks, {rows}x{columns}, tile {tile}, {slots} slots", plan
+
+
+def any_plan(rng: random.Random) -> tuple[str, str, Plan] | None:
+    """(what of, what was spoilt, plan); three of four are spoilt in one place."""
+    found = sound_plan(rng)
+    if found is None:
+        return None
+    name, plan = found
+    what = rng.choice(["", *CORRUPTIONS, *CORRUPTIONS, *CORRUPTIONS]) if rng.random() < 0.8 else ""
+    spoilt = CORRUPTIONS[what](rng, plan) if what else plan
+    return None if spoilt is None else (name, what or "nothing", spoilt)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the proof and the oracle say of one plan. `proof`: proved, or the code of the refusal; `by_graph`: a rule could
+    not decide, and asked the exact graph of the plan."""
+
+    of: str
+    spoilt: str
+    proof: str
+    oracle: str
+    by_graph: bool
+
+    @property
+    def agrees(self) -> bool:
+        return (self.proof == "proved") == (self.oracle == "right") or self.by_language
+
+    @property
+    def by_language(self) -> bool:
+        """A program must say what it depends on, also where, as it happens to be scheduled, nothing goes wrong without."""
+        return self.proof in ("TL602", "TL603") and self.oracle == "right"
+
+    def __str__(self) -> str:
+        return f"{self.of}, spoilt: {self.spoilt}: {self.proof}, and the oracle says {self.oracle}"
+
+
+def agreement(rng: random.Random) -> Agreement | None:
+    """None: no plan, or one that cannot be played through."""
+    found = any_plan(rng)
+    if found is None:
+        return None
+    of, spoilt, plan = found
+    verdict = verdict_on(plan)
+    try:
+        findings = examine(plan).findings
+    except NotExact:
+        return None
+    proof = "proved" if verdict.error is None else verdict.error.code
+    by_graph = any("by the exact graph" in p.text for p in verdict.proofs)
+    return Agreement(of, spoilt, proof, findings[0].text if findings else "right", by_graph)
+
+
+def verdict_on(plan: Plan) -> Verdict:
+    """Without a counterexample, which takes longer than all the rest."""
+    try:
+        return verify(plan)
+    except TilelinkError as error:
+        return Verdict(False, (), error)

@@ -1,0 +1,45 @@
+"""The proof by structure and the exact graph say the same of every small plan, right or wrong.
+
+A few hundred plans; `python -m benchmarks.verify_oracle` looks at as many as one likes.
+"""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.mapping.corrupt import CORRUPTIONS
+from tests.mapping.shelf import agreement, sound_plan
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(rng=st.randoms(use_true_random=False))
+def test_the_same_verdict(rng: random.Random) -> None:
+    found = agreement(rng)
+    assert found is None or found.agrees, str(found)
+
+
+def test_the_plans_are_of_both_kinds() -> None:
+    """Otherwise the test above would show little."""
+    found = [a for k in range(110) if (a := agreement(random.Random(k))) is not None]
+    assert len(found) > 25
+    assert sum(a.proof == "proved" for a in found) > len(found) // 4
+    assert sum(a.proof != "proved" for a in found) > len(found) // 8
+    assert len({a.proof for a in found}) >= 5
+    assert len({a.spoilt for a in found}) >= len(CORRUPTIONS) // 2
+    assert all(a.agrees for a in found)
+
+
+def test_there_are_no_false_alarms() -> None:
+    """What the planner makes and the oracle finds nothing wrong with is proved."""
+    proved = 0
+    for k in range(150):
+        made = sound_plan(random.Random(1000 + k))
+        if made is not None and not examine(made[1]).findings:
+            assert verify(made[1]), made[0]
+            proved += 1
+    assert proved > 30

@@ -1,0 +1,263 @@
+"""What the planner derives: words as long as a copy engine needs them, targets of several notifies, credits, guards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilelink
+import tilelink.language as tl
+from tests.mapping.plans import Sizes, plan_of
+from tests.mapping.replay import replay
+from tests.operators import language, loops
+from tests.operators.test_movements import made_and_gathered
+from tilelink import Operator, copy_engine, fused, operator, program, sms
+from tilelink.codegen import emit
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import Placement
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
+from tilelink.ops import ag_gemm, gemm_rs
+from tilelink.ops.programs import matmul, scatter
+
+TILE = sms(M=16, N=16, K=16, order="ring+1")
+SIZES = {"M": 64, "K": 16, "N": 48}
+
+
+def refused(op: Operator, ranks: int, sizes: Sizes, **more: Any) -> TilelinkError:
+    with pytest.raises(TilelinkError) as caught:
+        plan_of(op, ranks, sizes, **more)
+    return caught.value
+
+
+# ----------------------------------------------------------------------------------------------------------- copy engines
+@settings(max_examples=40, deadline=None)
+@given(
+    chunk=st.one_of(st.none(), st.integers(1, 24)),
+    tile=st.sampled_from([1, 2, 4, 8, 16]),
+    ranks=st.integers(1, 5),
+    rows=st.integers(1, 40),
+    add=st.sampled_from([fused("matmul"), sms(M=4, N=4)]),
+    engine=st.sampled_from(["push", "pull"]),
+    seed=st.integers(0, 9),
+)
+def test_chunks_of_a_copy_engine_and_tiles_of_who_makes_them(
+    chunk: int | None, tile: int, ranks: int, rows: int, add: Placement, engine: str, seed: int
+) -> None:
+    """A stream waits once for each of its chunks, be they smaller or larger than the tiles, or neither's multiple."""
+    tiles = {"M": chunk} if chunk is not None else {}
+    moved = copy_engine(order="ring+1", push=engine == "push", **tiles)
+    made = sms(M=tile, N=4, K=4, order="ring+1")
+    plan = plan_of(gemm_rs, ranks, {"M": rows, "K": 3, "N": 5}, scatter=moved, reduce=add, matmul=made)
+    assert verify(plan)
+    replay(plan, seed)
+
+
+@settings(max_examples=30, deadline=None)
+@given(chunk=st.integers(1, 12), made=st.sampled_from([1, 2, 4, 8]), ranks=st.integers(1, 4), rows=st.integers(1, 20))
+def test_chunks_of_what_a_program_makes_of_its_own_part(chunk: int, made: int, ranks: int, rows: int) -> None:
+    for push in (True, False):
+        moved = copy_engine(M=chunk, push=push)
+        plan = plan_of(made_and_gathered, ranks, {"M": rows, "K": 2}, gather=moved, doubled=sms(M=made, K=8))
+        assert verify(plan)
+        replay(plan, 0)
+
+
+def test_words_where_a_copy_engine_says_how_long_they_are() -> None:
+    """Who gives it words too is told why not."""
+    error = refused(gemm_rs, 2, SIZES, channels={"matmul_out": 64}, scatter=copy_engine(M=16), matmul=TILE)
+    assert (error.code, error.message) == (
+        "TL321",
+        "the schedule gives words to `matmul_out`, whose words are the tiles that `scatter` moves",
+    )
+    assert error.why == "a copy engine waits for one bell before each copy, so each of its tiles has a word of its own"
+    error = refused(ag_gemm, 2, SIZES, channels={"rows": 64}, gather=copy_engine(M=16, push=True), matmul=TILE)
+    assert error.why == "a copy engine sets one word behind each copy, so each of its tiles has a word of its own"
+    assert error.hint == "leave `rows` out of `channels`; the tile of `gather` sets how long its words are"
+    assert verify(plan_of(ag_gemm, 2, SIZES, channels={"rows": 64}, gather=sms(2, M=16), matmul=TILE))
+
+
+def test_two_copy_engines_that_take_one_tensor_in_different_tiles() -> None:
+    @operator("M K/R, K/R N -> R M/R N, R M/R N", name="halves")
+    def halves(x: Any, weight: Any) -> Any:
+        made = matmul(x, weight)
+        return (
+            language.keep(scatter(made)),
+            language.keep(scatter(made, name="again"), name="keep_again"),
+        )
+
+    error = refused(halves, 2, SIZES, scatter=copy_engine(M=16), again=copy_engine(M=8), matmul=TILE)
+    assert (error.code, error.message) == ("TL321", "copy engines move tiles of `matmul_out` in different sizes")
+
+
+# ---------------------------------------------------------------------------------------------------------- fused readers
+@pytest.mark.parametrize("engine", [sms(2, M=8, push=False), copy_engine(M=8, push=False)], ids=["SMs", "copy engine"])
+def test_a_pull_whose_reader_is_fused(engine: Placement) -> None:
+    """Everything is pulled, own rows too."""
+    plan = plan_of(gemm_rs, 3, {"M": 21, "K": 4, "N": 16}, scatter=engine, reduce=fused("matmul"), matmul=TILE)
+    assert not plan.step("scatter").skip_own
+    assert verify(plan)
+    replay(plan)
+
+
+# ----------------------------------------------------------------------------------------------------------------- credits
+@pytest.mark.parametrize("push", [True, False])
+def test_credits_that_only_what_is_waited_for_implies(push: bool) -> None:
+    """Every rank raises words of every rank, but a causal loop waits for those before it only."""
+    for ranks in (1, 2, 4):
+        moved = sms(2, M=8, push=push)
+        plan = plan_of(loops.window, ranks, {"M": 48, "K": 16}, gather=moved, between=sms(S=8, M=8, K=16))
+        assert verify(plan)
+        if push and ranks > 1:
+            assert [c.implied_by for c in plan.credits] == [None]
+
+
+def test_ranks_without_rows_imply_nothing() -> None:
+    plan = plan_of(ag_gemm, 8, {"M": 5, "K": 8, "N": 16}, gather=sms(2, M=16, push=True), matmul=TILE)
+    assert {c.implied_by for c in plan.credits} == {None}
+    assert verify(plan)
+
+
+# ------------------------------------------------------------------------------------------------------- several notifies
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("rows", [1, 8, 23, 40])
+def test_a_rank_that_stores_its_own_and_hands_on_others(ranks: int, rows: int) -> None:
+    plan = plan_of(
+        language.ag_gemm_ring,
+        ranks,
+        {"M": rows, "K": 8, "N": 16},
+        ring_gather=sms(2, M=4, K=8, order="ring"),
+        matmul=sms(M=8, N=16, K=8, order="ring"),
+    )
+    assert verify(plan)
+    assert examine(plan).findings == ()
+    channel = plan.channel("rows")
+    words = int(F.evaluate(channel.words, plan.env(0)))
+    for rank in range(ranks):
+        due = F.evaluate(channel.target, {**plan.env(rank), "c0": np.arange(words)})
+        assert np.broadcast_to(due, (words,)).max() == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ who is told
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_axes_that_only_choose_who_is_told(ranks: int) -> None:
+    """`send_back` has a tile per rank, and tells one rank of each."""
+    sizes = {"e": 5, "C": 8, "H": 16, "T": 9, "K": 2}
+    plan = plan_of(language.ep_combine, ranks, sizes, send_back=sms(2, C=4, H=16), collect=sms(T=8, H=16))
+    assert verify(plan)
+
+
+# ---------------------------------------------------------------------------------------------------------- rank_of, names
+@program("M K -> M K")
+def of_own_rows(x: Any, out: Any) -> None:
+    """Positions count from this rank's first row."""
+    m, k = tl.tile_id(out)
+    owner = tl.rank_of(out, (m, k))
+    tl.tile_store(out, (m, k), tl.tile_load(x, (m, k)) + owner)
+
+
+@operator("M/R K -> M/R K")
+def plus_rank(x: Any) -> Any:
+    return of_own_rows(x)
+
+
+def lines(plan: Plan) -> list[str]:
+    return [line.strip() for line in emit(plan).text.splitlines()]
+
+
+def test_the_holder_of_what_a_program_sees_only_its_part_of_is_this_rank() -> None:
+    assert "owner = rank" in lines(plan_of(plus_rank, 3, {"M": 12, "K": 4}, of_own_rows=sms(M=2, K=4)))
+
+
+@program("e M -> M")
+def added_up(x: Any, out: Any) -> None:
+    """The loop's variable is called what the size is called."""
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for e in tl.tiles(x, axis=0):
+        acc += tl.tile_load(x, (e, m))
+    tl.tile_store(out, m, acc + tl.size(x, 0))
+
+
+@operator("e M -> M")
+def sum_and_size(x: Any) -> Any:
+    return added_up(x)
+
+
+def test_a_walked_variable_with_the_name_of_a_size() -> None:
+    x = torch.rand(3, 5)
+    (got,) = tilelink.launch(lambda: sum_and_size.schedule(added_up=sms(1, M=4))(x), 1)
+    torch.testing.assert_close(got, x.sum(0) + 3)
+
+
+# ----------------------------------------------------------------------------------------------------------- owner maps
+def away(owner: str, *, push: bool = True) -> Operator:
+    placements = {"send": sms(1, M=2, push=push), "work": sms(M=2, K=8), "keep": sms(M=8)}
+    return language.elsewhere(owner).schedule(placements)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.integers(1, 30),
+    ranks=st.integers(1, 5),
+    block=st.integers(1, 4),
+    tile=st.sampled_from([1, 2, 4]),
+    engine=st.sampled_from([sms(1, M=1), copy_engine(M=1), sms(2, M=2)]),
+)
+def test_an_owner_map_is_kept_or_refused(rows: int, ranks: int, block: int, tile: int, engine: Placement) -> None:
+    """What is planned is right; what is not has tiles with two ranks."""
+    op = language.elsewhere(f"m -> m // {block} % R")
+    plan, why = None, ""
+    try:
+        plan = plan_of(op, ranks, {"M": rows, "K": 3}, send=engine, work=sms(M=tile, K=4), keep=sms(M=4))
+    except TilelinkError as error:
+        why = f"{error.code}: {error.why}"
+    if plan is None:
+        assert why.startswith("TL306: the tile of ")
+        return
+    assert verify(plan)
+    assert examine(plan).findings == ()
+
+
+def test_a_step_runs_where_its_tiles_are_held() -> None:
+    plan = plan_of(away("m -> R - 1"), 3, {"M": 12, "K": 4})
+    assert [s.own_rows for s in plan.steps] == [False, True, False]
+    assert "if RANKS - 1 == rank:" in lines(plan)
+
+
+@pytest.mark.parametrize(
+    ("owner", "why"),
+    [
+        ("m, k -> (m + k) % R", "it looks at two axes"),
+        ("m -> m", "position 3 would lie with rank 3 of 3"),
+        ("m -> m // X % R", "`X` is not a size of the operator"),
+        ("m -> m // 3 % R", "the tile of `send` from 2 to 4 lies with two ranks"),
+    ],
+)
+def test_owner_maps_that_cannot_be_kept(owner: str, why: str) -> None:
+    error = refused(away(owner), 3, {"M": 24, "K": 4})
+    assert (error.code, error.message) == ("TL306", f"`dst` cannot be held as its owner map `{owner}` says")
+    assert error.why == why
+
+
+def test_a_tensor_with_an_owner_map_is_read_where_it_is_held() -> None:
+    plan = plan_of(away("m -> m // 2 % R", push=False), 3, {"M": 24, "K": 4})
+    assert plan.step("send").own_rows
+    assert verify(plan)
+    assert examine(plan).findings == ()
+
+    @operator("M/R K -> M K", name="everywhere")
+    def everywhere(x: Any) -> Any:
+        there = tilelink.symmetric("M K", owner="m -> m // 2 % R")
+        language.send(x, there)
+        return language.keep(there)
+
+    error = refused(everywhere, 3, {"M": 24, "K": 4}, send=sms(1, M=2), keep=sms(M=2))
+    assert error.why == "`keep` also runs where this tile is not held"

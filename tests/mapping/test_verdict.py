@@ -1,0 +1,112 @@
+"""A verdict on what is wrong: the diagnostic, and an interleaving of a small world that goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.mapping.plans import form, plan_of, with_channel, with_signal
+from tests.mapping.test_programs import spoilt
+from tilelink import fused, sms
+from tilelink.explore.interleaving import counterexample_picture
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Plan
+from tilelink.ir.program import Op, Wait
+from tilelink.ir.verdict import Counterexample
+from tilelink.mapping.verify import judge
+from tilelink.ops import gemm_rs
+
+LARGE = {"M": 64 * 256, "K": 512, "N": 2048}
+
+
+def shown(plan: Plan, code: str) -> Counterexample:
+    verdict = judge(plan)
+    assert not verdict
+    assert verdict.error is not None
+    assert verdict.error.code == code
+    assert verdict.counterexample is not None
+    return verdict.counterexample
+
+
+def told(found: Counterexample) -> list[tuple[int, int, str, str, str]]:
+    return [(i.call, i.rank, i.path, i.tile, i.does) for i in found.steps]
+
+
+def test_what_is_right_has_no_counterexample() -> None:
+    verdict = judge(form("ag_gemm pull", 4, {"M": 64, "K": 16, "N": 32}))
+    assert (verdict.ok, verdict.error, verdict.counterexample, verdict.assumed) == (True, None, None, ())
+
+
+def test_a_circle() -> None:
+    tile = sms(M=128, N=128, K=64, order="ring")
+    found = shown(plan_of(gemm_rs, 64, LARGE, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile), "TL605")
+    assert (found.kind, found.world) == ("deadlock", "2 ranks and M=512, K=128, N=256")
+    assert told(found) == [
+        (0, 0, "reduce", "(0, 0)", "waits for `inbox`"),
+        (0, 0, "scatter", "(0, 3, 1)", "would notify `dst`"),
+        (0, 1, "reduce", "(3, 1)", "waits for `inbox`"),
+        (0, 1, "scatter", "(1, 0, 0)", "would notify `dst`"),
+    ]
+    assert found.edges == ((0, 1), (1, 2), (2, 3), (3, 0))
+    assert {i.loc.line for i in found.steps if i.loc is not None} == {53, 16}
+
+
+def test_a_wait_that_was_left_out() -> None:
+    """In the large world nobody could look; in the small one the read comes before the write."""
+    plan = with_signal(
+        form("ag_gemm pull", 64, LARGE, 128), "matmul", "rows", "await", action="elided", channel=None, reason="stream"
+    )
+    found = shown(plan, "TL609")
+    assert told(found) == [
+        (0, 0, "matmul", "(0, 0)", "reads `rows` of rank 0"),
+        (0, 0, "gather", "(0, 0)", "writes `rows` of rank 0 only now"),
+    ]
+    assert found.missing == (1, 0)
+
+
+def test_a_signal_that_does_not_reach_far_enough() -> None:
+    found = shown(with_channel(form("ag_gemm push", 4, {"M": 64, "K": 16, "N": 32}), "rows", scope="gpu"), "TL612")
+    assert [s[2:] for s in told(found)] == [
+        ("gather", "(0, 0)", "notifies `rows`"),
+        ("matmul", "(2, 0)", "waits for `rows`"),
+        ("matmul", "(2, 0)", "reads `rows` of rank 0"),
+        ("gather", "(0, 0)", "writes `rows` of rank 0 only now"),
+    ]
+    assert (found.edges, found.missing) == (((0, 1), (1, 2)), (3, 2))
+
+
+def test_a_rank_that_is_slow_is_overtaken() -> None:
+    """The rank without rows is heard by nobody; two calls later its peer's slot is written under its hands."""
+    plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2)
+    plan = replace(plan, credits=tuple(replace(c, implied_by=c.tensor) for c in plan.credits))
+    found = shown(plan, "TL610")
+    assert told(found) == [
+        (2, 0, "the host", "", "stage x"),
+        (0, 3, "gather", "(0, 0)", "reads `x@stage` of rank 0 only now"),
+    ]
+
+
+def test_a_count() -> None:
+    found = shown(with_channel(form("gemm_rs push", 4, {"M": 64, "K": 16, "N": 32}), "dst", target=F.of(2)), "TL607")
+    assert (found.kind, found.text) == ("count", "word 0 of `dst` on rank 0 is raised 1 times and 2 are due")
+    assert [s[2] for s in told(found)] == ["scatter", "reduce"]
+
+
+def test_a_program_that_is_wrong() -> None:
+    """The diagnostic is on the program's line, and the small world shows why."""
+
+    def without(op: Op) -> tuple[Op, ...]:
+        return () if isinstance(op, Wait) else (op,)
+
+    plan = spoilt(form("ag_gemm pull", 2, {"M": 8, "K": 4, "N": 4}, 2), "matmul", without)
+    found = shown(plan, "TL602")
+    assert (found.kind, [s[2] for s in told(found)]) == ("race", ["matmul", "gather"])
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture(suffix: str, tmp_path: Path) -> None:
+    found = shown(with_channel(form("ag_gemm push", 4, {"M": 8, "K": 4, "N": 4}, 2), "rows", scope="gpu"), "TL612")
+    path = counterexample_picture(found, tmp_path / "new" / f"race.{suffix}")
+    assert path.stat().st_size > 5000

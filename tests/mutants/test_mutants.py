@@ -1,0 +1,104 @@
+"""Every mutant of every placed operator is refused or proven equivalent; the simulation sees those of one placement."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.mutants import mappings as m
+from benchmarks.mutants.edits import mutant, running
+from benchmarks.mutants.mutations import mutations
+from benchmarks.mutants.scoring import Row, refused, row_of, rows_of
+from benchmarks.mutants.simulating import ADVERSARIES, noticed, results_of
+from tilelink import ops
+
+TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants.json"
+OPERATORS = m.operators()
+KINDS = {
+    "drop a notify",
+    "drop a wait (stream)",
+    "drop a wait (worker)",
+    "drop a wait (argument)",
+    "wrong channel",
+    "wrong rank (self)",
+    "wrong rank (all)",
+    "wrong tile",
+    "count off by one (+1)",
+    "count off by one (-1)",
+    "notify before the store",
+    "wait after the load",
+    "release weakened",
+    "acquire weakened",
+    "scope weakened",
+    "epoch not advanced (due)",
+    "epoch not advanced (enter)",
+    "double buffer removed",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path))
+
+
+def mapping(operator: str, *words: str) -> m.Mapping:
+    return next(f for f in m.mappings(OPERATORS[operator]) if all(w in f.name for w in words))
+
+
+def test_every_operator_has_mappings() -> None:
+    found = {name: {f.name for f in m.mappings(op)} for name, op in OPERATORS.items()}
+    assert all(found.values()), found
+    for resources in ("SMs push", "SMs pull", "SMs of its own kernel", "copy engine push", "copy engine pull"):
+        assert any(resources in name for name in found["ag_gemm"]), resources
+    assert any("fused into matmul, reduce: fused into matmul" in name for name in found["gemm_rs"])
+
+
+def test_a_new_operator_joins_by_existing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "another", ops.ag_gemm.schedule(), raising=False)
+    monkeypatch.setattr(ops, "__all__", [*ops.__all__, "another"])
+    assert set(m.operators()) == {*OPERATORS, "another"}
+
+
+def test_the_kinds_of_mutations() -> None:
+    found = {x.name for op in OPERATORS.values() for f in m.mappings(op) for x in mutations(f.plan)}
+    assert found >= KINDS
+
+
+@pytest.mark.timeout(600)  # half a minute on a free core, and CI has not always one
+@pytest.mark.parametrize("operator", sorted(OPERATORS))
+def test_no_mutant_is_accepted(operator: str) -> None:
+    """Statically; one that the proof accepts is shown to be equivalent by the exact graph."""
+    for found in m.mappings(OPERATORS[operator]):
+        original = running(found.plan)
+        for mutation in mutations(found.plan):
+            changed = mutant(original, mutation) if mutation.always else None
+            if refused(mutation, changed) is None:
+                row = row_of(found, mutation, mutant(original, mutation), None)
+                assert row.caught_by == "equivalent", row
+                assert "all accesses of" in row.by
+
+
+def test_an_unchanged_plan_is_not_refused_and_nothing_is_seen() -> None:
+    """Or else all of this would show nothing."""
+    found = mapping("gemm_rs_ring", "fused")
+    original = running(found.plan)
+    assert noticed(found, results_of(found, original, ADVERSARIES[0]), original) is None
+
+
+def test_the_simulation_sees_them_by_itself() -> None:
+    rows = list(rows_of(mapping("ag_gemm", "gather: copy engine push, matmul: SMs")))
+    harmful = [r for r in rows if r.caught_by != "equivalent"]
+    assert {r.caught_by for r in rows} <= {"static", "equivalent"}
+    missed = [(r.mutation, r.signal) for r in harmful if not r.simulation_too]
+    assert len(missed) <= 0.1 * len(harmful), missed
+
+
+def test_the_table_that_is_committed() -> None:
+    rows = [Row(**r) for r in json.loads(TABLE.read_text())["rows"]]
+    assert {r.operator for r in rows} == set(OPERATORS), "run `make mutants`"
+    assert {r.caught_by for r in rows} <= {"static", "equivalent"}
+    harmful = [r for r in rows if r.caught_by != "equivalent"]
+    assert sum(r.simulation_too for r in harmful) >= 0.9 * len(harmful)
+    assert all(r.by for r in rows)

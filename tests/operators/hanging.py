@@ -1,0 +1,32 @@
+"""Operators that wait for what never comes: one signal of the plan is left out, behind the verifier's back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tilelink.codegen import emit
+from tilelink.ir.kernel import Checks
+from tilelink.ir.topology import Topology
+from tilelink.pipeline.arguments import bind
+from tilelink.pipeline.operator import Operator, Stages
+
+
+def without_notify(
+    operator: Operator, tensors: tuple[torch.Tensor, ...], topology: Topology, checks: Checks, step: str, param: str
+) -> Operator:
+    """The operator as called with `tensors` on `topology`, but `step` does not notify `param`."""
+    broken = replace(operator, _stages={})
+    bound = bind(operator.name, operator.signature, tensors, {}, topology.ranks, operator.loc)
+    right = operator.stages(bound, topology, checks)
+
+    def changed(signal: Any) -> Any:
+        hit = (signal.path, signal.op.param, signal.action) == (step, param, "notify")
+        return replace(signal, action="elided", reason="left out") if hit else signal
+
+    plan = replace(right.plan, signals=tuple(changed(s) for s in right.plan.signals))
+    assert plan != right.plan, f"{step} does not notify {param}"
+    broken._stages[(bound, topology, checks)] = Stages(plan, right.verdict, emit(plan, checks))
+    return broken

@@ -1,0 +1,101 @@
+# pyright: reportArgumentType=false
+"""What is wrong with a schedule or with arguments is said, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+from tilelink import Operator, copy_engine, fused, library, sms
+from tilelink.errors import TilelinkError
+from tilelink.ops import ag_gemm
+
+X, W = torch.ones(4, 4), torch.ones(4, 4)
+
+
+def said(call: Callable[[], Any]) -> str:
+    with pytest.raises(TilelinkError) as caught:
+        call()
+    return str(caught.value)
+
+
+def on_each(*rows: int, **given: Any) -> Any:
+    """A call whose ranks pass so many rows."""
+    return tilelink.launch(lambda: ag_gemm(torch.ones(rows[tilelink.rank()], 4), W, **given), len(rows))
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda: sms(M="16"), "the tile along `M` is '16'"),
+        (lambda: sms(1.5), "`count` is 1.5"),
+        (lambda: sms(num_warps=None), "`num_warps` is None"),
+        (lambda: sms(order=3), "`order` is 3"),
+        (lambda: sms(push="yes"), "`push` is 'yes'"),
+        (lambda: copy_engine(streams="2"), "`streams` is '2'"),
+        (lambda: fused(None), "`into` is None"),
+        (lambda: library(print), f"`function` is {print!r}"),
+        (lambda: ag_gemm.schedule(gather="sms"), "the placement of `gather` is 'sms'"),
+        (lambda: ag_gemm.schedule(slots=0), "`slots` is 0"),
+        (lambda: ag_gemm.schedule(channels={"rows": 0}), "the channel of `rows` is 0"),
+        (lambda: ag_gemm.schedule(["gather"]), "`entries` is ['gather']"),
+    ],
+)
+def test_schedules_of_the_wrong_kind(make: Callable[[], Any], what: str) -> None:
+    assert said(make).startswith(f"TL329: {what}\n  why: it is ")
+
+
+def test_keys_that_have_no_order() -> None:
+    placed = ag_gemm.schedule(matmul=sms(M=1, N=1, K=4, order=lambda tile, rank, ranks: (None, 1)[tile[0] % 2]))  # type: ignore[arg-type]
+    text = said(lambda: placed.plan(X, W))
+    assert text.startswith(
+        "TL310: the keys of an order cannot be compared\n  why: tiles are sorted by what the function gives"
+    )
+
+
+def test_lists_of_differing_lengths() -> None:
+    assert said(lambda: ag_gemm([X, X], [W])) == (
+        "TL238: argument 2 is no list of 2 tensors, one per rank\n"
+        "  why: the first argument is a list, and so the call is that of all ranks at once\n"
+        "  do:  pass a list of the same length for every argument, or call on each rank (tilelink.launch)"
+    )
+    assert said(lambda: ag_gemm([], [])).startswith("TL238: argument 1 is no list of one or more tensors")
+
+
+def test_a_sparse_argument() -> None:
+    assert said(lambda: ag_gemm(X.to_sparse(), W)).startswith("TL222: argument 1 of `ag_gemm` is a sparse tensor")
+
+
+def test_an_argument_without_data() -> None:
+    assert said(lambda: ag_gemm(X.to("meta"), W)).startswith("TL225: argument 1 of `ag_gemm` is on meta")
+
+
+@pytest.mark.parametrize("size", [-1, 2**31, 1.5, "4", float("nan"), None])
+def test_a_size_that_is_none(size: Any) -> None:
+    assert said(lambda: on_each(4, 4, M=size)).startswith(f"TL205: `M={size!r}` is no size")
+
+
+def test_a_part_that_is_another_ranks() -> None:
+    """Five rows are three and two: a rank may hold three, but not the second one."""
+    assert on_each(3, 2, M=5)[0].shape == (5, 4)
+    for rows in ((3, 3), (2, 3)):
+        assert said(lambda rows=rows: on_each(*rows, M=5)).startswith("TL204: `M` is 5 and")
+
+
+def test_ranks_that_each_believe_another_size() -> None:
+    """The memory that the two need is the same."""
+    text = said(lambda: tilelink.launch(lambda: ag_gemm(torch.ones(tilelink.rank(), 4), W), 2))
+    assert text.startswith("TL452: ranks 0 and 1 disagree on a call: rank 0 calls ag_gemm(M=0, ")
+    assert ", and rank 1 calls ag_gemm(M=2, " in text
+
+
+def test_an_operator_that_gives_back_what_it_got() -> None:
+    def same(x: Any) -> Any:
+        return x
+
+    made: Operator = tilelink.operator("M K -> M K")(same)
+    assert said(lambda: made(X)).startswith("TL308: the result `x` of `same` is made by no program")

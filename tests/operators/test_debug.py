@@ -1,0 +1,173 @@
+"""Debug mode: what plans take for granted is looked at, every rank hears of it, and the next call works."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.operators.moe import ag_moe
+from tests.operators.test_moe import FEW, MOE, Layer
+from tilelink import TilelinkError, sms
+from tilelink.codegen import emit
+from tilelink.ir.kernel import Checks
+from tilelink.ir.topology import Topology
+from tilelink.ops import ag_gemm
+from tilelink.runtime.session import require
+
+RANKS = 3
+
+
+@tilelink.program("T H, P i32 -> P H")
+def pick(rows: Any, order: Any, out: Any) -> None:
+    p, h = tl.tile_id(out)
+    who = tl.tile_load(order, p, other=-1)
+    tl.device_assert(tl.max(who, 0) < 100, "an order below 100")
+    tl.tile_store(out, (p, h), tl.tile_load(rows, (who, h)))
+    tl.producer_tile_notify(out, (p, h))
+
+
+@tilelink.operator("T H, P i32 permutation -> P H")
+def picked(rows: Any, order: Any) -> Any:
+    return pick(rows, order)
+
+
+@tilelink.operator("T H, P i32 -> P H")
+def picked_freely(rows: Any, order: Any) -> Any:
+    return pick(rows, order)
+
+
+@tilelink.program("e H, e+1 i32, P H -> P/start H")
+def repeat(rows: Any, start: Any, more: Any, out: Any) -> None:
+    p, h = tl.tile_id(out)
+    row = tl.tile_load(rows, (tl.segment(out, p), h))
+    tl.tile_store(out, (p, h), row[None, :] + tl.tile_load(more, (p, h)))
+    tl.producer_tile_notify(out, (p, h))
+
+
+@tilelink.operator("e H, e+1 i32, P H -> P/start H")
+def repeated(rows: Any, start: Any, more: Any) -> Any:
+    return repeat(rows, start, more)
+
+
+SCHEDULE = {"pick": sms(2, P=4, H=8)}
+ROWS = torch.arange(48.0).reshape(6, 8)
+
+
+def errors(wrong: Any, right: Any, **options: Any) -> list[TilelinkError]:
+    """What every rank raises for the wrong call, between right ones."""
+
+    def main() -> TilelinkError:
+        right()
+        with pytest.raises(TilelinkError) as caught:
+            wrong()
+        right()
+        return caught.value
+
+    return tilelink.launch(main, RANKS, debug=True, **options)
+
+
+def call(operator: Any, order: list[int]) -> None:
+    found = operator.schedule(SCHEDULE)(ROWS, torch.tensor(order, dtype=torch.int32))
+    torch.testing.assert_close(found, ROWS[[i for i in order if i >= 0]])
+
+
+def test_an_index_vector_that_is_out_of_range() -> None:
+    """Only rank 1 has it; all learn of it. The report has the value and the user's line."""
+    wrong = [[5, 4, 3, 2, 1, 0], [5, 6, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5]]
+    found = errors(lambda: call(picked_freely, wrong[tilelink.rank()]), lambda: call(picked_freely, wrong[0]))
+    assert [e.code for e in found] == ["TL471", "TL473", "TL471"]
+    assert found[1].message == (
+        "on rank 1, `pick`: worker 0, tile [P 0:4, H 0:8], the index `who` of `rows` has the value 6, and there are 6 positions"
+    )
+    assert found[1].loc is not None
+    assert found[1].loc.source_line().strip() == "tl.tile_store(out, (p, h), tl.tile_load(rows, (who, h)))"
+    assert found[0].message == f"rank 1 reports: {found[1].message}"
+
+
+def test_an_assertion_of_the_users() -> None:
+    found = errors(lambda: call(picked_freely, [0, 1, 2, 3, 4, 105]), lambda: call(picked_freely, [0, 1, 2, 3, 4, 5]))
+    assert {e.code for e in found} == {"TL473"}
+    assert "an order below 100 does not hold" in str(found[0])
+    assert "the value 105" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [([0, 1, 2, 2, 4, 5], "2 is there 2 times"), ([0, 1, 2, 3, 4, 6], "6 is not below 6")],
+)
+def test_an_argument_that_is_no_permutation(order: list[int], why: str) -> None:
+    for error in errors(lambda: call(picked, order), lambda: call(picked, [5, 4, 3, 2, 1, 0])):
+        assert error.code == "TL473"
+        assert error.message == f"argument `order` of `picked` is no `permutation`: {why}"
+
+
+def test_right_tables_pass() -> None:
+    """Tables made on the device, index vectors with holes, a run-time split."""
+
+    def main() -> None:
+        me = tilelink.rank()
+        for layer in (Layer.random(13, "random"), Layer.random(13, "an expert without tokens")):
+            layer.check(me, RANKS, MOE(*layer.on(me, RANKS), T=13, I=20))
+
+    tilelink.launch(main, RANKS, debug=True, device=FEW)
+
+
+@pytest.mark.parametrize("start", [[0, 3, 2, 6], [1, 2, 3, 4], [0, 2, 4, 99]])
+def test_offsets_that_are_none(start: list[int]) -> None:
+    """Nothing is written where there is no room for it."""
+
+    def given(start: list[int]) -> None:
+        operator = repeated.schedule(repeat=sms(P=4, H=8))
+        found = operator(ROWS[:3], torch.tensor(start, dtype=torch.int32), torch.zeros(8, 8))
+        many = torch.tensor(start).diff()
+        torch.testing.assert_close(found[: start[-1]], ROWS[:3].repeat_interleave(many, 0))
+
+    for error in errors(lambda: given(start), lambda: given([0, 2, 2, 6])):
+        assert error.code == "TL473"
+        assert "in `repeat`" not in error.message
+        assert "offsets `start`, from 0, sorted, up to P does not hold" in error.message
+
+
+def test_offsets_are_looked_at_where_a_split_begins() -> None:
+    layer = Layer.random(13, "random")
+    plan = ag_moe.plan(*layer.on(0, 1), T=13, I=20, topology=Topology(1, device=FEW))
+    on, off = emit(plan, Checks(debug=True)).text, emit(plan).text
+    assert "watch_at" not in off
+    assert re.search(r"shmem\.check\(start_fine, watch_at, \d+, -1\)", on)
+    assert "offsets `start`, from 0, sorted, up to T * K" in on
+
+
+def test_sizes_that_differ_within_what_is_allocated() -> None:
+    """Without debug mode nobody would notice before the ranks wait for one another."""
+    w = torch.ones(8, 16)
+
+    def rows(count: int) -> None:
+        assert ag_gemm(torch.ones(count, 8), w).shape == (RANKS * count, 16)
+
+    found = errors(lambda: rows(2 if tilelink.rank() == 2 else 4), lambda: rows(8))
+    assert {str(e) for e in found} == {str(found[0])}
+    assert found[0].message == (
+        "ranks 0 and 2 disagree on a call: rank 0 calls ag_gemm(M=12, K=8, N=16, f32, f32), "
+        "and rank 2 calls ag_gemm(M=6, K=8, N=16, f32, f32)"
+    )
+
+
+def test_a_rank_that_cannot_plan_its_call() -> None:
+    w = torch.ones(8, 16)
+
+    def wrong() -> None:
+        ag_gemm(torch.ones(4, 7 if tilelink.rank() == 1 else 8), w)
+
+    found = errors(wrong, lambda: ag_gemm(torch.ones(4, 8), w))
+    assert [e.code for e in found] == ["TL471", "TL204", "TL471"]
+    assert found[0].message == f"rank 1 reports: {found[1].message}"
+
+
+def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILELINK_DEBUG", "1")
+    assert tilelink.launch(lambda: require().vigil.checks, 2) == [Checks(debug=True)] * 2

@@ -1,0 +1,134 @@
+# pyright: reportArgumentType=false
+"""Operators of some of the ranks: data and tensor parallel at once, groups that overlap, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilelink
+from tests.operators.problems import AG, RS, Call
+from tilelink import copy_engine, fused, sms
+from tilelink.ops import ag_gemm, gemm_rs
+from tilelink.runtime.session import require
+
+FAST = {"M": 16, "N": 16, "K": 16}
+MATMUL = sms(2, order="ring+1", **FAST)
+OPERATORS = {
+    "AG+GEMM, copy engine": (AG, ag_gemm.schedule(gather=copy_engine(push=True), matmul=MATMUL)),
+    "AG+GEMM, pull": (AG, ag_gemm.schedule(gather=sms(2, M=16), matmul=MATMUL)),
+    "GEMM+RS, fused": (RS, gemm_rs.schedule(scatter=fused("matmul"), reduce=sms(M=16, N=16), matmul=MATMUL)),
+    "GEMM+RS, copy engine": (RS, gemm_rs.schedule(scatter=copy_engine(M=16), reduce=fused("matmul"), matmul=MATMUL)),
+}
+PAIRS = ((0, 1), (2, 3))
+
+
+def own(groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    return next(g for g in groups if tilelink.rank() in g)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(("seed", "straggler"), [(0, None), (1, 2)])
+def test_two_replicas_of_two_ranks(name: str, seed: int, straggler: int | None) -> None:
+    """Each replica has its own data and its own sizes; both run at once."""
+    kind, op = OPERATORS[name]
+    calls = {
+        pair: [kind.call(32 + 16 * r, 32, 40, 2, torch.float32, salt=s) for s in range(3)]
+        for r, pair in enumerate(PAIRS)
+    }
+
+    def main() -> None:
+        mine = own(PAIRS)
+        group = tilelink.group(mine)
+        me = tilelink.rank(group)
+        assert (me, tilelink.ranks(group)) == (mine.index(tilelink.rank()), 2)
+        for call in calls[mine]:
+            call.check(me, op(*call.tensors[me], group=group, **dict(call.sizes)))
+
+    tilelink.launch(main, 4, seed=seed, straggler=straggler)
+
+
+def test_overlapping_groups_and_all_ranks_in_turn() -> None:
+    """One operator, in rows of ranks, in columns of ranks and in all of them: each has its own memory."""
+    kind, op = OPERATORS["GEMM+RS, fused"]
+    two = [kind.call(32, 32, 32, 2, torch.float32, salt=s) for s in range(2)]
+    four = kind.call(32, 32, 32, 4, torch.float32)
+
+    def main() -> int:
+        for _ in range(3):
+            for call, groups in zip(two, (PAIRS, ((0, 2), (1, 3))), strict=True):
+                group = tilelink.group(reversed(own(groups)))
+                me = tilelink.rank(group)
+                call.check(me, op(*call.tensors[me], group=group))
+            four.check(tilelink.rank(), op(*four.tensors[tilelink.rank()], group=tilelink.group(range(4))))
+        op.close()
+        session = require()
+        return sum(len(s.workspaces) for s in (session, *session.groups.values()))
+
+    assert tilelink.launch(main, 4, seed=3) == [0] * 4
+
+
+def test_a_group_of_a_group_of_one() -> None:
+    call = AG.call(16, 32, 16, 1, torch.float32)
+
+    def main() -> None:
+        group = tilelink.group([tilelink.rank()])
+        call.check(0, ag_gemm.schedule(matmul=MATMUL)(*call.tensors[0], group=group))
+
+    tilelink.launch(main, 2)
+
+
+def test_arguments_in_memory_of_the_group() -> None:
+    """`tilelink.empty` of a group is read in place by calls of that group, and is an ordinary tensor to all others."""
+    op = ag_gemm.schedule(gather=sms(2, M=16), matmul=MATMUL)
+    two, four = (AG.call(32, 32, 16, ranks, torch.float32) for ranks in (2, 4))
+
+    def run(call: Call, group: object, owner: object) -> bool:
+        me = tilelink.rank(group)
+        x, weight = call.tensors[me]
+        mine = tilelink.empty(*x.shape, dtype=x.dtype, group=owner)
+        mine.copy_(x)
+        call.check(me, op(mine, weight, group=group))
+        return require().of(group).shares(mine)
+
+    def main() -> list[bool]:
+        group = tilelink.group(own(PAIRS))
+        return [run(two, group, group), run(four, None, group)]
+
+    assert tilelink.launch(main, 4) == [[True, False]] * 4
+
+
+REFUSALS = {
+    "of others": (
+        lambda: tilelink.group([0, 1]),
+        "TL455: rank 2 is not in the group of ranks 0, 1\n"
+        "  why: an operator is called by the ranks of its group, and by no others\n"
+        "  do:  pass the group that this rank is in",
+    ),
+    "of torch": (
+        lambda: tilelink.rank(torch.device("cpu")),
+        "TL454: a device is no group of simulated ranks\n"
+        "  why: ranks of this process are not those of torch.distributed\n"
+        "  do:  name them: tilelink.group([0, 1])",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals(case: str) -> None:
+    refused, text = REFUSALS[case]
+
+    def main() -> str:
+        if tilelink.rank() != 2:
+            return text
+        with pytest.raises(tilelink.TilelinkError) as caught:
+            refused()
+        return str(caught.value)
+
+    assert tilelink.launch(main, 3) == [text] * 3
+
+
+def test_there_are_no_groups_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILELINK_WORLD", "simulated")
+    with pytest.raises(tilelink.TilelinkError, match="TL451"):
+        ag_gemm(torch.zeros(4, 4), torch.zeros(4, 4), group=object())

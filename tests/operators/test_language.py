@@ -1,0 +1,296 @@
+# pyright: reportArgumentType=false
+"""Every operator of `language.py` against torch in fp32, on worlds of one to four ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+from tests.operators import language as ops
+from tests.operators.problems import part
+from tilelink import Operator, copy_engine, fused, sms
+from tilelink.ir.topology import Device
+
+T = torch.Tensor
+FEW = Device(sms=6)
+"""Workers are coroutines, and there is not much to do."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What each rank passes and gets, and the sizes that shards leave open."""
+
+    inputs: list[tuple[T, ...]]
+    wanted: list[tuple[T, ...]]
+    given: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def random(*shape: int, seed: int = 0) -> T:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + seed))
+
+
+def split(x: T, ranks: int, axis: int = 0) -> list[T]:
+    return [x.movedim(axis, 0)[part(x.shape[axis], r, ranks)].movedim(0, axis).contiguous() for r in range(ranks)]
+
+
+def each(*tensors: list[T]) -> list[tuple[T, ...]]:
+    return list(zip(*tensors, strict=True))
+
+
+M, N, K = 13, 20, 18
+
+
+def gathered(ranks: int) -> Problem:
+    x, w = random(M, K), [random(K, N, seed=r) for r in range(ranks)]
+    return Problem(each(split(x, ranks), w), [(x @ one,) for one in w], {"M": M})
+
+
+def whole_parts(ranks: int) -> Problem:
+    """The ring hands on whole tiles of parts of one size."""
+    x, w = random(8 * ranks, K), [random(K, N, seed=r) for r in range(ranks)]
+    return Problem(each(split(x, ranks), w), [(x @ one,) for one in w])
+
+
+def scattered(ranks: int) -> Problem:
+    x, w = random(M, K), random(K, N)
+    wanted = split(x @ w, ranks)
+    return Problem(each(split(x, ranks, 1), split(w, ranks)), each(wanted), {"K": K})
+
+
+def summed(ranks: int) -> Problem:
+    x, w = random(M, K), random(K, N)
+    return Problem(each(split(x, ranks, 1), split(w, ranks)), [(x @ w,)] * ranks, {"K": K})
+
+
+def all_reduced(shots: int) -> Callable[[int], Problem]:
+    def make(ranks: int) -> Problem:
+        x = random(ranks, M, N)
+        return Problem([(one,) for one in x], [(x.sum(0),)] * ranks, {"shots": shots})
+
+    return make
+
+
+def resharded(ranks: int) -> Problem:
+    x = random(M, 5, 3)
+    return Problem(each(split(x, ranks)), each(split(x, ranks, 1)), {"S": M})
+
+
+def moved_away(owner: Callable[[T, int], T]) -> Callable[[int], Problem]:
+    def make(ranks: int) -> Problem:
+        x = random(M + 11, 5)
+        wanted = 2 * x + owner(torch.arange(len(x)), ranks)[:, None]
+        return Problem(each(split(x, ranks)), each(split(wanted, ranks)), {"M": len(x)})
+
+    return make
+
+
+def sharded_weight(ranks: int) -> Problem:
+    x, w = random(ranks, M, K), random(K, N)
+    return Problem(each(list(x), split(w, ranks)), [(one @ w,) for one in x], {"K": K})
+
+
+def perceptron(ranks: int) -> Problem:
+    i = 12
+    x, gate, up, down = random(M, K), random(K, i), random(K, i, seed=1), random(i, K)
+    wanted = (torch.nn.functional.silu(x @ gate) * (x @ up)) @ down
+    inputs = each(split(x, ranks), split(gate, ranks, 1), split(up, ranks, 1), split(down, ranks))
+    return Problem(inputs, each(split(wanted, ranks)), {"M": M, "I": i})
+
+
+def attention(causal: bool) -> Callable[[int], Problem]:
+    def make(ranks: int) -> Problem:
+        s, heads, groups, d = 13, 4, 2, 16
+        q, k, v = random(s, heads, d), random(s, groups, d), random(s, groups, d, seed=1)
+        many = [t.repeat_interleave(heads // groups, 1).transpose(0, 1) for t in (k, v)]
+        score = q.transpose(0, 1) @ many[0].transpose(1, 2)
+        if causal:
+            score = score.masked_fill(torch.triu(torch.ones(s, s, dtype=torch.bool), 1), float("-inf"))
+        wanted = (score.softmax(-1) @ many[1]).transpose(0, 1)
+        inputs = each(split(q, ranks), split(k, ranks), split(v, ranks))
+        return Problem(inputs, each(split(wanted, ranks)), {"causal": causal, "S": s})
+
+    return make
+
+
+def decoded(ranks: int) -> Problem:
+    batch, groups, queries, s, d = 2, 2, 4, 29, 16
+    q, k, v = random(batch, groups, queries, d), random(batch, s, groups, d), random(batch, s, groups, d, seed=1)
+    score = torch.einsum("bgqd,bsgd->bgqs", q, k).softmax(-1)
+    wanted = torch.einsum("bgqs,bsgd->bgqd", score, v)
+    return Problem(each([q] * ranks, split(k, ranks, 1), split(v, ranks, 1)), [(wanted,)] * ranks, {"S": s})
+
+
+EXPERTS, TOP, TOKENS, H, I = 3, 2, 9, 12, 10  # noqa: E741  # as the signature calls them
+
+
+def routing() -> tuple[T, T, T, T]:
+    """(choice, row of each choice sorted by expert, start of each expert's rows, gates)"""
+    generator = torch.Generator().manual_seed(7)
+    choice = torch.stack([torch.randperm(EXPERTS, generator=generator)[:TOP] for _ in range(TOKENS)]).to(torch.int32)
+    by_row = torch.argsort(choice.flatten(), stable=True)
+    slot = torch.empty(TOKENS * TOP, dtype=torch.int32)
+    slot[by_row] = torch.arange(TOKENS * TOP, dtype=torch.int32)
+    start = torch.zeros(EXPERTS + 1, dtype=torch.int32)
+    start[1:] = torch.bincount(choice.flatten(), minlength=EXPERTS).cumsum(0)
+    return choice, slot.view(TOKENS, TOP), start, torch.rand(TOKENS, TOP, generator=generator)
+
+
+def experts_summed(ranks: int) -> Problem:
+    choice, slot, start, gate = routing()
+    hidden, weight = random(TOKENS * TOP, I), random(EXPERTS, I, H)
+    of_row = torch.sort(choice.flatten(), stable=True).values.long()
+    rows = torch.einsum("pi,pih->ph", hidden, weight[of_row])
+    wanted = (gate[:, :, None] * rows[slot.long()]).sum(1)
+    inputs = each(split(hidden, ranks, 1), [start] * ranks, [slot] * ranks, split(weight, ranks, 1), [gate] * ranks)
+    return Problem(inputs, each(split(wanted, ranks)), {"I": I})
+
+
+def expert_layer(ranks: int) -> Problem:
+    choice, _, _, gate = routing()
+    x, up, down = random(TOKENS, H), random(EXPERTS, H, I), random(EXPERTS, I, H)
+    rows = torch.einsum("th,tkhi,tkiz->tkz", x, up[choice.long()], down[choice.long()])
+    wanted = (gate[:, :, None] * rows).sum(1)
+    inputs = each(split(x, ranks), split(choice, ranks), split(gate, ranks), split(up, ranks, 2), split(down, ranks, 1))
+    return Problem(inputs, each(split(wanted, ranks)), {"T": TOKENS, "I": I})
+
+
+def parallel_experts(ranks: int) -> Problem:
+    choice, _, _, gate = routing()
+    x, weight = random(TOKENS, H), random(EXPERTS, H, H)
+    wanted = (gate[:, :, None] * torch.einsum("th,tkhz->tkz", x, weight[choice.long()])).sum(1)
+    inputs = each(split(x, ranks), split(choice, ranks), split(gate, ranks), split(weight, ranks))
+    return Problem(inputs, each(split(wanted, ranks)), {"T": TOKENS, "e": EXPERTS, "capacity": TOKENS})
+
+
+TILE = sms(M=8, N=16, K=16, order=("ring+1",))
+READ = sms(M=8, N=16, K=16, order=("ring",))
+ADD = sms(M=8, N=16)
+MOVE = sms(2, M=8)
+MOE = {
+    "gather": MOVE,
+    "gather_choice": sms(1, M=8),
+    "gather_gate": sms(1, M=8),
+    "count": sms(T=8),
+    "place": sms(T=8),
+    "grouped": sms(P=16, N=16, H=16),
+    "grouped_down": sms(P=16, H=16, I=16),
+    "combine": sms(T=8, H=16),
+    "scatter": sms(2, M=8),
+    "reduce": ADD,
+}
+
+
+AG_MOE = ("gather", "gather_choice", "count", "place", "grouped")
+
+
+def only(op: Operator, **placements: Any) -> Operator:
+    return op.schedule(placements)
+
+
+OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
+    "ag_gemm by a ring": (
+        only(ops.ag_gemm_ring, ring_gather=sms(2, M=8, K=16, order="ring"), matmul=READ),
+        whole_parts,
+    ),
+    "gemm_rs in one program": (only(ops.gemm_rs_epilogue, matmul_rs=TILE), scattered),
+    "gemm_rs, pinned to a copy engine": (
+        only(ops.gemm_rs_dma, matmul=TILE, reduce=ADD, scatter_dma=copy_engine(M=4)),
+        scattered,
+    ),
+    "gemm_ar": (only(ops.gemm_ar, matmul=TILE, scatter=MOVE, reduce=ADD, gather=MOVE), summed),
+    "gemm_ar, fused": (
+        only(ops.gemm_ar, matmul=TILE, scatter=fused("matmul"), reduce=fused("matmul"), gather=MOVE),
+        summed,
+    ),
+    "all_reduce in one shot": (only(ops.all_reduce, share=sms(2), reduce=ADD), all_reduced(1)),
+    "all_reduce in two shots": (only(ops.all_reduce, scatter=MOVE, reduce=ADD, gather=MOVE), all_reduced(2)),
+    "rows held in turn": (
+        only(ops.elsewhere("m -> m // 4 % R"), send=sms(1, M=2), work=sms(M=2, K=8), keep=sms(M=8)),
+        moved_away(lambda m, ranks: m // 4 % ranks),
+    ),
+    "rows held in turn, pulled": (
+        only(ops.elsewhere("m -> m // 4 % R"), send=sms(1, M=2, push=False), work=sms(M=2, K=8), keep=sms(M=8)),
+        moved_away(lambda m, ranks: m // 4 % ranks),
+    ),
+    "rows held by the last rank": (
+        only(ops.elsewhere("m -> R - 1"), send=copy_engine(M=4), work=sms(M=8, K=8), keep=sms(M=8)),
+        moved_away(lambda m, ranks: 0 * m + ranks - 1),
+    ),
+    "zigzag": (
+        only(
+            ops.elsewhere(
+                "m -> m // 2 % (2 * R) * (1 - m // 2 % (2 * R) // R) + (2 * R - 1 - m // 2 % (2 * R)) * (m // 2 % (2 * R) // R)"
+            ),
+            send=sms(1, M=2),
+            work=sms(M=2, K=8),
+            keep=sms(M=8),
+        ),
+        moved_away(lambda m, ranks: torch.minimum(m // 2 % (2 * ranks), 2 * ranks - 1 - m // 2 % (2 * ranks))),
+    ),
+    "ulysses": (only(ops.ulysses, to_heads=sms(2, S=4), keep_heads=sms(S=4)), resharded),
+    "fsdp": (only(ops.fsdp, gather=sms(2, M=4), matmul_as_it_comes=TILE), sharded_weight),
+    "mlp": (only(ops.mlp, gather=MOVE, glu=sms(M=8, N=16, K=16), matmul=TILE, scatter=MOVE, reduce=ADD), perceptron),
+    "moe_rs": (
+        ops.moe_rs.schedule({k: v for k, v in MOE.items() if k in ("grouped_down", "combine", "scatter", "reduce")}),
+        experts_summed,
+    ),
+    "moe_layer": (
+        ops.moe_layer.schedule({f"ag_moe.{k}" if k in AG_MOE else k: v for k, v in MOE.items()}),
+        expert_layer,
+    ),
+    "ag_attention": (
+        only(ops.ag_attention, gather_k=sms(1, M=4), gather_v=sms(1, M=4), flash=sms(S=16, T=16)),
+        attention(False),
+    ),
+    "ag_attention, causal": (
+        only(ops.ag_attention, gather_k=sms(1, M=4), gather_v=sms(1, M=4), flash=sms(S=16, T=16)),
+        attention(True),
+    ),
+    "flash_decode": (
+        only(
+            ops.flash_decode,
+            partial_decode=sms(S=16),
+            share_accs=sms(1),
+            share_tops=sms(1),
+            share_totals=sms(1),
+            merge=sms(4),
+        ),
+        decoded,
+    ),
+    "ep_layer": (
+        ops.ep_layer.schedule(
+            {
+                "ep_dispatch.count": sms(T=8),
+                "ep_dispatch.place": sms(T=8),
+                "ep_dispatch.dispatch": sms(C=8),
+                "expert_matmul": sms(C=16, N=16, H=16),
+                "ep_combine.send_back": sms(2, C=8, H=16),
+                "ep_combine.collect": sms(T=8, H=16),
+            }
+        ),
+        parallel_experts,
+    ),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_against_torch(name: str, ranks: int) -> None:
+    operator, make = OPERATORS[name]
+    problem = make(ranks)
+
+    def main() -> list[Any]:
+        mine = problem.inputs[tilelink.rank()]
+        # The second call meets what the first left behind.
+        return [operator(*mine, **problem.given) for _ in range(2)]
+
+    results = tilelink.launch(main, ranks, seed=ranks, straggler=ranks - 1, device=FEW)
+    for calls, wanted in zip(results, problem.wanted, strict=True):
+        for got in calls:
+            for a, b in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)

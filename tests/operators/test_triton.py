@@ -1,0 +1,78 @@
+# pyright: reportArgumentType=false
+"""Tile programs contain Triton: its loops and Python's, branches, helpers; whatever moves beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.operators.problems import part
+from tilelink import copy_engine, sms
+from tilelink.ir.schedule import Placement
+from tilelink.ops.programs import gather
+
+RANKS = 3
+
+
+@tilelink.program("M K -> M K")
+def halved(x: Any, out: Any, *, times: int, least: float) -> None:
+    """Doubles `times + 2` times, then halves what is larger than `least`, three times at most, unless `times` is odd."""
+    m, k = tl.tile_id(out)
+    tl.consumer_tile_wait(x, m)
+    value = tl.tile_load(x, (m, k)).to(tl.float32)
+    for _ in range(times):
+        value += value
+    for _ in tl.static_range(2):
+        value += value
+    left = 3
+    while left > 0:
+        value = tl.where(value > least, value / 2, value)
+        left -= 1
+    if times % 2 == 1:
+        value = -value
+    tl.tile_store(out, (m, k), value)
+
+
+@tilelink.operator("M/R K -> M K")
+def halving(x: Any, *, times: int = 1, least: float = 1.0) -> Any:
+    return halved(gather(x), times=times, least=least)
+
+
+@pytest.mark.parametrize("times", [0, 1, 4])
+def test_loops_and_branches(times: int) -> None:
+    x = torch.randn(29, 10, generator=torch.Generator().manual_seed(0))
+    want = x * 2 ** (times + 2)
+    for _ in range(3):
+        want = torch.where(want > 1.5, want / 2, want)
+    operator = halving.schedule(gather=sms(1, M=8), halved=sms(M=8, K=16))
+
+    def main() -> torch.Tensor:
+        mine = x[part(29, tilelink.rank(), RANKS)]
+        return operator(mine, M=29, times=times, least=1.5)
+
+    for got in tilelink.launch(main, RANKS):
+        torch.testing.assert_close(got, -want if times % 2 else want)
+
+
+@tilelink.operator("M/R e k -> M e k")
+def gathered(x: Any) -> Any:
+    return gather(x)
+
+
+@pytest.mark.parametrize(
+    "placement", [sms(2, M=4), copy_engine(M=4), copy_engine(push=False)], ids=["SMs", "copy engine", "whole parts"]
+)
+def test_axes_that_are_walked_singly_move_too(placement: Placement) -> None:
+    x = torch.randn(11, 2, 3)
+    operator = gathered.schedule(gather=placement)
+
+    def main() -> torch.Tensor:
+        mine = x[part(11, tilelink.rank(), RANKS)].contiguous()
+        return operator(mine, M=11)
+
+    for got in tilelink.launch(main, RANKS):
+        torch.testing.assert_close(got, x)

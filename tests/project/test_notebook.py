@@ -1,0 +1,45 @@
+"""The notebook of the examples runs, in a kernel, and shows what it is about."""
+
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "examples" / "exploring.ipynb"
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each output of the notebook has, by kind."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(ROOT))
+        environment.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        environment.setenv("TILELINK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        environment.setenv("CUDA_VISIBLE_DEVICES", "")
+        notebook = nbformat.read(NOTEBOOK, as_version=4)
+        nbclient.NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [dict(o.get("data", {"text/plain": o.get("text", "")})) for cell in cells for o in cell.outputs]
+
+
+def test_plans_and_proofs_are_tables(outputs: list[dict[str, Any]]) -> None:
+    tables = [o["text/markdown"] for o in outputs if "text/markdown" in o]
+    assert [t.split("\n")[0] for t in tables] == ["**Steps**", "**Proof**"]
+    assert "| gather |" in tables[0]
+    assert "| deadlock |" in tables[1]
+
+
+def test_the_emitted_file_is_there(outputs: list[dict[str, Any]]) -> None:
+    assert any("from tilelink.device import peer as shmem" in o["text/plain"] for o in outputs)
+
+
+def test_there_are_a_chart_and_a_timeline_to_choose(outputs: list[dict[str, Any]]) -> None:
+    assert any("image/png" in o for o in outputs)
+    assert any("application/vnd.jupyter.widget-view+json" in o for o in outputs)
+
+
+def test_it_is_committed_without_outputs() -> None:
+    assert all(not cell.get("outputs") for cell in nbformat.read(NOTEBOOK, as_version=4).cells)

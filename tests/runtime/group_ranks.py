@@ -1,0 +1,77 @@
+"""One of four processes: worlds of two groups at once, with CPU memory in place of a GPU's.
+
+python group_ranks.py RANK STORE
+"""
+
+from __future__ import annotations
+
+import sys
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.topology import Device
+from tilelink.runtime.peer import PeerWorld, SymmetricBlock, reach
+from tilelink.runtime.session import Session
+
+CPU = torch.device("cpu")
+
+
+class CpuHeap:
+    """Plain memory; its peers are not reached, only their addresses are told."""
+
+    def __init__(self, world: PeerWorld) -> None:
+        self.world = world
+
+    def allocate(self, nbytes: int) -> SymmetricBlock:
+        local = torch.ones(nbytes, dtype=torch.uint8)
+        return SymmetricBlock(
+            local, (local,) * self.world.ranks, tuple(self.world.agree(local.data_ptr())), lambda: None
+        )
+
+
+def check(rank: int) -> None:
+    whole = Session(PeerWorld(heap=CpuHeap))  # pyright: ignore[reportArgumentType]
+    assert (whole.world.rank, whole.world.ranks) == (rank, 4)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    pair = [rank // 2 * 2, rank // 2 * 2 + 1]
+    named = {"process group": mesh.get_group("tensor"), "mesh": mesh["tensor"], "ranks": whole.world.among(pair)}
+    for group in named.values():
+        part = whole.of(group)
+        assert part is whole.of(group)
+        world = part.world
+        assert (world.rank, world.ranks, world.topology.ranks) == (rank % 2, 2, 2)
+        assert world.agree(rank) == pair
+        arena = world.arena(256 * (1 + rank // 2))  # another size in either group
+        context = arena.context.tolist()
+        assert context[:2] == [rank % 2, 2]
+        assert context[2 + rank % 2] == arena.local.data_ptr()
+        assert context[4:] == pair
+        assert not arena.local.any()
+        arena.free()
+    across = whole.of(mesh["data"]).world
+    assert across.agree(rank) == [rank % 2, rank % 2 + 2]
+    assert whole.of(dist.group.WORLD) is whole
+    for wrong, code in ((mesh, "TL454"), ("tensor", "TL454"), (dist.GroupMember.NON_GROUP_MEMBER, "TL455")):
+        with pytest.raises(TilelinkError, match=code):
+            whole.of(wrong)
+    whole.world.barrier()
+
+
+if __name__ == "__main__":
+    rank = int(sys.argv[1])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=4)
+    with (
+        mock.patch.object(reach, "current_device", return_value=CPU),
+        mock.patch.object(reach, "place_of", return_value=reach.Place("here", str(rank))),
+        mock.patch.object(reach, "describe", return_value=Device()),
+        mock.patch.object(torch.cuda, "synchronize"),
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=False),
+    ):
+        check(rank)
+    dist.destroy_process_group()
+    print("ok")

@@ -1,0 +1,124 @@
+"""Sub-groups of the worlds on GPUs, as far as they can be tested without one."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import environment
+from tilelink.runtime.nvshmem.pool import Gap, Pool, PoolHeap, first_fit
+from tilelink.runtime.nvshmem.remote import RemoteRanges
+from tilelink.runtime.peer import SymmetricBlock
+
+HERE = Path(__file__).parent
+
+
+def test_four_processes_in_two_groups(tmp_path: Path) -> None:
+    command = [sys.executable, str(HERE / "group_ranks.py")]
+    environment = {"PYTHONPATH": str(HERE.parents[1]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for rank in range(4)
+    ]
+    try:
+        for process in processes:
+            output, errors = process.communicate(timeout=100)
+            assert (process.returncode, output) == (0, "ok\n"), errors
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def pool(size: int = 1 << 20, pes: int = 4) -> Pool:
+    block = torch.zeros(size, dtype=torch.uint8)
+    return Pool(SymmetricBlock(block, (block,) * pes, (1000, 0, 3000, 4000), lambda: None))
+
+
+def test_pieces_are_free_again() -> None:
+    mine = pool(1 << 12)
+    mine.take(512, 1024)
+    mine.take(0, 512)
+    mine.take(2048, 4096)
+    assert mine.gaps == [(1024, 2048)]
+    mine.give(0, 512)
+    assert mine.gaps == [(0, 512), (1024, 2048)]
+    mine.give(512, 1024)
+    assert mine.gaps == [(0, 2048)]
+    mine.give(2048, 4096)
+    assert mine.gaps == [(0, 4096)]
+
+
+def test_a_piece_is_free_on_every_member() -> None:
+    assert first_fit([[(0, 100)], [(50, 200)]], 50) == 50
+    assert first_fit([[(0, 100)], [(50, 200)]], 51) is None
+    assert first_fit([[(0, 10), (40, 100)], [(0, 60)], [(5, 70)]], 20) == 40
+
+
+def test_overlapping_groups_never_share_a_byte() -> None:
+    """Pieces come and go in four ranks' accounts; a group's pieces lie at one place on all its members."""
+    chance, pools = random.Random(5), [pool() for _ in range(4)]
+    held: list[tuple[list[int], list[SymmetricBlock], int]] = []
+    in_use: dict[int, list[Gap]] = {pe: [] for pe in range(4)}
+    for _ in range(300):
+        if held and chance.random() < 0.45:
+            members, blocks, at = held.pop(chance.randrange(len(held)))
+            for pe, block in zip(members, blocks, strict=True):
+                block.release()
+                in_use[pe].remove((at, at + block.local.numel()))
+            continue
+        members = sorted(chance.sample(range(4), chance.randint(1, 3)))
+        gaps = [list(pools[pe].gaps) for pe in members]
+        heaps = [PoolHeap(pools[pe], members, lambda _, gaps=gaps: gaps, RemoteRanges()) for pe in members]
+        nbytes = chance.randint(1, 60_000)
+        if first_fit(gaps, -(-nbytes // 512) * 512) is None:
+            continue
+        blocks = [heap.allocate(nbytes) for heap in heaps]
+        starts = {b.local.data_ptr() - pools[pe].block.local.data_ptr() for pe, b in zip(members, blocks, strict=True)}
+        (at,) = starts
+        for pe, block in zip(members, blocks, strict=True):
+            assert all(at + nbytes <= low or high <= at for low, high in in_use[pe])
+            in_use[pe].append((at, at + nbytes))
+            assert block.bases == tuple(b and b + at for b in (pools[pe].block.bases[m] for m in members))
+            assert all(p.numel() == nbytes for p in block.peers)
+        held.append((members, blocks, at))
+    assert held
+
+
+def test_pointers_reach_some_groups_and_not_others() -> None:
+    mine = pool()
+    assert PoolHeap(mine, [0, 2], lambda value: [value], RemoteRanges()).reaches_all()
+    assert not PoolHeap(mine, [0, 1], lambda value: [value], RemoteRanges()).reaches_all()
+
+
+def test_no_memory_is_left_for_a_group() -> None:
+    mine = pool(1 << 12)
+    with pytest.raises(TilelinkError) as caught:
+        PoolHeap(mine, [0, 2], lambda value: [value, value], RemoteRanges()).allocate(5000)
+    assert str(caught.value) == (
+        "TL446: the memory of sub-groups has no 5000 bytes that are free on PEs 0, 2\n"
+        "  why: NVSHMEM allocates on all PEs at once, so sub-groups share what was set aside at the first of them\n"
+        "  do:  set TILELINK_GROUP_HEAP to more bytes, or close operators that are not used"
+    )
+
+
+def test_how_much_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TILELINK_GROUP_HEAP", raising=False)
+    assert environment.group_heap() == 2**30
+    monkeypatch.setenv("TILELINK_GROUP_HEAP", "4096")
+    assert environment.group_heap() == 4096
+    for wrong in ("0", "1G", "-1", ""):
+        monkeypatch.setenv("TILELINK_GROUP_HEAP", wrong)
+        with pytest.raises(TilelinkError, match="TL400"):
+            environment.group_heap()

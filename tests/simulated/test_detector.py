@@ -1,0 +1,171 @@
+"""What orders two accesses, and what does not: the race detector on kernels and streams of a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.simulated import emitted_races as kernels
+from tests.simulated.programs import Problem, pull, push
+from tilelink.runtime.simulated import Race, RaceDetector, RaceError, SimulatedWorld, accesslog, races, shadow, simulate
+from tilelink.runtime.world import Descriptor
+
+Main = Callable[[SimulatedWorld], object]
+
+
+def found(main: Main, ranks: int = 2, *, seed: int = 0) -> list[Race]:
+    detector = RaceDetector(collect=True)
+    simulate(main, ranks, seed=seed, observer=detector)
+    return detector.races
+
+
+def missing(main: Main, ranks: int = 2) -> set[str]:
+    """Under several schedules."""
+    return {race.missing for seed in range(4) for race in found(main, ranks, seed=seed)}
+
+
+# ---------------------------------------------------------------------------------------------------------------- streams
+def over_streams(world: SimulatedWorld, *, event: bool) -> None:
+    """Two streams of one rank: a copy, and a copy of what it brings."""
+    a, b, c = world.zeros(64, torch.float32), world.zeros(64, torch.float32), world.zeros(64, torch.float32)
+    main, side = world.main_stream(), world.side_stream(0)
+    main.copy(b, a)
+    if event:
+        side.wait(main.record())
+    side.copy(c, b)
+
+
+def test_streams_are_ordered_by_events_alone() -> None:
+    assert missing(lambda world: over_streams(world, event=False), 1) == {"signal"}
+    assert missing(lambda world: over_streams(world, event=True), 1) == set()
+
+
+def to_a_peer(world: SimulatedWorld, *, meet: bool) -> None:
+    """Every rank copies into its neighbour's memory, which the neighbour copies on."""
+    arena = world.arena(256)
+    own = world.zeros(256, torch.uint8)
+    world.main_stream().copy(arena.peer((world.rank + 1) % world.ranks), own)
+    if meet:
+        world.barrier()
+    world.main_stream().copy(own, arena.local)
+    world.barrier()
+
+
+def test_ranks_are_ordered_by_meeting() -> None:
+    assert missing(lambda world: to_a_peer(world, meet=False)) == {"signal"}
+    assert missing(lambda world: to_a_peer(world, meet=True)) == set()
+
+
+def test_slots_without_credits_are_a_race() -> None:
+    """The copy engine of a rank that is ahead writes into a slot that a peer still reads."""
+    problem = Problem.random(96, 32, 32, torch.float32, calls=4)
+    assert found(push(problem, slots=1), 3) == []
+    late = [race for seed in range(4) for race in found(push(problem, slots=1, credits=False), 3, seed=seed)]
+    assert {race.missing for race in late} == {"signal"}
+    assert {race.earlier.kind for race in late} | {race.later.kind for race in late} == {"load", "store"}
+    copies = [a for race in late for a in (race.earlier, race.later) if a.agent == "side stream 0"]
+    assert copies
+    assert all(a.what.startswith("rows[") for a in copies), "streams' memory goes by the names that kernels give it"
+
+
+# ---------------------------------------------------------------------------------------------------------------- programs
+def launched(kernel: object, workers: int, size: int = 64) -> Main:
+    def main(world: SimulatedWorld) -> None:
+        data, words = world.zeros(size, torch.int32), world.zeros(8, torch.int64)
+        world.main_stream().launch(kernel, workers, {"data": data, "words": words}, warps=1, stages=1)
+
+    return main
+
+
+def test_neighbours_share_nothing() -> None:
+    assert missing(launched(kernels.neighbours, 3, 63), 1) == set()
+
+
+def test_programs_that_overlap_by_one_element() -> None:
+    assert missing(launched(kernels.overlapping, 3), 1) == {"signal"}
+
+
+def test_masked_elements_are_not_touched() -> None:
+    assert missing(launched(kernels.odd_and_even, 2), 1) == set()
+
+
+def test_a_block_of_atomics_is_no_race_with_another() -> None:
+    assert missing(launched(kernels.histogram, 4), 1) == set()
+
+
+def test_an_atomic_and_an_ordinary_store_are() -> None:
+    assert missing(launched(kernels.add_and_store, 2), 1) == {"signal"}
+
+
+def test_launches_on_one_stream_are_in_order() -> None:
+    def main(world: SimulatedWorld) -> None:
+        data, words = world.zeros(64, torch.int32), world.zeros(8, torch.int64)
+        for workers in (1, 3, 2):
+            args = {"data": data, "words": words}
+            world.main_stream().launch(kernels.whole if workers == 1 else kernels.neighbours, workers, args, warps=1,
+                                       stages=1)  # fmt: skip
+
+    assert missing(main, 1) == set()
+
+
+def test_a_tile_in_place_needs_no_fence() -> None:
+    """A bulk load has ended when its tile is used; a bulk store goes on until it is waited for."""
+
+    def main(kernel: object) -> Main:
+        def run(world: SimulatedWorld) -> None:
+            data = world.zeros(16 * 16, torch.float32)
+            args = {"tile": Descriptor(data.view(16, 16), (16, 16)), "data": data}
+            world.main_stream().launch(kernel, 1, args, warps=1, stages=1)
+
+        return run
+
+    assert missing(main(kernels.in_place), 1) == set()
+    assert missing(main(kernels.store_then_load), 1) == set()
+    assert missing(main(kernels.through_both), 1) == {"bulk store wait"}
+
+
+# ------------------------------------------------------------------------------------------------------------ the detector
+def test_it_raises_where_it_does_not_collect() -> None:
+    with pytest.raises(RaceError) as caught:
+        simulate(launched(kernels.overlapping, 3), 1, observer=RaceDetector())
+    assert caught.value.race.later.what.startswith("data[")
+    assert {caught.value.race.earlier.agent, caught.value.race.later.agent} < {
+        f"worker {n} of overlapping" for n in range(3)
+    }
+
+
+def test_memory_that_comes_again_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of different ranks that lie at one address, one after the other."""
+    monkeypatch.setattr(shadow, "BUDGET", 1 << 12)
+
+    def main(world: SimulatedWorld) -> None:
+        for _ in range(20):
+            a = torch.ones(512)
+            world.main_stream().copy(torch.zeros(512), a)
+            world.finish()
+            del a
+
+    assert missing(main, 3) == set()
+
+
+def test_what_is_forgotten_is_no_false_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(races, "LIMIT", 50)
+    monkeypatch.setattr(accesslog, "SIGNALS", 2)
+    problem = Problem.random(64, 32, 32, torch.bfloat16, calls=3)
+    assert found(pull(problem), 3) == []
+
+
+def test_grains_become_as_small_as_they_must() -> None:
+    made = shadow.Shadow(0, 64, None)
+    tile = made.cells(shadow.Block(0, (4, 4), (16, 4), 4))
+    assert made.grain == 64
+    tile.fill(7)
+    made.cells(shadow.Block(6, (1,), (0,), 2)).fill(9)
+    assert made.grain == 2
+    assert made.numbers.tolist() == [7, 7, 7, 9, *[7] * 28]
+    column = made.cells(shadow.Block(4, (4, 1), (16, 4), 4))
+    assert column.states() == [7, 9]
+    column.replace(7, 3)
+    assert made.numbers.tolist()[:12] == [7, 7, 3, 9, 7, 7, 7, 7, 7, 7, 3, 3]

@@ -1,0 +1,117 @@
+# pyright: reportArgumentType=false
+"""Whose turn it is: every policy is a schedule that comes again, and finds what the others may miss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.simulated import emitted_small
+from tests.simulated.programs import Problem, pull, push
+from tilelink.errors import TilelinkError
+from tilelink.runtime.simulated import Policy, RaceDetector, Recorder, SimulatedWorld, search, simulate
+from tilelink.runtime.simulated.policy import Turns
+
+POLICIES = [
+    Policy("random", 3),
+    Policy("straggler", 3, 1),
+    Policy("priorities", 3),
+    Policy("preemptions"),
+    Policy("preemptions", at=(2, 5)),
+]
+numbers = st.integers(0, 10**9)
+
+
+@given(
+    st.one_of(
+        st.builds(Policy, st.sampled_from(["random", "priorities"]), numbers),
+        st.builds(Policy, st.just("straggler"), numbers, numbers),
+        st.builds(Policy, st.just("preemptions"), at=st.lists(numbers, max_size=4).map(tuple)),
+    )
+)
+def test_a_policy_reads_back_from_its_text(policy: Policy) -> None:
+    assert Policy.parse(str(policy)) == policy
+
+
+@pytest.mark.parametrize("text", ["", "7", "random", "random-", "random--1", "straggler-1", "preemptions-1.", "x-1"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(TilelinkError, match="TL508"):
+        Policy.parse(text)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_a_policy_is_a_schedule(policy: Policy) -> None:
+    problem = Problem.random(64, 32, 32, torch.float32)
+
+    def steps(policy: Policy) -> list[tuple[object, ...]]:
+        recorder = Recorder()
+        problem.assert_right(simulate(pull(problem), 2, policy=policy, recorder=recorder))
+        return [(r.rank, r.worker, r.what, r.line) for r in recorder.records]
+
+    assert steps(policy) == steps(policy)
+    assert steps(policy) != steps(Policy("random", 4))
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_copies_bells_and_epochs_under_every_policy(policy: Policy) -> None:
+    problem = Problem.random(48, 32, 32, torch.float32, calls=3)
+    detector = RaceDetector()
+    problem.assert_right(simulate(push(problem), 3, policy=policy, observer=detector))
+
+
+def test_a_straggler_runs_only_when_nobody_else_can() -> None:
+    def main(world: SimulatedWorld) -> None:
+        for _ in range(3):
+            world.main_stream().copy(world.zeros(4, torch.float32), torch.ones(4))
+            world.finish()
+            order.append(world.rank)
+
+    order: list[int] = []
+    simulate(main, 3, straggler=0)
+    assert order[6:] == [0, 0, 0]
+
+
+def add_without_atomics(world: SimulatedWorld) -> None:
+    """Right unless one of two programs is stopped between its read and its write."""
+    words, out = world.zeros(2, torch.int64), world.zeros(1, torch.int64)
+    world.main_stream().launch(emitted_small.check_then_act, 2, {"words": words, "out": out}, warps=1, stages=1)
+    world.finish()
+    assert int(out) == 2
+
+
+def test_the_search_finds_what_needs_one_preemption() -> None:
+    def run(turns: Turns) -> None:
+        simulate(add_without_atomics, 1, policy=turns)
+
+    assert search(run, preemptions=0, limit=100).complete
+    with pytest.raises(AssertionError) as caught:
+        search(run, preemptions=1, limit=100)
+    policy = Policy.parse(caught.value.__notes__[-1].removeprefix("under the policy "))
+    assert len(policy.at) == 1
+    with pytest.raises(AssertionError):
+        simulate(add_without_atomics, 1, policy=policy)
+
+
+def test_a_search_ends_when_there_are_no_more() -> None:
+    problem = Problem.random(32, 32, 32, torch.float32)
+    seen: list[str] = []
+
+    def run(turns: Turns) -> None:
+        problem.assert_right(simulate(pull(problem, comm=1, workers=2), 2, policy=turns))
+        seen.append(str(turns))
+
+    done = search(run, preemptions=1, limit=1000)
+    assert done.complete
+    assert done.runs == len(seen) == len(set(seen)) > 5
+    assert not search(run, preemptions=2, limit=done.runs + 3).complete
+
+
+def test_an_error_names_the_policy() -> None:
+    def main(world: SimulatedWorld) -> None:
+        raise KeyError(world.rank)
+
+    with pytest.raises(KeyError) as caught:
+        simulate(main, 2, policy=Policy("priorities", 5))
+    assert caught.value.__notes__[-1] == "under the policy priorities-5"

@@ -1,0 +1,136 @@
+"""The search, on simulated ranks: all of them decide the same, and what fails on one fails on all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+from tilelink import Operator, TilelinkError, copy_engine, fused, ops, sms
+from tilelink.ir.schedule import Placement, Schedule
+from tilelink.pipeline.tuning import Trial, Tuning
+
+RANKS = 2
+MATMUL = sms(M=32, N=32, K=32, order="ring")
+SLOW = sms(1, M=16, N=16, K=16, order="ring")
+SPACE: dict[str, tuple[Placement, ...]] = {
+    "gather": (copy_engine(push=True), sms(2, M=32)),
+    "matmul": (SLOW, MATMUL, sms(M=24, N=32, K=32)),  # the last is refused: no power of two
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path))
+
+
+def tensors(seed: int = 0) -> list[torch.Tensor]:
+    torch.manual_seed(seed + tilelink.rank())
+    return [torch.randn(64, 64).to(torch.bfloat16), torch.randn(64, 64).to(torch.bfloat16)]
+
+
+def tuning(operator: Operator) -> Tuning:
+    return operator.tuning(*tensors())
+
+
+def test_all_ranks_find_the_same_and_the_slow_one_loses() -> None:
+    def body() -> Any:
+        found = tuning(ops.ag_gemm).search(60, SPACE)
+        return found.best, tuple(found.ms.items()), tuple(found.failed.items()), found.best_ms
+
+    results = tilelink.launch(body, RANKS)
+    assert results[0] == results[1]
+    best, ms, failed, best_ms = results[0]
+    assert best_ms <= min(t for _, t in ms) * 1.01
+    assert best.get("matmul") != SLOW
+    slow = [t for s, t in ms if s.get("matmul") == SLOW]
+    assert slow
+    assert min(slow) > best_ms
+    (refused,) = {s.get("matmul") for s, _ in failed}
+    assert isinstance(refused, type(MATMUL))
+    assert dict(refused.tile)["M"] == 24
+    assert all(why.startswith("rank 0: TL314") for _, why in failed)
+
+
+class Picky(Trial):
+    """A candidate that does not compile on the last rank."""
+
+    def compile(self) -> None:
+        placed = self.operator.schedules.get("matmul")
+        if placed == MATMUL and tilelink.rank() == RANKS - 1:
+            raise TilelinkError("TL405", "too many workers")
+        super().compile()
+
+
+class Wrong(Trial):
+    """A candidate whose result is wrong on the first rank."""
+
+    def run(self) -> Any:
+        found = super().run()
+        return found * 2 if self.operator.schedules.get("matmul") == MATMUL and tilelink.rank() == 0 else found
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Picky, "rank 1: TL405: too many workers"), (Wrong, "rank 0: TL463: a wrong result")],
+)
+def test_what_fails_on_one_rank_fails_on_all(kind: type[Trial], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilelink.pipeline.tuning.Trial", kind)
+
+    def body() -> Any:
+        found = tuning(ops.ag_gemm).search(60, {"matmul": (MATMUL, sms(M=64, N=32, K=32, order="ring"))})
+        return list(found.ms), list(found.failed.items())
+
+    results = tilelink.launch(body, RANKS)
+    assert results[0] == results[1]
+    ms, failed = results[0]
+    assert [(s.get("matmul"), w) for s, w in failed] == [(MATMUL, why)]
+    assert len(ms) == 2  # as it comes, and the other one
+
+
+def test_a_candidate_that_does_not_fit_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trial, "needs", lambda self: 1 << 50 if self.operator.schedules.get("matmul") == MATMUL else 0)
+
+    def body() -> list[str]:
+        return list(tuning(ops.ag_gemm).search(60, {"matmul": (MATMUL,)}).failed.values())
+
+    assert tilelink.launch(body, RANKS) == [["not enough memory"]] * RANKS
+
+
+def test_without_time_the_operator_stays_as_it_comes() -> None:
+    def body() -> tuple[int, int]:
+        found = tuning(ops.ag_gemm).search(0, SPACE)
+        return len(found.ms), found.out_of_time
+
+    assert tilelink.launch(body, RANKS) == [(1, 0)] * RANKS
+
+
+def test_a_tuned_operator_is_right_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body() -> tuple[torch.Tensor, Schedule]:
+        tuned = ops.ag_gemm.tune(*tensors(), budget=60, space=SPACE)
+        return tuned(*tensors(1)), tuned.schedules
+
+    first = tilelink.launch(body, RANKS)
+    assert first[0][1] == first[1][1]
+    monkeypatch.setattr(Tuning, "search", lambda *_: pytest.fail("measured again"))
+    again = tilelink.launch(body, RANKS)
+    assert again[0][1] == first[0][1]
+    torch.testing.assert_close(again[0][0], first[0][0])
+
+    def elsewhere() -> None:
+        x, w = tensors()
+        ops.ag_gemm.tune(torch.cat([x, x]), w, budget=60, space=SPACE)
+
+    with pytest.raises(BaseException, match="measured again"):
+        tilelink.launch(elsewhere, RANKS)
+
+
+def test_a_schedule_to_begin_with_that_is_refused_says_so() -> None:
+    def body() -> None:
+        ops.gemm_rs.schedule(scatter=fused("nothing")).tune(*tensors(), budget=1)
+
+    with pytest.raises(TilelinkError, match=r"TL31[12]"):
+        tilelink.launch(body, RANKS)

@@ -1,0 +1,103 @@
+"""A whole tensor-parallel MLP: AG+GEMM, SwiGLU, GEMM+RS, against cuBLAS and NCCL one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+
+from tilelink.bench.contest import (
+    ASYNC_TP,
+    COMM,
+    GEMM,
+    OWN_COMM,
+    SEQUENTIAL,
+    TRITON,
+    Contest,
+    Place,
+    Sizes,
+    Variants,
+    how,
+)
+from tilelink.bench.gemms import NO_GPU
+from tilelink.bench.parts import all_gather, gemm_like, reduce_scatter
+from tilelink.ops import ag_gemm, gemm_rs
+
+BLOCK = 1024
+
+
+@triton.jit
+def _swiglu(both, out, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < columns
+    gate = tl.load(both + row * 2 * columns + at, mask=inside, other=0).to(tl.float32)
+    up = tl.load(both + row * 2 * columns + columns + at, mask=inside, other=0).to(tl.float32)
+    tl.store(out + row * columns + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside)
+
+
+def swiglu(both: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up` of `[M, 2 I]` into `[M, I]`; the same for every contender."""
+    columns = out.shape[1]
+    if not both.is_cuda:
+        return out.copy_(torch.nn.functional.silu(both[:, :columns]) * both[:, columns:])
+    _swiglu[(out.shape[0], triton.cdiv(columns, BLOCK))](both, out, columns, BLOCK=BLOCK)  # pyright: ignore[reportArgumentType]
+    return out
+
+
+def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
+    """M tokens, H hidden, I intermediate, all global. The operators' own schedules; `ours` names only the contest."""
+    m, h, i = sizes["M"], sizes["H"], sizes["I"] // place.world.ranks
+    each, mine = place.part(m)
+    padded, first, second = place.random(each, h), place.random(h, 2 * i), place.random(i, h)
+    x, rows = padded[:mine], place.random(place.world.ranks * each, h)
+    both, active = place.random(m, 2 * i), place.random(m, i)
+    partial, summed = place.random(place.world.ranks * each, h), place.empty(each, h)
+    contest = Contest(inputs=[padded, first, second, rows, partial])
+    whole = i * place.world.ranks
+
+    def overlapped() -> Any:
+        return gemm_rs(swiglu(ag_gemm(x, first, M=m), active), second, K=whole)
+
+    def without_communication(up: Any, down: Any) -> None:
+        up(rows[:m], first, out=both)
+        down(swiglu(both, active), second, out=partial[:m])
+
+    for name in ours:
+        contest.runs[name] = overlapped
+        contest.ran[name] = lambda: f"{how(ag_gemm, (x, first), M=m)}; {how(gemm_rs, (active, second), K=whole)}"
+    lone_up, lone_down = gemm_like(ag_gemm), gemm_like(gemm_rs)
+    contest.used += [ag_gemm, gemm_rs, lone_up, lone_down]
+    contest.runs[TRITON] = lambda: without_communication(lone_up, lone_down)
+    contest.missing[ASYNC_TP] = "not part of this case"
+    if place.simulated:
+
+        def in_turn() -> Any:
+            up = lone_up(all_gather(x, M=m), first, out=both)
+            return reduce_scatter(lone_down(swiglu(up, active), second, out=partial[:m]), M=m)
+
+        contest.runs[SEQUENTIAL] = in_turn
+        contest.runs[OWN_COMM] = lambda: (all_gather(x, M=m), reduce_scatter(partial[:m], M=m))
+        contest.missing |= dict.fromkeys((GEMM, COMM), NO_GPU)
+        return contest
+
+    def gather() -> None:
+        dist.all_gather_into_tensor(rows, padded)
+
+    def scatter() -> None:
+        dist.reduce_scatter_tensor(summed, partial)
+
+    contest.runs[GEMM] = lambda: without_communication(torch.mm, torch.mm)
+    contest.runs[COMM] = lambda: (gather(), scatter())
+
+    def sequential() -> torch.Tensor:
+        gather()
+        without_communication(torch.mm, torch.mm)
+        scatter()
+        return summed[:mine]
+
+    contest.runs[SEQUENTIAL] = sequential
+    return contest

@@ -1,0 +1,137 @@
+"""Running a benchmark in the world that is there."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import triton
+
+from tilelink.bench.contest import OURS, SEQUENTIAL, Contest, Place
+from tilelink.bench.rows import Row, Setting, row_of
+from tilelink.bench.subjects import BenchCase, Subject
+from tilelink.errors import TilelinkError
+from tilelink.explore.cases import relative_error
+from tilelink.ops import ag_gemm
+from tilelink.pipeline.operator import Operator
+from tilelink.runtime.session import Session, require, simulated
+from tilelink.tuning import interleaved
+from tilelink.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`rounds`: of each case. `budget`: seconds after which no further case is begun."""
+
+    rounds: int = 20
+    budget: float = 600.0
+
+
+def bench(
+    name: str,
+    subject: Subject,
+    cases: list[BenchCase],
+    variants: Mapping[str, Operator],
+    options: Options,
+    *,
+    session: Session | None,
+    ranks: int,
+    say: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """Rows of all cases. Collective where there is a session; else all ranks are simulated, and so are times.
+
+    Args:
+        variants: further schedules of the operator by name, `OURS` the one that is compared.
+        say: called with each row as it is there, on rank 0.
+    """
+    if session is not None:
+        group = dist.group.WORLD
+        assert group is not None
+        return _rank(name, subject, cases, variants, options, group.group_name, say)
+    return simulated(lambda: _rank(name, subject, cases, variants, options, None, say), ranks)[0]
+
+
+def _rank(
+    name: str,
+    subject: Subject,
+    cases: list[BenchCase],
+    variants: Mapping[str, Operator],
+    options: Options,
+    group: str | None,
+    say: Callable[[Row], None],
+) -> list[Row]:
+    place = Place(require().world, group)
+    begun, rows = time.monotonic(), list[Row]()
+    for case in cases:
+        if rows and max(place.world.agree(time.monotonic() - begun)) > options.budget:
+            break
+        row = _one(place, name, subject, case, variants, options)
+        rows.append(row)
+        if place.world.rank == 0:
+            say(row)
+    return rows
+
+
+def _one(
+    place: Place, name: str, subject: Subject, case: BenchCase, variants: Mapping[str, Operator], options: Options
+) -> Row:
+    torch.manual_seed(1 + place.world.rank)
+    # An operator made of several has no schedule of its own.
+    ours = {OURS: subject.operator or ag_gemm} | dict(variants)
+    contest = subject.contest(place, case.sizes, ours)
+    times, missing = interleaved(place.world, contest.runs, options.rounds, contest.fresh)
+    schedules = {n: contest.ran[n]() for n in contest.ran if n in times}
+    error = _error(place, contest, [n for n in contest.ran if n in times]) if SEQUENTIAL in times else None
+    contest.close()
+    if not place.simulated:
+        torch.cuda.empty_cache()
+    setting = setting_of(place)
+    return row_of(name, case.name, case.sizes, setting, times, contest.missing | missing, schedules, error)
+
+
+def _error(place: Place, contest: Contest, ours: list[str]) -> float | None:
+    """How far ours are from cuBLAS and NCCL on the last round's inputs: what is fast and wrong is not fast."""
+    if not ours:
+        return None
+    want = contest.runs[SEQUENTIAL]().float()
+    errors = [relative_error(contest.runs[name](), want) for name in ours]
+    return max(place.world.agree(max(errors)))
+
+
+def commit() -> str:
+    """The commit of this checkout; the file COMMIT names it where the tree is a copy without its history."""
+    root = Path(__file__).parents[2]
+    noted = root / "COMMIT"
+    if noted.is_file():
+        return noted.read_text().strip()
+    found = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or f"version {__version__}"
+
+
+def setting_of(place: Place) -> Setting:
+    gpu = "simulated" if place.simulated else torch.cuda.get_device_name()
+    world = place.world
+    return Setting(world.ranks, gpu, torch.__version__, triton.__version__, commit(), world.topology.world)
+
+
+def case_of(name: str, subject: Subject, sizes: Mapping[str, int]) -> BenchCase:
+    """A case of sizes that the user gives.
+
+    Raises:
+        TilelinkError: TL704, not those of the operator.
+    """
+    wanted = set(subject.small)
+    if set(sizes) != wanted:
+        raise TilelinkError(
+            "TL704",
+            f"`{name}` is benchmarked at {', '.join(sorted(wanted))}, and {', '.join(sorted(sizes))} are given",
+            hint=f"give sizes by name: --shape {','.join(f'{d}=…' for d in subject.small)}",
+        )
+    return BenchCase(" ".join(f"{d}={sizes[d]}" for d in subject.small), dict(sizes))

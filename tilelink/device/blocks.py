@@ -1,0 +1,24 @@
+"""What emitted kernels do to blocks of values, beside signalling."""
+
+import triton
+import triton.language as tl
+
+from tilelink.device.fences import CUDA_NOTHING, on_cuda
+
+
+@triton.jit
+def halves(block):
+    """The left and the right half of a block's columns. Their number is a power of two, above one."""
+    pairs = tl.reshape(block, (block.shape[0], 2, block.shape[1] // 2))
+    return tl.split(tl.permute(pairs, (0, 2, 1)))
+
+
+@triton.jit
+def end_of_tile():
+    """Nothing at all. It keeps a branch from being the last thing in a flattened loop.
+
+    Triton up to 3.9 makes invalid code of that (triton-lang/triton pull request 11863: a value used inside the branch
+    is taken for one that leaves the loop's body).
+    """
+    if on_cuda():
+        tl.inline_asm_elementwise(CUDA_NOTHING, "=r", [], dtype=tl.int32, is_pure=False, pack=1)

@@ -1,0 +1,140 @@
+"""Waits that end: after a time limit, or when the host says so; and conditions that are checked while a kernel runs.
+
+Compiled only into kernels that were emitted for it. `watch` points to int64 `[source, guard]`: the number of the
+emitted file, and the address of its GPU's guard. The guard, int64 in this GPU's memory, is
+`[limit in ns, alarm, entries taken, report]`; the report, int64 in memory that the host reads at any time, is
+`[stop]` followed, from `FIRST` on, by entries of `LENGTH` words:
+`[kind, source, site, tile, index, expected, seen, worker, ns]`.
+
+A wait that takes too long raises the alarm, which ends all waits of this GPU, so that every kernel ends. Only waits that
+have lasted half the limit make an entry: later ones miss what those before them did not get.
+"""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language import core
+
+from tilelink.device.clocks import clock
+from tilelink.device.fences import block_barrier, system_fence
+
+LIMIT = tl.constexpr(0)
+ALARM = tl.constexpr(1)
+TAKEN = tl.constexpr(2)
+REPORT = tl.constexpr(3)
+GUARD = 4
+"""Words of a guard."""
+
+STOP = tl.constexpr(0)
+FIRST = tl.constexpr(8)
+LENGTH = tl.constexpr(16)
+ENTRIES = tl.constexpr(32)
+WORDS = 8 + 16 * 32
+"""Words of a report."""
+
+LATE = tl.constexpr(1)
+FALSE = tl.constexpr(2)
+"""Kinds of entries: a wait that took too long, a condition that does not hold."""
+
+_GPU: Any = tl.constexpr("gpu")
+SYSTEM: Any = tl.constexpr("sys")
+_NOTHING = tl.constexpr(-(1 << 62))
+_POLLS = tl.constexpr(64)
+_ONE = tl.constexpr(1)
+
+
+@core.builtin
+def _polls_per_look(_semantic: Any = None) -> core.constexpr:
+    """How often a word is polled before the clock is looked at. The interpreter's clock stands still most of the time."""
+    return _ONE if _semantic.builder.options.backend_name == "interpreter" else _POLLS
+
+
+@triton.jit
+def _pointer(address):
+    return tl.cast(address, tl.pointer_type(tl.int64))
+
+
+@triton.jit
+def look_at_clock(watch, waited):
+    """Raise the alarm if this wait has lasted too long; 0 unless it was raised before."""
+    guard = _pointer(tl.load(watch + 1))
+    stop = tl.load(_pointer(tl.load(guard + REPORT)) + STOP, volatile=True)
+    late = (waited > tl.load(guard + LIMIT)) | (stop != 0)
+    # Threads read clocks of their own. One of them does the atomic, and all get its answer: they leave the loop together.
+    return tl.atomic_or(guard + ALARM, late.to(tl.int64), sem="relaxed", scope="gpu")
+
+
+@triton.jit
+def _enter(watch, kind, site, tile, index, expected, seen, waited, wanted):
+    """Add an entry to the report if it is wanted and there is room."""
+    guard = _pointer(tl.load(watch + 1))
+    at = tl.atomic_add(guard + TAKEN, 1, mask=wanted, sem="relaxed", scope="gpu")
+    room = wanted & (at < ENTRIES)
+    entry = _pointer(tl.load(guard + REPORT)) + FIRST + tl.where(room, at, 0) * LENGTH
+    tl.store(entry + 1, tl.load(watch), mask=room)
+    tl.store(entry + 2, tl.cast(site, tl.int64), mask=room)
+    tl.store(entry + 3, tl.cast(tile, tl.int64), mask=room)
+    tl.store(entry + 4, tl.cast(index, tl.int64), mask=room)
+    tl.store(entry + 5, tl.cast(expected, tl.int64), mask=room)
+    tl.store(entry + 6, tl.cast(seen, tl.int64), mask=room)
+    tl.store(entry + 7, tl.program_id(0).to(tl.int64), mask=room)
+    tl.store(entry + 8, tl.cast(waited, tl.int64), mask=room)
+    # The host takes an entry whose kind it sees: the rest has to be there by then, whichever thread has stored it.
+    block_barrier()
+    system_fence()
+    tl.store(entry, tl.cast(kind, tl.int64), mask=room)
+
+
+@triton.jit
+def wait_at_least(word, target, scope: tl.constexpr, watch, site, tile, index):
+    """Until `word` is at least `target`, or the alarm is raised; whether it is."""
+    seen = tl.atomic_add(word, 0, sem="acquire", scope=scope)
+    polls = tl.cast(0, tl.int32)
+    began = tl.cast(0, tl.int64)
+    waited = tl.cast(0, tl.int64)
+    alarm = tl.cast(0, tl.int64)
+    while (seen < target) & (alarm == 0):
+        polls += 1
+        if polls % _polls_per_look() == 0:
+            now = clock()
+            began = tl.where(began == 0, now, began)
+            waited = now - began
+            alarm = look_at_clock(watch, waited)
+        seen = tl.atomic_add(word, 0, sem="acquire", scope=scope)
+    if seen < target:
+        half = tl.load(_pointer(tl.load(watch + 1)) + LIMIT) // 2
+        _enter(watch, LATE, site, tile, index, target, seen, waited, waited >= half)
+    return seen >= target
+
+
+@triton.jit
+def local_wait_within(word, cmp: tl.constexpr, value, watch, site, tile, index):
+    """`local_wait_until` that ends in any case. `site`, `tile` and `index` (of the word) say in the report who waits."""
+    tl.static_assert(cmp == 5, "a wait with a limit knows CMP_GE")
+    wait_at_least(word, tl.cast(value, tl.int64), _GPU, watch, site, tile, index)
+
+
+@triton.jit
+def signal_wait_within(word, cmp: tl.constexpr, value, watch, site, tile, index):
+    """`signal_wait_until` that ends in any case; see `local_wait_within`."""
+    tl.static_assert(cmp == 5, "a wait with a limit knows CMP_GE")
+    wait_at_least(word, tl.cast(value, tl.int64), SYSTEM, watch, site, tile, index)
+
+
+@triton.jit
+def check_below(index, size, watch, site, tile):
+    """Report a position, or a block of them, that is neither below `size` nor -1 (no element). Nothing else happens."""
+    position = index.to(tl.int64)
+    wrong = (position >= size) | (position + 1 < 0)
+    # One of the wrong ones, whichever is largest; `any` is 0 if there is none.
+    worst = tl.max(tl.ravel(tl.where(wrong, position, _NOTHING) + tl.zeros([1], tl.int64)), 0)
+    any = tl.max(tl.ravel(wrong.to(tl.int32) + tl.zeros([1], tl.int32)), 0)
+    _enter(watch, FALSE, site, tile, 0, size, worst, 0, any == 1)
+
+
+@triton.jit
+def check(fine, watch, site, tile):
+    """Report a condition that does not hold in some lane. Nothing else happens."""
+    held = tl.min(tl.ravel(fine.to(tl.int32) + tl.zeros([1], tl.int32)), 0)
+    _enter(watch, FALSE, site, tile, 0, 1, held, 0, held == 0)

@@ -1,0 +1,63 @@
+"""A case under many schedules of the simulated world: seeds, stragglers, priorities, or all with few preemptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilelink.errors import TilelinkError
+from tilelink.explore.cases import Case
+from tilelink.explore.running import run_case
+from tilelink.runtime.simulated.policy import Policy, Turns
+from tilelink.runtime.simulated.search import Searched, search
+
+
+def policies(ranks: int, runs: int, first: int = 0) -> Iterator[Policy]:
+    """By chance, against each rank in turn, and by priorities, each `runs` / 3 times."""
+    for k in range(runs):
+        seed, kind = first + k // 3, k % 3
+        if kind == 0:
+            yield Policy("random", seed)
+        elif kind == 1:
+            yield Policy("straggler", seed, seed % ranks)
+        else:
+            yield Policy("priorities", seed)
+
+
+def stress(
+    case: Case,
+    *,
+    runs: int,
+    calls: int = 2,
+    first: int = 0,
+    preemptions: int | None = None,
+    delayed_stores: bool = False,
+) -> Searched:
+    """Run the case up to `runs` times, each time under another schedule.
+
+    Args:
+        first: the seed to begin with.
+        preemptions: search all schedules of so many preemptions instead, fewest first.
+
+    Raises:
+        TilelinkError: what went wrong, with the token of the run as a note; TL710 for wrong numbers.
+    """
+
+    def run(policy: Policy | Turns) -> None:
+        outcome = run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores)
+        if not outcome.within(case.tolerance):
+            error = TilelinkError(
+                "TL710",
+                f"wrong numbers: a relative error of {outcome.worst:.2e}, at most {case.tolerance:.0e} is right",
+                loc=case.operator.loc,
+                why=f"the run under the policy {policy} differs from torch in fp32",
+                hint="if no race is reported, the tile programs compute something else than the signature states",
+            )
+            for line in outcome.again:
+                error.add_note(line)
+            raise error
+
+    if preemptions is not None:
+        return search(run, preemptions=preemptions, limit=runs)
+    for policy in policies(case.ranks, runs, first):
+        run(policy)
+    return Searched(runs, complete=False)

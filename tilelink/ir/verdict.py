@@ -1,0 +1,63 @@
+"""What a proof has shown, or what goes wrong without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.errors import Loc, TilelinkError
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    rule: str
+    text: str
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One step of an interleaving. `call`: which of the calls back to back, from 0; `tile`: as its program names it."""
+
+    rank: int
+    path: str
+    tile: str
+    loc: Loc | None
+    does: str
+    call: int = 0
+
+    def __str__(self) -> str:
+        where = f" tile {self.tile}" if self.tile else ""
+        call = f"call {self.call}, "
+        place = f"  ({self.loc})" if self.loc is not None else ""
+        return f"{call}rank {self.rank}: {self.path}{where} {self.does}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """An order of events that can happen and goes wrong, in a small world.
+
+    `kind`: deadlock | race | reuse | count | twice | never | bounds | plan. `world`: its ranks and sizes. `steps`: in the
+    order in which they happen; of a deadlock, each has to come before the next, and the last before the first. `missing`: the
+    steps between which there should be an edge, by number. `edges`: which steps one knows to have happened before another.
+    """
+
+    kind: str
+    world: str
+    text: str
+    steps: tuple[Instant, ...]
+    edges: tuple[tuple[int, int], ...] = ()
+    missing: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of a plan. `proofs`: what was shown, by rule; `error`: what could not be; `assumed`: what was taken on trust."""
+
+    ok: bool
+    proofs: tuple[Proof, ...]
+    error: TilelinkError | None = None
+    counterexample: Counterexample | None = None
+    assumed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.ok

@@ -1,0 +1,26 @@
+"""Which steps touch instances of other ranks."""
+
+from __future__ import annotations
+
+from tilelink.ir.plan import StepPlan
+from tilelink.ir.program import Store
+from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.views import walk
+
+
+def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
+    """Whether the step reads instances of other ranks: only a pulling movement does."""
+    movement = s.step.program.movement
+    if movement is None or s.push or movement.source != param:
+        return False
+    split = any(a.split == "R" for a in tensor.axes)
+    slices = any(v.axis is None for v in s.step.binding(param).view)
+    return split or slices
+
+
+def crosses(s: StepPlan, param: str) -> bool:
+    """Whether the step writes instances of other ranks."""
+    movement = s.step.program.movement
+    if movement is not None:
+        return bool(s.push) and param == movement.destination
+    return any(isinstance(op, Store) and op.to == "holders" and op.param == param for op in walk(s.step.program.body))

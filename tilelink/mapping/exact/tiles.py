@@ -1,0 +1,420 @@
+"""What one tile of a step does: its ops in order, with positions and words worked out as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TypeAlias
+
+from tilelink.errors import Loc
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula
+from tilelink.ir.plan import Channel, ChannelAxis, GridAxis, Plan, Signal, StepPlan
+from tilelink.ir.plan import holder as plan_holder
+from tilelink.ir.program import (
+    At,
+    Bounds,
+    Expr,
+    Gather,
+    Holder,
+    If,
+    IndexEntry,
+    Load,
+    Loop,
+    Move,
+    Notify,
+    OfTile,
+    Op,
+    Store,
+    Tiles,
+    Wait,
+    Whole,
+    walk,
+)
+from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+from tilelink.mapping.exact.events import Access, Box, Instance, Recorder, Word
+
+Span: TypeAlias = "tuple[int, int]"
+Indexed: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
+
+
+class NotExact(Exception):
+    """The plan cannot be played through: data decides what it does."""
+
+
+class Outside(Exception):
+    """An access, or a word, lies outside of what exists."""
+
+    def __init__(self, what: str, rank: int, path: str, tile: tuple[int, ...], loc: Loc | None) -> None:
+        super().__init__(what)
+        self.rank, self.path, self.tile, self.loc = rank, path, tile, loc
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The plan's formulas as numbers, worked out once per rank."""
+
+    plan: Plan
+    _known: dict[tuple[Formula, int], int] = field(default_factory=dict[tuple[Formula, int], int])
+    _envs: dict[int, dict[str, F.Number]] = field(default_factory=dict[int, dict[str, F.Number]])
+
+    @property
+    def ranks(self) -> int:
+        return self.plan.topology.ranks
+
+    def env(self, rank: int) -> dict[str, F.Number]:
+        if rank not in self._envs:
+            self._envs[rank] = dict(self.plan.env(rank))
+        return self._envs[rank]
+
+    def value(self, formula: Formula, rank: int) -> int:
+        key = formula, rank
+        if key not in self._known:
+            self._known[key] = int(F.evaluate(formula, self.env(rank)))
+        return self._known[key]
+
+    def at(self, formula: Formula, rank: int, **more: int) -> int:
+        return int(F.evaluate(formula, {**self.env(rank), **more}))
+
+    def part(self, size: Formula) -> int:
+        """Elements per rank of a split axis."""
+        return max(1, -(-self.value(size, 0) // self.ranks))
+
+    def held(self, size: Formula, rank: int) -> int:
+        return max(0, min(self.value(size, rank) - rank * self.part(size), self.part(size)))
+
+    def extents(self, instance: Instance) -> tuple[int, ...]:
+        """Elements per stored axis; of an argument, what the caller gives."""
+        name, rank = instance
+        tensor = self.plan.wiring.tensor(name.removesuffix("@stage"))
+        if tensor.origin == "argument" and name == tensor.name:
+            axes = [a for a in tensor.axes if not a.own_slice]
+            return tuple(self.held(a.size, rank) if a.split == "R" else self.value(a.size, rank) for a in axes)
+        return tuple(self.value(e, rank) for e in self.plan.buffer(tensor.name).extents)
+
+    def words(self, channel: Channel, rank: int) -> int:
+        total = 1
+        for a in channel.axes:
+            total *= self.value(a.count, rank)
+        return total
+
+
+@dataclass(slots=True)
+class TileRun:
+    """One tile of a step on a rank. `spans`, `grids`: by the variable, or the position, that names the tile."""
+
+    sizes: Sizes
+    step: StepPlan
+    rank: int
+    tile: tuple[int, ...]
+    recorder: Recorder
+    spans: dict[str, Span] = field(default_factory=dict[str, Span])
+    grids: dict[str, GridAxis] = field(default_factory=dict[str, GridAxis])
+    names: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def plan(self) -> Plan:
+        return self.sizes.plan
+
+    def run(self, bounds: tuple[Span, ...]) -> None:
+        """`bounds`: begin and end per axis of the step's grid, in the positions that the program counts."""
+        program = self.step.step.program
+        for k, (span, g) in enumerate(zip(bounds, self.step.grid, strict=True)):
+            name = str(k) if program.movement is not None else g.var
+            if name is not None:
+                self.spans[name], self.grids[name] = span, g
+                if g.kind in ("unit", "own"):
+                    self.names[name] = span[0]
+        self.names |= {n: int(v) for n, v in self.step.step.constants if isinstance(v, (bool, int))}
+        if program.movement is not None:
+            self._move()
+        else:
+            self._body(program.body)
+
+    # ------------------------------------------------------------------------------------------------------- movements
+    def _move(self) -> None:
+        movement = self.step.step.program.movement
+        assert movement is not None
+        ops = list(walk(self.step.step.program.body))
+        wait = next((op for op in ops if isinstance(op, Wait)), None)
+        notify = next((op for op in ops if isinstance(op, Notify)), None)
+        at = next(op for op in ops if isinstance(op, (Move, Store)))
+        source, target = self._positions(movement.source), self._positions(movement.destination)
+        holder = self.rank if self.step.push else self._holder(movement.source, source)
+        if wait is not None and self.step.into is None:
+            self._hear(wait, source, holder)
+        read = self._instance(movement.source, holder, pulled=not self.step.push)
+        if self.step.into is None and read is not None:
+            self._access("read", movement.source, source, read, holder, at.loc)
+        peers = self._holders(movement.destination, target) if self.step.push else [self.rank]
+        for peer in peers:
+            if self.step.skip_own and self.step.push and peer == self.rank:
+                continue
+            written = self._instance(movement.destination, peer)
+            if written is not None:
+                self._access("write", movement.destination, target, written, peer, at.loc)
+            if notify is not None:
+                self._tell(notify, target, peer if self.step.push and len(peers) > 1 else None)
+
+    def _positions(self, param: str) -> Indexed:
+        """The tiles of a movement are known by their position."""
+        return [(v, OfTile(str(k))) for k, v in enumerate(self.step.step.binding(param).view)]
+
+    def _holder(self, param: str, index: Indexed) -> int:
+        """The rank to pull from: the reader itself where all have it."""
+        tensor = self._tensor(param)
+        for v, e in index:
+            if v.axis is None:
+                return self._interval(param, v, e)[0]
+            if tensor.names_holder(v):
+                return self.sizes.value(plan_holder(tensor, v.axis, self._interval(param, v, e)[0]), self.rank)
+        return self.rank
+
+    # -------------------------------------------------------------------------------------------------------- programs
+    def _body(self, body: tuple[Op, ...]) -> None:
+        for op in body:
+            self._op(op)
+
+    def _op(self, op: Op) -> None:
+        if isinstance(op, Tiles):
+            self._tiles(op)
+        elif isinstance(op, Loop):
+            if any(isinstance(o, (Wait, Notify, Load, Store, Move)) for o in walk(op.body)):
+                raise NotExact(f"a loop whose length the plan does not know (`{op.header}`)")
+        elif isinstance(op, If):
+            self._body(op.body if self._number(op.test) else op.orelse)
+        elif isinstance(op, (Wait, Notify)):
+            index = self._index(op.param, op.index)
+            if isinstance(op, Notify):
+                self._tell(op, index, None)
+            elif not self._in_registers(op.param, index):
+                self._hear(op, index, self.rank)
+        elif isinstance(op, Load):
+            index = self._index(op.param, op.index)
+            found = self._instance(op.param, self.rank)
+            if found is not None and not self._in_registers(op.param, index):
+                self._access("read", op.param, index, found, self.rank, op.loc)
+        elif isinstance(op, Store):
+            self._store(op)
+        elif isinstance(op, Holder):
+            found = self._holders(op.param, self._index(op.param, op.index))
+            self.names[op.name] = found[0] if len(found) == 1 else self.rank
+        elif isinstance(op, Bounds):
+            self._bounds(op)
+
+    def _store(self, op: Store) -> None:
+        if op.mask is not None:
+            raise NotExact("a store under a mask")
+        index = self._index(op.param, op.index)
+        for holder in [self.rank] if op.to == "own" else self._holders(op.param, index):
+            found = self._instance(op.param, holder)
+            if found is not None:
+                self._access("write", op.param, index, found, holder, op.loc)
+
+    def _tiles(self, op: Tiles) -> None:
+        if op.start is not None or op.stop is not None or op.part is not None:
+            raise NotExact("a loop over a part of an axis")
+        view = self.step.step.binding(op.param).view[op.axis]
+        grid = self.step.loop(view.dim)
+        self.grids[op.var] = grid
+        for i in range(self.sizes.value(grid.count, self.rank)):
+            self.spans[op.var] = self.sizes.at(grid.begin(i), self.rank), self.sizes.at(grid.end(i), self.rank)
+            if view.unit:
+                self.names[op.var] = self.spans[op.var][0]
+            self._body(op.body)
+
+    def _bounds(self, op: Bounds) -> None:
+        if op.what in ("begin", "end") and op.var in self.spans:
+            self.names[op.name] = self.spans[op.var][0 if op.what == "begin" else 1]
+        elif op.what == "size" and op.axis is not None:
+            view, tensor = self.step.step.binding(op.param).view[op.axis], self._tensor(op.param)
+            self.names[op.name] = self.sizes.ranks if view.axis is None else self._extent(tensor, view)
+
+    def _extent(self, tensor: TensorDecl, view: ViewAxis) -> int:
+        assert view.axis is not None
+        size = tensor.axes[view.axis].size
+        return self.sizes.held(size, self.rank) if view.local else self.sizes.value(size, self.rank)
+
+    def _number(self, expr: Expr) -> int:
+        known = self.names.keys() | self.sizes.env(self.rank).keys()
+        if expr.formula is None or not F.symbols(expr.formula) <= known:
+            raise NotExact(f"data decides `{expr.text}`")
+        return int(F.evaluate(expr.formula, {**self.sizes.env(self.rank), **self.names}))
+
+    # ------------------------------------------------------------------------------------------------ where an index lies
+    def _tensor(self, param: str) -> TensorDecl:
+        return self.plan.wiring.tensor(self.step.step.binding(param).tensor)
+
+    def _index(self, param: str, index: tuple[IndexEntry, ...] | None) -> Indexed:
+        return list(zip(self.step.step.binding(param).view, entries(self.step.step, param, index), strict=True))
+
+    def _at(self, e: At) -> int:
+        if e.ring is not None and e.ring[0] in self.names:
+            return (self.names[e.ring[0]] + e.ring[1]) % self.sizes.ranks
+        return self._number(e.expr)
+
+    def _interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Span:
+        """Positions as the program counts them."""
+        if isinstance(e, OfTile):
+            return self.spans[e.var]
+        if isinstance(e, At):
+            at = self._at(e)
+            return at, at + 1
+        if isinstance(e, Gather):
+            raise NotExact("an index of data")
+        tensor = self._tensor(param)
+        if v.axis is None:
+            return 0, self.sizes.ranks
+        size = tensor.axes[v.axis].size
+        if tensor.axes[v.axis].split == "R" and not v.local:
+            first = self.rank * self.sizes.part(size)
+            return first, first + self.sizes.held(size, self.rank)
+        return 0, self._extent(tensor, v)
+
+    def _holders(self, param: str, index: Indexed) -> list[int]:
+        """The ranks whose instance has the tile."""
+        tensor = self._tensor(param)
+        for v, e in index:
+            if v.axis is None or not tensor.names_holder(v):
+                continue
+            held_by = plan_holder(tensor, v.axis, self._interval(param, v, e)[0])
+            return [self._rank(self.sizes.value(held_by, self.rank), None)]
+        return list(range(self.sizes.ranks))
+
+    def _rank(self, rank: int, loc: Loc | None) -> int:
+        if not 0 <= rank < self.sizes.ranks:
+            raise Outside(f"there is no rank {rank}", self.rank, self.step.path, self.tile, loc)
+        return rank
+
+    def _instance(self, param: str, holder: int, *, pulled: bool = False) -> Instance | None:
+        """None: the tensor lives in registers only."""
+        tensor = self._tensor(param)
+        buffer = self.plan.buffer_or_none(tensor.name)
+        if buffer is None:
+            return None
+        return (f"{tensor.name}@stage" if buffer.staged and pulled else tensor.name), self._rank(holder, None)
+
+    def _access(self, kind: str, param: str, index: Indexed, instance: Instance, holder: int, loc: Loc) -> None:
+        box = self._box(param, index, instance, holder, loc)
+        if all(begin < end for begin, end in box):
+            self.recorder.access(self.step.path, self.tile, kind, loc, Access(instance, box))
+
+    def _box(self, param: str, index: Indexed, instance: Instance, holder: int, loc: Loc | None) -> Box:
+        tensor = self._tensor(param)
+        extents = self.sizes.extents(instance)
+        stored = [a for a, axis in enumerate(tensor.axes) if not axis.own_slice]
+        box: dict[int, Span] = {a: (0, extents[k]) for k, a in enumerate(stored)}
+        for v, e in index:
+            if v.axis is None or tensor.axes[v.axis].own_slice:
+                slice_ = holder if isinstance(e, Whole) else self._interval(param, v, e)[0]
+                if slice_ != holder:
+                    raise Outside(
+                        f"slice {slice_} of `{param}` on rank {holder}", self.rank, self.step.path, self.tile, loc
+                    )
+                continue
+            begin, end = self._interval(param, v, e)
+            if tensor.axes[v.axis].split == "R" and not v.local:
+                base = holder * self.sizes.part(tensor.axes[v.axis].size)
+                begin, end = begin - base, end - base
+            if begin < end and (begin < 0 or end > extents[stored.index(v.axis)]):
+                raise Outside(f"`{param}` from {begin} to {end}", self.rank, self.step.path, self.tile, loc)
+            box[v.axis] = begin, end
+        return tuple(box[a] for a in stored)
+
+    def _in_registers(self, param: str, index: Indexed) -> bool:
+        """A forwarded tile: the host's, at this rank's slice where there are slices."""
+        if self.step.step.binding(param).tensor not in self.step.forwarded:
+            return False
+        return all(self._at(e) == self.rank for v, e in index if v.unit and isinstance(e, At))
+
+    # ----------------------------------------------------------------------------------------------------------- signals
+    def _signal(self, op: Wait | Notify) -> Signal | None:
+        """None: what the plan does not mention is not emitted."""
+        return next((s for s in self.plan.signals if s.path == self.step.path and s.op == op), None)
+
+    def _hear(self, op: Wait, index: Indexed, source: int) -> None:
+        signal = self._signal(op)
+        words: list[Word] = []
+        if signal is not None and signal.action == "await":
+            words = [(self._channel(signal).name, self.rank, w) for w in self._words(op, signal, index, source)]
+        elif signal is not None and signal.action == "ready":
+            staged = self.plan.buffer(self._tensor(op.param).name).staged
+            words = [("ready" if staged else "entered", self.rank, source)]
+        peer = self._at(op.peer) if op.peer is not None else None
+        self.recorder.signal(self.step.path, self.tile, "wait", op.loc, op.param, words, peer)
+
+    def _tell(self, op: Notify, index: Indexed, holder: int | None) -> None:
+        signal = self._signal(op)
+        words: list[Word] = []
+        if signal is not None and signal.action == "notify":
+            name, told = self._channel(signal).name, self._told(op, signal, index, holder)
+            words = [(name, rank, w) for w in self._words(op, signal, index, self.rank) for rank in told]
+        self.recorder.signal(self.step.path, self.tile, "notify", op.loc, op.param, words)
+
+    def _channel(self, signal: Signal) -> Channel:
+        assert signal.channel is not None
+        return self.plan.channel(signal.channel)
+
+    def _told(self, op: Notify, signal: Signal, index: Indexed, holder: int | None) -> list[int]:
+        if signal.to == "self":
+            return [self.rank]
+        if signal.to == "peer" and op.peer is not None:
+            return [self._at(op.peer)]
+        if signal.to == "all":
+            return list(range(self.sizes.ranks)) if holder is None else [holder]
+        if holder is not None:
+            return [holder]
+        found = self._holders(op.param, index)
+        return found if len(found) == 1 else [self._waiter(op, signal, index)]
+
+    def _waiter(self, op: Notify, signal: Signal, index: Indexed) -> int:
+        """Of a tensor that others pull: the rank whose part of the destination the tile belongs to."""
+        axis = next((a for a in self._channel(signal).axes if a.kind == "part" and a.axis is not None), None)
+        found = next(((v, e) for v, e in index if axis is not None and v.axis == axis.axis), None)
+        if axis is None or found is None or not isinstance(found[1], OfTile):
+            raise Outside(f"nobody says who hears of `{op.param}`", self.rank, self.step.path, self.tile, op.loc)
+        return self._rank(self._interval(op.param, *found)[0] // self.sizes.part(axis.size), op.loc)
+
+    def _words(self, op: Wait | Notify, signal: Signal, index: Indexed, source: int) -> Iterator[int]:
+        """The numbers of the words that an index touches."""
+        channel = self._channel(signal)
+        counts = [self.sizes.value(a.count, self.rank) for a in channel.axes]
+        spans = [
+            range(source, source + 1) if axis.axis is None else self._along(op.param, axis, index, counts[k])
+            for k, axis in enumerate(channel.axes)
+        ]
+        for k, span in enumerate(spans):
+            if span and not (span[0] >= 0 and span[-1] < counts[k]):
+                raise Outside(f"word {span[-1]} of {counts[k]}", self.rank, self.step.path, self.tile, op.loc)
+        for indices in product(*spans):
+            flat = 0
+            for i, count in zip(indices, counts, strict=True):
+                flat = flat * count + i
+            yield flat
+
+    def _along(self, param: str, axis: ChannelAxis, index: Indexed, count: int) -> range:
+        found = next(((v, e) for v, e in index if v.axis == axis.axis), None)
+        if found is None or not isinstance(found[1], (OfTile, At)):
+            if found is not None and isinstance(found[1], Gather):
+                raise NotExact("an index of data")
+            return range(count)
+        v, e = found
+        begin, end = self._interval(param, v, e)
+        if axis.kind == "cut" and v.local:
+            base = self.rank * self.sizes.part(axis.size)
+            begin, end = begin + base, end + base
+        first = self.sizes.at(axis.index(begin), self.rank)
+        one = not isinstance(e, OfTile) or axis.kind == "unit" or one_word(self.grids[e.var], axis)
+        return range(first, (first if one else self.sizes.at(axis.index(max(end - 1, begin)), self.rank)) + 1)
+
+
+def one_word(grid: GridAxis, axis: ChannelAxis) -> bool:
+    """Whether the emitted code names the word of a tile's begin only."""
+    if grid.kind in ("unit", "own"):
+        return True
+    aligned = axis.span is None or (grid.tile is not None and axis.span % grid.tile == 0)
+    if grid.kind in ("cut", "mine"):
+        return axis.kind in ("cut", "part") and aligned
+    local = axis.kind == "part" and grid.kind == "plain" and grid.size != axis.size
+    return grid.kind != "free" and grid.tile is not None and aligned and (axis.kind == "plain" or local)

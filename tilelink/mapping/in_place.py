@@ -1,0 +1,101 @@
+"""What a rank has brought along itself is read where it lies.
+
+Of a tensor that a copy engine gathers from arguments, one part comes from the rank itself. A plan says so (`InPlace`),
+its proof does not rely on it: with or without, the same values are read, and nobody waits for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Channel, InPlace, Layout, StepPlan
+from tilelink.ir.program import Load, OfTile, Wait
+from tilelink.ir.wiring import Step, TensorDecl, Wiring
+from tilelink.mapping.views import entries, walk
+
+
+def with_own_parts(
+    wiring: Wiring,
+    steps: tuple[StepPlan, ...],
+    channels: tuple[Channel, ...],
+    layouts: Mapping[str, Layout],
+    sizes: Mapping[str, int],
+    ranks: int,
+) -> tuple[StepPlan, ...]:
+    """The steps, with what they read in place."""
+    found: dict[str, list[InPlace]] = {}
+    for channel in channels:
+        for path, part in _readers(wiring, steps, channel, layouts, {**sizes, "RANKS": ranks}):
+            found.setdefault(path, []).append(part)
+    return tuple(replace(s, in_place=tuple(found.get(s.path, ()))) for s in steps)
+
+
+def _readers(
+    wiring: Wiring,
+    steps: tuple[StepPlan, ...],
+    channel: Channel,
+    layouts: Mapping[str, Layout],
+    sizes: Mapping[str, int],
+) -> list[tuple[str, InPlace]]:
+    """Everyone who reads the channel's tensor, if all of them can do without its own part."""
+    makers = [s for s in steps if s.step in wiring.producers(channel.tensor)]
+    tensor = wiring.tensor(channel.tensor)
+    if channel.writers != "stream" or len(makers) != 1 or makers[0].engine != "stream":
+        return []
+    source = _source(wiring, makers[0].step, tensor, layouts)
+    if source is None:
+        return []
+    axis = next(k for k, a in enumerate(source.axes) if a.split == "R")
+    out: list[tuple[str, InPlace]] = []
+    for s in steps:
+        for b in s.step.bindings:
+            if b.tensor != tensor.name or s is makers[0]:
+                continue
+            var = _tile_of(s, b.param, axis, sizes)
+            if var is None:
+                return []
+            out.append((s.path, InPlace(tensor.name, source.name, axis, var)))
+    return out
+
+
+def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str, Layout]) -> TensorDecl | None:
+    """The argument that a movement makes the tensor of, part by part and as it is; None: it is not so."""
+    movement = step.program.movement
+    if movement is None or tensor.origin != "program" or tensor.name in wiring.results:
+        return None
+    source = wiring.tensor(step.binding(movement.source).tensor)
+    if source.origin != "argument" or not layouts[source.name].contiguous or source.dtype != tensor.dtype:
+        return None
+    views = zip(step.binding(movement.source).view, step.binding(movement.destination).view, strict=True)
+    straight = all(a.axis == b.axis == k and not a.local for k, (a, b) in enumerate(views))
+    same = [a.size for a in source.axes] == [a.size for a in tensor.axes]
+    parts = [a.split for a in source.axes if a.split is not None]
+    whole = all(a.split is None and not a.own_slice for a in tensor.axes)
+    return source if straight and same and parts == ["R"] and whole else None
+
+
+def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> str | None:
+    """The tile by which a step waits for the tensor, and reads it, along an axis; None: not so, or it crosses parts."""
+    program = s.step.program
+    if program.movement is not None or s.engine != "workers" or s.fused:
+        return None
+    loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
+    waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]
+    if len(loads) != 1 or len(waits) != 1 or waits[0] not in program.body:
+        return None
+    view = s.step.binding(param).view
+    at = {
+        e.var if isinstance(e, OfTile) else None
+        for op in (*loads, *waits)
+        for v, e in zip(view, entries(s.step, param, op.index), strict=True)
+        if v.axis == axis
+    }
+    if len(at) != 1 or any(v.local for v in view):
+        return None
+    var = at.pop()
+    grid = next((g for g in s.grid if g.var == var and var is not None), None)
+    if grid is None or grid.kind != "plain" or grid.tile is None:
+        return None
+    return var if int(F.evaluate(grid.size, sizes)) % (grid.tile * sizes["RANKS"]) == 0 else None

@@ -1,0 +1,64 @@
+"""Which schedule a call runs with where the user gives none: a measured one, the plain form, or what the operator ships."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import Schedule
+from tilelink.ir.shape import RANK_AXIS, Signature
+from tilelink.ir.topology import Topology
+from tilelink.pipeline.arguments import Bound
+from tilelink.tuning import Problem, estimate_sequential, nearest, shipped
+
+OVERHEAD = 25.0
+"""Microseconds that an overlapped call loses to two library calls, by its kernels around the call and its signals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The schedule of a call, and why."""
+
+    schedule: Schedule
+    why: str
+
+    def __str__(self) -> str:
+        return f"{'sequential' if self.schedule.sequential else 'overlapped'}: {self.why}"
+
+
+def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology) -> Problem:
+    return Problem(
+        operator=name,
+        signature=str(signature),
+        gpu=topology.device.name,
+        world=topology.world,
+        ranks=topology.ranks,
+        dtypes=bound.dtypes,
+        sizes=tuple(sorted(bound.sizes)),
+    )
+
+
+def measured(problem: Problem, plain: bool) -> Choice | None:
+    """The schedule that the package ships for such a problem. `plain`: there is a plain form that can run."""
+    found = nearest(shipped(), problem)
+    if found is None or (found.schedule.sequential and not plain):
+        return None
+    sizes = " ".join(f"{n}={v}" for n, v in found.problem.sizes)
+    return Choice(found.schedule, f"measured at {sizes}, {found.measured}")
+
+
+def estimated(plan: Plan, own: Schedule) -> Choice:
+    """The plain form where less can be hidden than overlapping costs; else what the operator comes with."""
+    work, moves = estimate_sequential(plan)
+    hidden = min(work, moves)
+    if hidden < OVERHEAD:
+        why = f"estimated: {hidden:.0f} µs can be hidden, and overlapping costs about {OVERHEAD:.0f} µs"
+        return Choice(Schedule(sequential=True), why)
+    return Choice(own, f"as the operator comes; estimated: {hidden:.0f} µs can be hidden")
+
+
+def even(signature: Signature, bound: Bound, ranks: int) -> bool:
+    """Whether all ranks hold parts of one size, which is what the plain forms know."""
+    sizes = dict(bound.sizes)
+    split = [a for s in signature.shapes for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS]
+    return all(sizes.get(str(a.size), 1) % ranks == 0 for a in split)

@@ -1,0 +1,80 @@
+"""What tables passed as arguments promise, looked at in debug mode before a call.
+
+What a program makes of them, and tables that programs make themselves, are checked where they are used, by the kernels.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Plan
+from tilelink.ir.shape import Dim, Product, Size, Sum
+
+
+def broken(plan: Plan, tensors: Sequence[torch.Tensor]) -> TilelinkError | None:
+    """TL473 for the first argument that does not keep its contract; None if all do. Waits for the device."""
+    for name, table in zip(plan.wiring.arguments, tensors, strict=True):
+        decl = plan.wiring.tensor(name)
+        if decl.contract is None:
+            continue
+        why = {"offsets": _offsets, "permutation": _permutation, "below": _below}[decl.contract.kind](plan, name, table)
+        if why is not None:
+            return TilelinkError(
+                "TL473",
+                f"argument `{name}` of `{plan.wiring.name}` is no `{decl.contract}`: {why}",
+                loc=plan.wiring.loc,
+                why="a plan takes the contract of a table for granted",
+                hint="look at what makes this table",
+            )
+    return None
+
+
+def _offsets(plan: Plan, name: str, table: torch.Tensor) -> str | None:
+    values = table.flatten().tolist()
+    sizes = [a.size for t in plan.wiring.tensors for a in t.axes if a.split == name]
+    most = int(F.evaluate(sizes[0], plan.env(0))) if sizes else None
+    if not values or values[0] != 0:
+        return f"it begins with {values[0] if values else 'nothing'}, not with 0"
+    for at, (before, after) in enumerate(itertools.pairwise(values)):
+        if after < before:
+            return f"entry {at + 1} is {after}, after {before}"
+    return (
+        f"it ends with {values[-1]}, and there is room for {most}" if most is not None and values[-1] > most else None
+    )
+
+
+def _permutation(plan: Plan, name: str, table: torch.Tensor) -> str | None:
+    del plan, name
+    values = table.flatten()
+    values = values[values != -1]
+    outside = values[(values < 0) | (values >= table.numel())]
+    if outside.numel():
+        return f"{int(outside[0])} is not below {table.numel()}"
+    times = torch.bincount(values.long(), minlength=1)
+    return f"{int(times.argmax())} is there {int(times.max())} times" if int(times.max()) > 1 else None
+
+
+def _below(plan: Plan, name: str, table: torch.Tensor) -> str | None:
+    contract = plan.wiring.tensor(name).contract
+    assert contract is not None
+    assert contract.of is not None
+    most = _value(contract.of, dict(plan.sizes))
+    outside = table[(table < -1) | (table >= most)]
+    return f"{int(outside.flatten()[0])} is not below {most}" if outside.numel() else None
+
+
+def _value(size: Size, sizes: dict[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Dim):
+        return sizes[size.name]
+    left, right = _value(size.left, sizes), _value(size.right, sizes)
+    if isinstance(size, Product):
+        return left * right
+    assert isinstance(size, Sum)
+    return left + right

@@ -1,0 +1,223 @@
+"""A compiled kernel's parameters, laid out once as the CUDA driver takes them.
+
+Triton binds, checks and packs all arguments at every launch, and encodes its TMA descriptors anew. Here only addresses
+that change are written over. What Triton's launcher passes is known to be the same for Triton 3.6 to 3.9: per parameter
+its value, for a descriptor the tensor map, its shape and its strides, and two scratch pointers at the end. It is not
+taken on trust: the parameters that the kernel's PTX declares must have these very sizes, or the kernel is launched by
+Triton's own launcher.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilelink.runtime import work as W
+from tilelink.runtime.peer.driver import LaunchConfig
+
+if TYPE_CHECKING:
+    from tilelink.runtime.peer.world import GpuWorld
+
+_SCALARS: dict[str, Any] = {
+    "i1": ctypes.c_int8,
+    "i8": ctypes.c_int8,
+    "i16": ctypes.c_int16,
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "u1": ctypes.c_uint8,
+    "u8": ctypes.c_uint8,
+    "u16": ctypes.c_uint16,
+    "u32": ctypes.c_uint32,
+    "u64": ctypes.c_uint64,
+    "fp32": ctypes.c_float,
+    "fp64": ctypes.c_double,
+}
+_MAP_BYTES = 128
+_MAPS_KEPT = 64
+"""Tensor maps per parameter: torch's allocator hands out the same few addresses again and again."""
+_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)\s[^,\[]*(?:\[(\d+)\])?")
+_PLAIN = {
+    "num_ctas": 1,
+    "global_scratch_size": 0,
+    "profile_scratch_size": 0,
+    "launch_cooperative_grid": False,
+    "launch_pdl": False,
+}
+"""What a kernel's metadata say where a launch needs no attribute and no memory."""
+
+
+class TensorMaps:
+    """The TMA descriptors of one parameter, by the address of the tensor, whose shape and strides are always the same.
+
+    Args:
+        metadata: what the compiler says of the parameter.
+        axes, block: of the descriptor.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], axes: tuple[int, ...], block: tuple[int, ...]) -> None:
+        self._metadata = metadata
+        self._axes = axes
+        self._block = list(block)
+        self._known: dict[int, tuple[Any, int]] = {}
+
+    def address(self, tensor: torch.Tensor) -> int:
+        """Where the 128 bytes of the tensor's map lie, until as many other tensors have been asked for as are kept."""
+        start = tensor.data_ptr()
+        known = self._known.get(start)
+        if known is None:
+            if len(self._known) == _MAPS_KEPT:
+                del self._known[next(iter(self._known))]
+            known = self._known[start] = self._encoded(tensor.permute(self._axes))
+        return known[1]
+
+    def _encoded(self, tensor: torch.Tensor) -> tuple[Any, int]:
+        described = TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), self._block)
+        made = _encoder()(described, self._metadata)[0]
+        return made, _inside(made)
+
+
+@functools.cache
+def _encoder() -> Any:
+    """Triton's own: descriptor, metadata -> tensor map, shape, strides."""
+    from triton.backends.nvidia.driver import make_tensordesc_arg
+
+    if len(inspect.signature(make_tensordesc_arg).parameters) == 2:
+        return make_tensordesc_arg
+    return lambda descriptor, metadata: make_tensordesc_arg(descriptor, metadata, None)
+
+
+def _inside(tensor_map: Any) -> int:
+    """The address of the CUtensorMap in Triton's object around it, of which it is the last member."""
+    return id(tensor_map) + type(tensor_map).__basicsize__ - _MAP_BYTES
+
+
+@dataclass(slots=True, eq=False)
+class Packed:
+    """A launch: its configuration, its parameters, and what to write there in each call.
+
+    `parameters`: the address of each parameter's value. `pointers`: values that are the address of a tensor of the call,
+    by name; `contexts`: of the context of its arena. `maps`: places among `parameters` that point to a tensor's map.
+    """
+
+    function: int
+    config: LaunchConfig
+    parameters: Any
+    pointers: tuple[tuple[Any, str], ...]
+    contexts: tuple[tuple[Any, str], ...]
+    maps: tuple[tuple[int, str, TensorMaps], ...]
+    kept: tuple[object, ...]
+    """Whatever `parameters` leads to."""
+
+
+def pack(work: W.Launch, world: GpuWorld, first: W.Call) -> Packed | None:
+    """The launch laid out, its kernel compiled and loaded; None where only Triton's own launcher is known to be right."""
+    args = {name: W.value_of(value, first, world) for name, value in work.args.items()}
+    compiled, _ = world.launcher.load(work.kernel, work.workers, args, warps=work.warps, stages=work.stages)
+    kinds = compiled.src.signature
+    if torch.version.hip or not is_plain(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
+        return None
+    packer = _Packer(world, first, iter(compiled.metadata.tensordesc_meta or ()))
+    if not all(packer.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
+        return None
+    packer.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none
+    packer.number(ctypes.c_uint64(0))
+    if packer.sizes != declared_sizes(compiled.asm["ptx"], compiled.name):
+        return None
+    threads = compiled.metadata.num_warps * compiled.metadata.target.warp_size
+    config = LaunchConfig((work.workers, 1, 1), (threads, 1, 1), compiled.metadata.shared, 0, 0, 0)
+    return packer.packed(compiled, config)
+
+
+class _Packer:
+    """Collects parameters in order; `add` says whether it could."""
+
+    def __init__(self, world: GpuWorld, first: W.Call, metadata: Iterator[Mapping[str, Any]]) -> None:
+        self.sizes: list[int] = []
+        self._world = world
+        self._first = first
+        self._metadata = metadata
+        self._addresses: list[int] = []
+        self._kept: list[object] = []
+        self._pointers: list[tuple[Any, str]] = []
+        self._contexts: list[tuple[Any, str]] = []
+        self._maps: list[tuple[int, str, TensorMaps]] = []
+
+    def add(self, kind: str, value: W.Value, found: Any) -> bool:
+        """`kind`: of the parameter, in Triton's words; `found`: the value in the first call."""
+        if kind == "constexpr":
+            return True
+        if kind.startswith("tensordesc"):
+            return isinstance(value, W.Tile) and self._tile(value)
+        if kind.startswith("*"):
+            return isinstance(found, torch.Tensor) and self._pointer(value, found)
+        scalar = _SCALARS.get(kind)
+        if scalar is None or not isinstance(found, (bool, int, float)):
+            return False
+        self.number(scalar(found))
+        return True
+
+    def number(self, value: Any) -> None:
+        """One of ctypes' numbers."""
+        self._parameter(ctypes.addressof(value), ctypes.sizeof(value), value)
+
+    def packed(self, compiled: Any, config: LaunchConfig) -> Packed:
+        addresses = (ctypes.c_void_p * len(self._addresses))(*self._addresses)
+        lists = tuple(self._pointers), tuple(self._contexts), tuple(self._maps)
+        return Packed(compiled.function, config, addresses, *lists, (compiled, *self._kept))
+
+    def _pointer(self, value: W.Value, found: torch.Tensor) -> bool:
+        address = ctypes.c_uint64(found.data_ptr())
+        self.number(address)
+        if isinstance(value, W.Given):
+            self._pointers.append((address, value.name))
+        elif isinstance(value, W.ContextOf):
+            self._contexts.append((address, value.name))
+        else:
+            self._kept.append(found)
+        return True
+
+    def _tile(self, tile: W.Tile) -> bool:
+        metadata = next(self._metadata, None)
+        if metadata is None or metadata.get("is_im2col") or metadata.get("fp4_padded"):
+            return False
+        tensor, axes = W.tensor_of(tile.tensor, self._first, self._world), tile.axes
+        varies = isinstance(tile.tensor, W.Given) and tensor.numel() > 0
+        if not tensor.numel():
+            # No tile of it will be touched, and an empty tensor has no address.
+            tensor, axes = self._world.launcher.unused(tensor.dtype, tile.block), tuple(range(len(tile.block)))
+        maps = TensorMaps(metadata, axes, tile.block)
+        if isinstance(tile.tensor, W.Given) and varies:
+            self._maps.append((len(self._addresses), tile.tensor.name, maps))
+        self._parameter(maps.address(tensor), _MAP_BYTES, (maps, None if varies else tensor))
+        view = tensor.permute(axes)
+        for size in view.shape:
+            self.number(ctypes.c_int32(size))
+        for stride in view.stride():
+            self.number(ctypes.c_int64(stride))
+        return True
+
+    def _parameter(self, address: int, size: int, kept: object) -> None:
+        self._addresses.append(address)
+        self.sizes.append(size)
+        self._kept.append(kept)
+
+
+def declared_sizes(ptx: str, name: str) -> list[int]:
+    """Bytes of each parameter of a kernel, as its PTX declares them."""
+    found = re.search(rf"\.entry\s+{re.escape(name)}\s*\((.*?)\)", ptx, re.DOTALL)
+    if found is None:
+        return []
+    return [int(bits) // 8 * int(count or 1) for bits, count in _PARAMETER.findall(found[1])]
+
+
+def is_plain(metadata: Any) -> bool:
+    """Whether a launch of the kernel is configured by its grid, block and shared memory alone."""
+    return all(getattr(metadata, name, None) == value for name, value in _PLAIN.items())

@@ -1,0 +1,64 @@
+"""How long a call takes on a GPU: all ranks begin together, the host is ahead, and the second-level cache is cold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tilelink.errors import TilelinkError
+
+AHEAD = 1_500_000
+"""GPU cycles, about a millisecond, in which the host enqueues the call: launches are not what is timed."""
+DEADLINE = 60.0
+"""Seconds after which a call counts as one that will never end."""
+
+
+class Stopwatch:
+    """Times calls of one rank on the current stream.
+
+    Args:
+        device: of the rank.
+        group: whose ranks begin together.
+    """
+
+    def __init__(self, device: torch.device, group: dist.ProcessGroup) -> None:
+        self._group = group
+        cache = torch.cuda.get_device_properties(device).L2_cache_size
+        self._cold = torch.zeros(max(1, 3 * cache // 4), dtype=torch.float32, device=device)
+        self._sink = torch.zeros((), dtype=torch.float32, device=device)
+        self._together = torch.zeros(1, device=device)
+
+    def time(self, call: Callable[[], Any]) -> float:
+        """Milliseconds on this rank's device. Collective.
+
+        Raises:
+            TilelinkError: TL460, the call does not end.
+        """
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        # Read three times the cache's size: lines that a write leaves behind would have to be written back meanwhile.
+        torch.sum(self._cold, dim=0, out=self._sink)
+        torch.cuda._sleep(AHEAD)
+        if self._group.size() > 1:
+            dist.all_reduce(self._together, group=self._group)
+        start.record()
+        call()
+        end.record()
+        _await(end)
+        return start.elapsed_time(end)
+
+
+def _await(event: torch.cuda.Event) -> None:
+    begun = time.monotonic()
+    while not event.query():
+        if time.monotonic() - begun > DEADLINE:
+            raise TilelinkError(
+                "TL460",
+                f"a call has not ended after {DEADLINE:.0f} s",
+                why="some rank waits for a signal that does not come, or did not make the call",
+                hint="end all processes; run the same schedule in the simulated world, which says who waits for what",
+            )
+        time.sleep(1e-4)

@@ -1,0 +1,86 @@
+"""What a traced call writes down: kernels into memory of their own, streams as stamps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from tilelink.ir import formula as F
+from tilelink.ir.kernel import TraceLayout
+from tilelink.ir.plan import Plan
+from tilelink.runtime.world import Stamp, Stream, World
+
+UNKNOWN = 256
+"""Tiles of a worker that there is room for where nobody knows how many there will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEvents:
+    """`memory`: per worker one word for its multiprocessor, then `layout.slots` words for each of `tiles` tiles."""
+
+    layout: TraceLayout
+    workers: int
+    tiles: int
+    memory: torch.Tensor
+
+    @staticmethod
+    def allocate(world: World, plan: Plan, layout: TraceLayout, workers: int) -> KernelEvents:
+        tiles = max(_tiles(world, plan, layout, workers))
+        memory = world.zeros(workers * (1 + tiles * layout.slots), torch.int64)
+        return KernelEvents(layout, workers, tiles, memory)
+
+
+def _tiles(world: World, plan: Plan, layout: TraceLayout, workers: int) -> list[int]:
+    """Per role: the most that one worker takes."""
+    left, found = workers, list[int]()
+    for role in layout.roles:
+        mine = role.workers if role.workers is not None else max(left, 1)
+        left -= mine
+        if role.total is None:
+            found.append(UNKNOWN)
+        else:
+            found.append(max(1, -(-int(F.evaluate(role.total, plan.env(world.rank))) // mine)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """What a stream did between two stamps, for step `path`."""
+
+    stream: int
+    path: str
+    what: Literal["wait", "copy"]
+    detail: str
+    begin: Stamp
+    end: Stamp
+
+
+@dataclass(slots=True)
+class CallEvents:
+    """One traced call of one rank. Kernels' memory is the same in every call through a slot."""
+
+    kernels: dict[str, KernelEvents] = field(default_factory=dict[str, KernelEvents])
+    streams: list[StreamEvent] = field(default_factory=list[StreamEvent])
+
+    def clear(self) -> None:
+        """Forget the calls before."""
+        self.streams.clear()
+        for kernel in self.kernels.values():
+            kernel.memory.zero_()
+
+    def around(
+        self,
+        stream: Stream,
+        number: int,
+        path: str,
+        what: Literal["wait", "copy"],
+        detail: str,
+        act: Callable[[], None],
+    ) -> None:
+        """Let a stream do something between two stamps."""
+        begin = stream.stamp()
+        act()
+        self.streams.append(StreamEvent(number, path, what, detail, begin, stream.stamp()))

@@ -1,0 +1,177 @@
+"""What a session does about hangs and, in debug mode, about calls that do not fit together: before and after each call.
+
+Off, it does nothing. See `runtime.guard` for what kernels report, `runtime.peer.watcher` for what happens meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.kernel import Checks
+from tilelink.runtime.guard import Guard
+from tilelink.runtime.world import Watcher, World
+
+_AFRESH = "tilelink: start afresh"
+
+
+class Vigil:
+    """One rank's part.
+
+    Args:
+        world: whose ranks call together.
+        watchdog: seconds that a wait of a kernel may take; None: for ever.
+        debug: whether calls are compared between the ranks, checked on the device, and waited for.
+        bells: gives the words that streams of this rank wait for.
+        forget: collective; drops all memory that calls have left in some state.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        watchdog: float | None,
+        debug: bool,
+        bells: Callable[[], list[torch.Tensor]],
+        forget: Callable[[], None],
+    ) -> None:
+        self.watchdog = watchdog
+        self.debug = debug
+        self.guard = Guard(world, watchdog) if watchdog is not None or debug else None
+        self._world = world
+        self._forget = forget
+        self._watcher: Watcher | None = None
+        if self.guard is not None and watchdog is not None:
+            self._watcher = world.watch_over(self.guard, bells)
+
+    @property
+    def checks(self) -> Checks:
+        """What kernels look after beside their work."""
+        return Checks(self.watchdog is not None, self.debug)
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        if self._watcher is not None:
+            self._watcher.stop()
+
+    def begin(self) -> None:
+        """Before a call: raise what was found in an earlier one. Once that has been raised, start afresh: collective.
+
+        Raises:
+            TilelinkError: those of `Guard.check` and `Guard.require_all`.
+        """
+        if self.guard is None:
+            return
+        self.guard.check()
+        self.guard.require_all()
+        if self.guard.failed:
+            self._start_afresh(self.guard)
+
+    def compare(self, call: str | TilelinkError) -> None:
+        """In debug mode: all ranks make the same call. `call`: which, with its sizes, or why this rank cannot make it.
+
+        Raises:
+            TilelinkError: TL452 they do not, TL471 another rank cannot; `call` itself.
+        """
+        failed = call if isinstance(call, TilelinkError) else None
+        if self.debug and not self._world.capturing():
+            said = self.agree((failed is not None, failed.message if failed is not None else call))
+            wrong = [(rank, text) for rank, (bad, text) in enumerate(said) if bad]
+            if wrong and failed is None:
+                raise elsewhere(*wrong[0])
+            if not wrong:
+                compare_calls([text for _, text in said])
+        if failed is not None:
+            raise failed
+
+    def end(self) -> None:
+        """After a call: raise what has been found by now; in debug mode wait for the call, so that it raises its own.
+
+        Raises:
+            TilelinkError: those of `Guard.check`, in debug mode on every rank.
+        """
+        if self.guard is None:
+            return
+        if not self.debug or self._world.capturing():
+            self.guard.check()
+            return
+        self._world.drain()
+        found = self.guard.error()
+        said = self.agree(None if found is None else (found.code, found.message))
+        wrong = next((rank for rank, each in enumerate(said) if each is not None), None)
+        if wrong is None:
+            return
+        error = elsewhere(wrong, said[wrong][1])
+        if all(each is None or each[0] == "TL473" for each in said):
+            # Every kernel has run to its end and every rank knows: nothing has to be undone.
+            self.guard.reset()
+            raise found or error
+        self.guard.stop(error)
+        self.guard.check()
+
+    def check(self) -> None:
+        """Raise what has been found by now.
+
+        Raises:
+            TilelinkError: those of `Guard.check`.
+        """
+        if self.guard is not None:
+            self.guard.check()
+
+    def agree(self, value: Any) -> list[Any]:
+        """`world.agree`, where some rank may start afresh meanwhile.
+
+        Raises:
+            TilelinkError: TL471, it does.
+        """
+        said = self._world.agree(value)
+        failed = next((rank for rank, each in enumerate(said) if _starts_afresh(each)), None)
+        if self.guard is not None and failed is not None:
+            self.guard.stop(elsewhere(failed, said[failed][1]))
+            self.guard.check()
+        return said
+
+    def _start_afresh(self, guard: Guard) -> None:
+        """Collective, after an error that every rank has seen: words and slots are as before the first call."""
+        error = guard.error()
+        mine = _AFRESH, error.message if error is not None else ""
+        # A rank that was about to allocate learns of the error by this, and comes again.
+        while not all(_starts_afresh(said) for said in self._world.agree(mine)):
+            pass
+        if self._watcher is not None:
+            self._watcher.reset()
+        self._world.barrier()
+        self._forget()
+        guard.reset()
+
+
+def _starts_afresh(said: Any) -> bool:
+    return isinstance(said, tuple) and len(said) == 2 and said[0] == _AFRESH
+
+
+def elsewhere(rank: int, message: str) -> TilelinkError:
+    """TL471, for the ranks that have not found anything themselves."""
+    return TilelinkError(
+        "TL471",
+        f"rank {rank} reports: {message}",
+        why="a call is collective: what goes wrong on one rank leaves no result on any",
+        hint="see what that rank prints",
+    )
+
+
+def compare_calls(said: list[str]) -> None:
+    """Every rank makes the same call with the same sizes.
+
+    Raises:
+        TilelinkError: TL452, on every rank.
+    """
+    for rank, call in enumerate(said):
+        if call != said[0]:
+            raise TilelinkError(
+                "TL452",
+                f"ranks 0 and {rank} disagree on a call: rank 0 calls {said[0]}, and rank {rank} calls {call}",
+                why="an operator's call is collective: every rank passes parts of the same global tensors",
+                hint="pass equal shapes, or the global size by name (`M=…`) where shards are uneven",
+            )

@@ -1,0 +1,196 @@
+"""What a call asks of the streams of its rank, stated once per plan and slot and done in every call.
+
+A world makes a `Step` of each piece of work, and settles then whatever does not change from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from tilelink.runtime.world import Descriptor
+
+if TYPE_CHECKING:
+    from tilelink.runtime.world import Stream, World
+
+MAIN = 0
+"""The caller's stream; side streams count from 1."""
+
+
+# ------------------------------------------------------------------------------------------------ what only a call knows
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An argument or result, by name. Its shape, strides, dtype, device and alignment are the same in every call."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Rank `pe`'s instance of an argument in memory of `tilelink.empty`, flat."""
+
+    name: str
+    pe: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOf:
+    """The context of the arena that an argument lies in."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Credits:
+    """1 where the call waits for its credits, else 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A TMA descriptor of `tensor`, its axes in the order `axes`."""
+
+    tensor: torch.Tensor | Given
+    axes: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+Value: TypeAlias = "torch.Tensor | Given | ContextOf | Credits | Tile | bool | int | float | str | None"
+"""What is passed for a kernel's parameter."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call: its tensors by name, whether it takes its credits, and the stream that it was made on."""
+
+    tensors: Mapping[str, torch.Tensor]
+    credits: int
+    main: Stream
+
+
+# --------------------------------------------------------------------------------------------------------- pieces of work
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """`workers` instances of a `triton.jit` kernel; `args` by parameter name."""
+
+    kernel: Any
+    workers: int
+    args: Mapping[str, Value]
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` elements from element `first` on, of a tensor that is one run of memory.
+
+    `outer`: axes around them, outermost first: how often, and how many elements further each time.
+    """
+
+    of: torch.Tensor | Given | Instance
+    first: int
+    count: int
+    outer: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Bytes from one run to another."""
+
+    target: Run
+    source: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """An argument to the front of a buffer that is at least as large along every axis."""
+
+    buffer: torch.Tensor
+    source: Given
+
+
+@dataclass(frozen=True, slots=True)
+class WaitBell:
+    """Until the one-element int64 `bell` is 1; then it is 0 again."""
+
+    bell: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """What comes next begins after all that the stream `other` has been given so far."""
+
+    other: int
+
+
+Work: TypeAlias = Launch | Copy | Stage | WaitBell | Follow
+
+
+Step: TypeAlias = Callable[[Call], None]
+"""Enqueues a piece of work; what does not change from call to call has been settled."""
+
+
+# --------------------------------------------------------------------------------------------------------------- resolving
+def tensor_of(what: torch.Tensor | Given | Instance, call: Call, world: World) -> torch.Tensor:
+    if isinstance(what, Given):
+        return call.tensors[what.name]
+    if isinstance(what, Instance):
+        return world.symmetric_arena(call.tensors[what.name], what.pe)
+    return what
+
+
+def run_of(run: Run, call: Call, world: World) -> torch.Tensor:
+    """The elements of a run."""
+    shape, strides = (*(n for n, _ in run.outer), run.count), (*(s for _, s in run.outer), 1)
+    return tensor_of(run.of, call, world).view(-1)[run.first :].as_strided(shape, strides)
+
+
+def ends_of(work: Copy | Stage, call: Call, world: World) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Target and source of a copy; None where there is nothing to copy."""
+    if isinstance(work, Copy):
+        return run_of(work.target, call, world), run_of(work.source, call, world)
+    source = call.tensors[work.source.name]
+    if not source.numel():
+        return None
+    return work.buffer[tuple(slice(0, n) for n in source.shape)], source
+
+
+def value_of(value: Value, call: Call, world: World) -> Any:
+    """A kernel's argument as `Stream.launch` takes it."""
+    if isinstance(value, Credits):
+        return call.credits
+    if isinstance(value, ContextOf):
+        return world.context_of(call.tensors[value.name])
+    if isinstance(value, Tile):
+        return Descriptor(tensor_of(value.tensor, call, world).permute(value.axes), value.block)
+    return call.tensors[value.name] if isinstance(value, Given) else value
+
+
+def stream_of(number: int, call: Call, world: World) -> Stream:
+    return call.main if number == MAIN else world.side_stream(number)
+
+
+def plain_step(work: Work, number: int, world: World) -> Step:
+    """A step that asks stream `number` anew in every call."""
+    if isinstance(work, Launch):
+
+        def launch(call: Call) -> None:
+            args = {name: value_of(value, call, world) for name, value in work.args.items()}
+            stream = stream_of(number, call, world)
+            stream.launch(work.kernel, work.workers, args, warps=work.warps, stages=work.stages)
+
+        return launch
+    if isinstance(work, WaitBell):
+        return lambda call: stream_of(number, call, world).wait_bell(work.bell)
+    if isinstance(work, Follow):
+        other = work.other
+        return lambda call: stream_of(number, call, world).wait(stream_of(other, call, world).record())
+
+    def copy(call: Call) -> None:
+        ends = ends_of(work, call, world)
+        if ends is not None:
+            stream_of(number, call, world).copy(*ends)
+
+    return copy

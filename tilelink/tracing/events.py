@@ -1,0 +1,132 @@
+"""What traced kernels and streams have written down, as lanes of spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tilelink.ir.kernel import TraceLayout, TraceRole, TraceSite
+from tilelink.ir.plan import Launch, Plan
+from tilelink.runtime.tracing import CallEvents, KernelEvents
+from tilelink.runtime.world import World
+from tilelink.tracing.spans import Kind, Lane, Span, kind_of
+
+AROUND: dict[str, Kind] = {"enter": "set up", "ready": "set up", "leave": "set up"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Nanoseconds; of two that overlap the inner one, which comes later in the list, is seen."""
+
+    begin: int
+    end: int
+    kind: Kind
+    name: str
+    detail: str
+
+
+def lanes_of_events(world: World, plan: Plan, events: CallEvents) -> tuple[Lane, ...]:
+    """This rank's lanes, in microseconds of rank 0's clock. Collective.
+
+    Kernels and streams are to be done. The kernels around a call belong to the main stream's lane.
+    """
+    skew = world.skew()
+    streams = {h.kernel: 0 if h.stream == 0 else h.stream + 1 for h in plan.host if isinstance(h, Launch)}
+    lanes: list[Lane] = []
+    main: list[Span] = []
+    for name, kernel in events.kernels.items():
+        for worker, (sm, intervals) in enumerate(_workers(plan, kernel)):
+            spans = _spans(intervals, skew)
+            if name in AROUND:
+                main += spans
+            elif spans:
+                lanes.append(Lane(world.rank, streams[name], worker, spans, sm))
+    if main:
+        lanes.append(Lane(world.rank, 0, None, tuple(sorted(main, key=lambda s: s.begin))))
+    lanes += _stream_lanes(world, events, skew)
+    return tuple(sorted(lanes, key=lambda a: (a.worker is not None, a.stream, a.worker or 0)))
+
+
+def _workers(plan: Plan, kernel: KernelEvents) -> list[tuple[int, list[_Interval]]]:
+    """Each worker's multiprocessor and what it did."""
+    layout = kernel.layout
+    words = kernel.memory.view(kernel.workers, 1 + kernel.tiles * layout.slots).tolist()
+    found: list[tuple[int, list[_Interval]]] = []
+    for worker, row in enumerate(words):
+        role = _role_of(layout, worker)
+        tiles = [row[1 + k * layout.slots : 1 + (k + 1) * layout.slots] for k in range(kernel.tiles)]
+        intervals = [i for tile in tiles if tile[0] for i in _tile(plan, role, tile)]
+        found.append((row[0], intervals))
+    return found
+
+
+def _role_of(layout: TraceLayout, worker: int) -> TraceRole:
+    for role in layout.roles:
+        if role.workers is None or worker < role.workers:
+            return role
+        worker -= role.workers
+    return layout.roles[-1]
+
+
+def _tile(plan: Plan, role: TraceRole, slots: Sequence[int]) -> list[_Interval]:
+    name, kind = kind_of(plan, role.function)
+    begins = {role.function: slots[0]}
+    found = [_Interval(slots[0], slots[1], AROUND.get(role.function, kind), name, "")]
+    for site in role.sites:  # those inside a fused function follow it
+        begin, end = slots[site.slot], slots[site.slot + 1]
+        name, kind = kind_of(plan, site.function)
+        if site.what == "part" and begin:
+            begins[site.function] = begin
+            found.append(_Interval(begin, end, kind, name, _where(site)))
+        elif site.what == "wait" and begin:
+            found.append(_Interval(begin, end, "wait", name, _where(site)))
+        elif site.what == "waits" and end and site.function in begins:
+            # How long all of them took is known, and not when each was: they are shown together.
+            at = begins[site.function]
+            found.append(_Interval(at, at + end, "wait", name, f"in pieces, {_where(site)}"))
+    return found
+
+
+def _where(site: TraceSite) -> str:
+    return str(site.loc) if site.loc is not None else ""
+
+
+def _spans(intervals: list[_Interval], skew: int) -> tuple[Span, ...]:
+    """What is on top, from moment to moment."""
+    edges = sorted({t for i in intervals for t in (i.begin, i.end)})
+    found: list[Span] = []
+    order = sorted(range(len(intervals)), key=lambda k: intervals[k].begin)
+    live: list[int] = []
+    at = 0
+    for begin, end in pairwise(edges):
+        while at < len(order) and intervals[order[at]].begin <= begin:
+            live.append(order[at])
+            at += 1
+        live = [k for k in live if intervals[k].end > begin]
+        if not live:
+            continue
+        top = intervals[max(live)]
+        last = found[-1] if found else None
+        if last is not None and _same(last, top) and last.end == (begin - skew) / 1000:
+            found[-1] = Span(last.begin, (end - skew) / 1000, top.kind, top.name, 0, top.detail)
+        else:
+            found.append(Span((begin - skew) / 1000, (end - skew) / 1000, top.kind, top.name, 0, top.detail))
+    return tuple(found)
+
+
+def _same(span: Span, interval: _Interval) -> bool:
+    """Whether a span goes on; tiles of one step stay apart."""
+    return span.kind == interval.kind == "wait" and (span.name, span.detail) == (interval.name, interval.detail)
+
+
+def _stream_lanes(world: World, events: CallEvents, skew: int) -> list[Lane]:
+    stamps = [s for e in events.streams for s in (e.begin, e.end)]
+    times = [(t - skew) / 1000 for t in world.read(stamps)] if stamps else []
+    found: dict[int, list[Span]] = {}
+    for k, e in enumerate(events.streams):
+        kind: Kind = "wait" if e.what == "wait" else "communicate"
+        span = Span(times[2 * k], times[2 * k + 1], kind, e.path, 0, e.detail)
+        if span.end > span.begin:
+            found.setdefault(e.stream + 1, []).append(span)
+    return [Lane(world.rank, stream, None, tuple(spans)) for stream, spans in found.items()]

@@ -1,0 +1,124 @@
+"""A trace as spans of time: who did what from when to when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.runtime.simulated.records import Record
+
+Kind = Literal["compute", "compute + communicate", "communicate", "wait", "set up"]
+KINDS: tuple[Kind, ...] = ("compute", "compute + communicate", "communicate", "wait", "set up")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Microseconds `begin` to `end`. `line`: of the emitted file, 0 for none. `detail`: word or bytes."""
+
+    begin: float
+    end: float
+    kind: Kind
+    name: str
+    line: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What one worker (`worker` counts within its kernels) or, without one, one stream of a rank did, in order.
+
+    `sm`: the multiprocessor that ran the worker, where that is known.
+    """
+
+    rank: int
+    stream: int
+    worker: int | None
+    spans: tuple[Span, ...]
+    sm: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The steps that ran here."""
+        if self.worker is None:
+            return "main stream" if self.stream == 0 else "copy engine"
+        return ", ".join(dict.fromkeys(s.name for s in self.spans if s.kind not in ("wait", "set up")))
+
+
+def lanes_of(records: Iterable[Record], plan: Plan) -> tuple[Lane, ...]:
+    """Lanes by rank, streams before workers.
+
+    Args:
+        records: of a simulated run of the plan.
+        plan: says which functions of the emitted file move and which compute; all others begin or end a call.
+    """
+    steps = _functions(plan)
+    split: dict[tuple[int, int, int | None], list[Record]] = {}
+    for r in records:
+        if r.stream >= 0:
+            split.setdefault((r.rank, r.stream, r.worker), []).append(r)
+    spans: dict[tuple[int, int, int | None], list[Span]] = {}
+    for (rank, stream, worker), mine in split.items():
+        for function, span in _spans(mine, worker, steps):
+            # The one-block kernels around a call are the stream's own doing.
+            at = worker if function in steps else None
+            spans.setdefault((rank, stream, at), []).append(span)
+    order = sorted(spans, key=lambda k: (k[0], k[2] is not None, k[1], -1 if k[2] is None else k[2]))
+    return tuple(Lane(*k, tuple(sorted(spans[k], key=lambda s: (s.begin, s.end)))) for k in order)
+
+
+def _functions(plan: Plan) -> dict[str, tuple[str, Kind]]:
+    """Emitted function -> the steps that run in its workers, and what they do."""
+    together: dict[str, list[StepPlan]] = {s.path: [s] for s in plan.steps if s.into is None}
+    for s in plan.steps:
+        if s.into is not None:
+            together[_root(plan, s)].append(s)
+    found: dict[str, tuple[str, Kind]] = {}
+    for steps in together.values():
+        moving = [s.step.program.movement is not None for s in steps]
+        telling = [g.path for g in plan.signals if g.action == "notify" and g.to != "self"]
+        mixed = any(moving) or any(s.path in telling for s in steps)
+        kind: Kind = "communicate" if all(moving) else "compute + communicate" if mixed else "compute"
+        found |= {s.path.replace(".", "_"): (" + ".join(s.path for s in steps), kind) for s in steps}
+    return {k.name: found[k.roles[-1][0].replace(".", "_")] for k in plan.kernels} | found
+
+
+def kind_of(plan: Plan, function: str) -> tuple[str, Kind]:
+    """The step of an emitted function alone, without what is fused into it, and what it does."""
+    for s in plan.steps:
+        if s.path.replace(".", "_") == function or function in _kernels_led_by(plan, s):
+            telling = any(g.path == s.path and g.action == "notify" and g.to != "self" for g in plan.signals)
+            if s.step.program.movement is not None:
+                return s.path, "communicate"
+            return s.path, "compute + communicate" if telling else "compute"
+    return function, "set up"
+
+
+def _kernels_led_by(plan: Plan, step: StepPlan) -> list[str]:
+    return [k.name for k in plan.kernels if k.roles[-1][0] == step.path]
+
+
+def _root(plan: Plan, step: StepPlan) -> str:
+    while step.into is not None:
+        step = plan.step(step.into)
+    return step.path
+
+
+def _spans(records: list[Record], worker: int | None, steps: Mapping[str, tuple[str, Kind]]) -> list[tuple[str, Span]]:
+    """Spans with the function that they come from."""
+    found: list[tuple[str, Span]] = []
+    if worker is None:
+        found += [("", Span(r.time, r.until, "communicate", "copy", 0, r.detail)) for r in records if r.what == "copy"]
+    for before, after in pairwise(records):
+        # A span is named by where it ends, and the last one of a kernel by where it begins.
+        names = [r.function for r in (after, before) if r.what not in ("launch", "end")]
+        function = names[0] if names else after.kernel
+        name, kind = steps.get(function, (function or "stream", "set up"))
+        if before.what == "wait" and after.what == "resume":
+            kind = "wait"
+        elif worker is None or before.what == "end" or after.what == "launch":
+            continue
+        found.append((function, Span(before.time, after.time, kind, name, after.line, after.detail)))
+    return [(function, s) for function, s in found if s.end > s.begin]
