@@ -97,6 +97,39 @@ def test_two_copy_engines_that_take_one_tensor_in_different_tiles() -> None:
     assert (error.code, error.message) == ("TL321", "copy engines move tiles of `matmul_out` in different sizes")
 
 
+# ------------------------------------------------------------------------------------------------------- shared kernels
+def kernels_of(plan: Plan) -> list[tuple[tuple[str, int | None], ...]]:
+    return [k.roles for k in plan.kernels]
+
+
+def test_a_computing_step_with_a_number_of_sms_leads_a_kernel() -> None:
+    """So that a movement on SMs runs beside it, and not before it."""
+    tile = sms(9, M=16, N=16, K=16, order="ring+1")
+    plan = plan_of(ag_gemm, 2, SIZES, gather=sms(2, M=16, order="ring"), matmul=tile)
+    assert kernels_of(plan) == [(("gather", 2), ("matmul", 9))]
+    plan = plan_of(gemm_rs, 2, SIZES, scatter=sms(3, M=16, order="ring+1"), reduce=fused("matmul"), matmul=tile)
+    assert kernels_of(plan) == [(("scatter", 3), ("matmul", 9))]
+    assert verify(plan)
+    replay(plan)
+
+
+def test_of_two_computing_steps_with_numbers_the_first_leads() -> None:
+    """And one without a number leads wherever it stands."""
+    sizes: Sizes = {"M": 16, "K": 8}
+
+    @operator("M K -> M K", name="chain")
+    def chain(x: Any) -> Any:
+        return of_own_rows(of_own_rows(x, name="first"), name="second")
+
+    tile = {"M": 4, "K": 8}
+    assert kernels_of(plan_of(chain, 1, sizes, first=sms(2, **tile), second=sms(3, **tile))) == [
+        (("second", 3), ("first", 2))
+    ]
+    assert kernels_of(plan_of(chain, 1, sizes, first=sms(2, **tile), second=sms(**tile))) == [
+        (("first", 2), ("second", 62))
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------------- fused readers
 @pytest.mark.parametrize("engine", [sms(2, M=8, push=False), copy_engine(M=8, push=False)], ids=["SMs", "copy engine"])
 def test_a_pull_whose_reader_is_fused(engine: Placement) -> None:

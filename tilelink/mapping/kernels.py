@@ -40,11 +40,12 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> P
     """
     by_path = {s.path: s for s in steps}
     standing = [s for s in steps if s.engine == "workers"]
-    roles: dict[str, list[str]] = {s.path: [] for s in standing if _leads(s)}
+    leading = _leading(wiring, standing)
+    roles: dict[str, list[str]] = {s.path: [] for s in standing if s.path in leading}
     for s in standing:
-        if _leads(s):
+        if s.path in leading:
             continue
-        lead = _neighbour(wiring, s, by_path)
+        lead = _neighbour(wiring, s, standing, leading)
         roles[lead if lead is not None else s.path] = [*roles.get(lead or s.path, []), s.path]
     kernels: list[KernelPlan] = []
     kernel_of: dict[str, str] = {}
@@ -70,9 +71,17 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> P
     return Placement(tuple(sorted(kernels, key=lambda k: k.stream == MAIN)), kernel_of, streams)
 
 
-def _leads(s: StepPlan) -> bool:
-    """Computing steps have kernels of their own; movements join a neighbour's unless told otherwise."""
-    return (s.step.program.movement is None and s.workers is None) or s.own_kernel
+def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:
+    """Whose kernels others may join: computing steps, unless they have SMs of their own beside one that they depend on.
+
+    Movements join a neighbour's kernel unless told otherwise.
+    """
+    computing = [s for s in standing if s.step.program.movement is None]
+    found = {s.path for s in standing if s.own_kernel} | {s.path for s in computing if s.workers is None}
+    for s in computing:
+        if s.path not in found and _neighbour(wiring, s, standing, frozenset(found)) is None:
+            found.add(s.path)
+    return frozenset(found)
 
 
 def _kernel_name(wiring: Wiring, members: list[str], taken: list[str]) -> str:
@@ -87,19 +96,18 @@ def _kernel_name(wiring: Wiring, members: list[str], taken: list[str]) -> str:
     return name
 
 
-def _neighbour(wiring: Wiring, s: StepPlan, steps: dict[str, StepPlan]) -> str | None:
+def _neighbour(wiring: Wiring, s: StepPlan, standing: list[StepPlan], leading: frozenset[str]) -> str | None:
     """The computing step whose kernel a step with SMs of its own joins: who makes its input, else who reads its output."""
-    read = [b.tensor for b in s.step.bindings if s.step.program.param(b.param).role == "in"]
-    made = [b.tensor for b in s.step.bindings if s.step.program.param(b.param).role == "out"]
-    for tensor in read:
-        for p in wiring.producers(tensor):
-            if _leads(steps[p.path]) and steps[p.path].engine == "workers" and not steps[p.path].own_kernel:
-                return p.path
-    for other in steps.values():
-        reads = {b.tensor for b in other.step.bindings if other.step.program.param(b.param).role == "in"}
-        if reads & set(made) and other.engine == "workers" and _leads(other) and not other.own_kernel:
-            return other.path
+    read, made = _tensors(s, "in"), _tensors(s, "out")
+    open_to = [o for o in standing if o.path in leading and not o.own_kernel]
+    makers = {p.path for tensor in read for p in wiring.producers(tensor)}
+    for other in (*[o for o in open_to if o.path in makers], *[o for o in open_to if set(made) & set(_tensors(o, "in"))]):
+        return other.path
     return None
+
+
+def _tensors(s: StepPlan, role: str) -> list[str]:
+    return [b.tensor for b in s.step.bindings if s.step.program.param(b.param).role == role]
 
 
 def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: int) -> KernelPlan:
