@@ -1,3 +1,4 @@
+# pyright: reportArgumentType=false
 """What the planner derives: words as long as a copy engine needs them, targets of several notifies, credits, guards."""
 
 from __future__ import annotations

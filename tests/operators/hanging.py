@@ -12,13 +12,14 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.operator import Operator, Stages
+from tilelink.runtime.recent import Recent
 
 
 def without_notify(
     operator: Operator, tensors: tuple[torch.Tensor, ...], topology: Topology, checks: Checks, step: str, param: str
 ) -> Operator:
     """The operator as called with `tensors` on `topology`, but `step` does not notify `param`."""
-    broken = replace(operator, _stages={})
+    broken = replace(operator, _stages=Recent[Stages](8))
     bound = bind(operator.name, operator.signature, tensors, {}, topology.ranks, operator.loc)
     right = operator.stages(bound, topology, checks)
 

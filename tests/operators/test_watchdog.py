@@ -125,6 +125,23 @@ def test_a_rank_that_makes_no_call() -> None:
         assert "rank 2 has not signalled" in said[rank]
 
 
+def test_a_report_of_a_call_of_other_sizes_names_its_tiles() -> None:
+    """One emitted file serves both sizes."""
+
+    def main() -> str:
+        me = tilelink.rank()
+        in_turn = PULL.schedule(gather=sms(2, M=4, order="ring"))
+        in_turn(torch.zeros(40, 16), W)
+        if me == 2:
+            return ""
+        with pytest.raises(TilelinkError) as caught:
+            in_turn(X[me], W)
+        return caught.value.message
+
+    said = tilelink.launch(main, RANKS, watchdog=3.0)
+    assert re.search(r"in `gather`.*tile \[M (16:20|20:24), _0 0:16\], rank 2 has not staged `x`", said[1]), said[1]
+
+
 def test_a_rank_that_has_found_nothing_learns_of_it_in_a_later_call() -> None:
     """Only rank 1 waits for its own gather. The others come to a call in which it is missing, then start afresh with it."""
 

@@ -101,7 +101,10 @@ def _neighbour(wiring: Wiring, s: StepPlan, standing: list[StepPlan], leading: f
     read, made = _tensors(s, "in"), _tensors(s, "out")
     open_to = [o for o in standing if o.path in leading and not o.own_kernel]
     makers = {p.path for tensor in read for p in wiring.producers(tensor)}
-    for other in (*[o for o in open_to if o.path in makers], *[o for o in open_to if set(made) & set(_tensors(o, "in"))]):
+    for other in (
+        *[o for o in open_to if o.path in makers],
+        *[o for o in open_to if set(made) & set(_tensors(o, "in"))],
+    ):
         return other.path
     return None
 

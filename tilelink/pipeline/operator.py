@@ -32,6 +32,7 @@ from tilelink.pipeline.tuning import Tuning
 from tilelink.runtime.call import Loaded, Prepared
 from tilelink.runtime.kernels import load
 from tilelink.runtime.memory import Workspace, regions, union
+from tilelink.runtime.recent import Recent
 from tilelink.runtime.session import Session, checks_here, current, require, say_simulated, simulated, spread
 from tilelink.runtime.world import World
 from tilelink.tracing import Trace
@@ -39,6 +40,11 @@ from tilelink.tuning import Space
 
 Reference = Callable[..., Any]
 log = logging.getLogger("tilelink")
+
+STAGES_KEPT = 256
+"""Plans, proofs and emitted texts that an operator keeps: one per set of sizes, memory layouts and checks."""
+CHOICES_KEPT = 4096
+"""Kinds of calls of which an operator remembers how they run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,8 +103,10 @@ class Operator:
     reference_fn: Reference | None = None
     scheduled: bool = False
     """Whether somebody has said how it runs; else a call may take a schedule that was measured, or the plain form."""
-    _stages: dict[object, Stages] = field(default_factory=dict[object, Stages])
-    _choices: dict[object, Operator] = field(default_factory=dict[object, "Operator"])
+    _stages: Recent[Stages] = field(default_factory=lambda: Recent[Stages](STAGES_KEPT))
+    _choices: Recent[Operator] = field(default_factory=lambda: Recent["Operator"](CHOICES_KEPT))
+    _variants: dict[Schedule, Operator] = field(default_factory=dict[Schedule, "Operator"])
+    """This operator with the schedules that calls have chosen: as many as have been measured or estimated."""
     _identity: Identity = field(init=False)
 
     def __post_init__(self) -> None:
@@ -141,7 +149,8 @@ class Operator:
 
     def with_schedule(self, schedule: Schedule) -> Operator:
         """The same operator with this whole schedule, and no other."""
-        return replace(self, schedules=schedule, scheduled=True, _stages={}, _choices={})
+        kept = Recent[Stages](STAGES_KEPT), Recent[Operator](CHOICES_KEPT)
+        return replace(self, schedules=schedule, scheduled=True, _stages=kept[0], _choices=kept[1], _variants={})
 
     def reference(self, fn: Reference) -> Reference:
         """Decorator: the operator's plain-torch form, called with the same arguments and `group=`."""
@@ -196,10 +205,11 @@ class Operator:
     def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:  # noqa: B008  # frozen
         """Plan, verdict and source for bound arguments, made once."""
         key = (bound, topology, checks)
-        if key not in self._stages:
+        known = self._stages.get(key)
+        if known is None:
             plan = self._planned(bound, topology)
-            self._stages[key] = Stages(plan, verify(plan), emit(plan, checks))
-        return self._stages[key]
+            known = self._stages[key] = Stages(plan, verify(plan), emit(plan, checks))
+        return known
 
     def _planned(self, bound: Bound, topology: Topology) -> Plan:
         wiring = trace(
@@ -393,26 +403,24 @@ class Operator:
                 choice = self._choice(bound, world.topology, self._has_plain(world, bound))
             except TilelinkError:
                 return self  # which finds the same again, and tells the other ranks
-            same = [o for o in self._choices.values() if o.schedules == choice.schedule]
-            own = choice.schedule == self.schedules
-            known = self if own else same[0] if same else self.with_schedule(choice.schedule)
-            if not own:
+            known = self._choices[at] = self._variant(choice.schedule)
+            if known is not self:
                 # What was reserved for this operator was reserved for however it runs.
                 session.reserved[known._identity] = session.reserved.setdefault(self._identity, {})
                 log.info("%s at %s runs %s", self.name, dict(bound.sizes), choice)
-            self._choices[at] = known
         return known
+
+    def _variant(self, schedule: Schedule) -> Operator:
+        """This operator with a schedule that was chosen for it: the same object each time."""
+        if schedule == self.schedules:
+            return self
+        if schedule not in self._variants:
+            self._variants[schedule] = self.with_schedule(schedule)
+        return self._variants[schedule]
 
     def _tiled(self, bound: Bound, topology: Topology) -> Operator:
         """The operator whose tile programs run, or would if they did: with the schedule that was measured, if any."""
-        key = (bound, topology)
-        if self.scheduled:
-            return self
-        if key not in self._choices:
-            choice = self._choice(bound, topology, plain=False)
-            own = choice.schedule == self.schedules
-            self._choices[key] = self if own else self.with_schedule(choice.schedule)
-        return self._choices[key]
+        return self if self.scheduled else self._variant(self._choice(bound, topology, plain=False).schedule)
 
     def _prepare(
         self,
@@ -437,7 +445,9 @@ class Operator:
             stages = Stages(plan, stages.verdict, source)
         vigil.compare(self._broken(session, plan, tensors) or said)
         loaded, workspace = self._load(stages, world.rank), self._workspace(session, bound, plan)
-        watch = vigil.guard.watch(source.digest, describe(plan, source, world.rank)) if vigil.guard else None
+        watch = (
+            vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None
+        )
         prepared = Prepared.of(loaded, workspace, said, watch)
         check_results(self.name, outs, prepared.results, world.topology.world != "simulated", self.loc)
         return prepared
@@ -508,7 +518,7 @@ class Operator:
         """
         session = current()
         if session is not None:
-            for operator in dict.fromkeys([self, *self._choices.values()]):
+            for operator in (self, *self._variants.values()):
                 session.close(operator._identity)
 
     def __enter__(self) -> Operator:

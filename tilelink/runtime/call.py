@@ -94,7 +94,8 @@ class Prepared:
             meet: where ranks wait for one another's compilers, on the host, before kernels wait with a time limit.
         """
         space, world = self.workspace, self.workspace.world
-        space.captured = space.captured or world.capturing()
+        if world.capturing():
+            space.capture(self)
         call = self._call(tensors, outs)
         if not self.slots:
             self._prepare(call)

@@ -14,6 +14,7 @@ import torch
 
 from tilelink.device import watch as device
 from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.runtime.recent import Recent
 from tilelink.runtime.world import World
 
 FOREVER = 1 << 62
@@ -47,6 +48,9 @@ class Finding:
 
 Describe = Callable[[Entry], Finding]
 
+WATCHES_KEPT = 1024
+"""Kinds of calls whose reports can be put in words: more than are kept prepared."""
+
 
 class Guard:
     """One rank's reports.
@@ -61,8 +65,9 @@ class Guard:
         self.seconds = seconds
         self._world = world
         self._lock = threading.Lock()
-        self._describe: list[Describe] = []
-        self._watches: dict[str, torch.Tensor] = {}
+        self._describe = Recent[Describe](WATCHES_KEPT)
+        self._watches = Recent[torch.Tensor](WATCHES_KEPT)
+        self._watched = 0
         self._outside: TilelinkError | None = None
         self._missing: TilelinkError | None = None
         self._taken = False
@@ -72,14 +77,16 @@ class Guard:
         self._seen = self.memory.numpy()
         self._prepare()
 
-    def watch(self, digest: str, describe: Describe) -> torch.Tensor:
-        """What kernels of the emitted file `digest` take as `watch_at`; `describe` puts their entries in words."""
-        if digest not in self._watches:
-            watch = self._world.zeros(2, torch.int64)
-            watch.copy_(torch.tensor([len(self._describe), self._guard.data_ptr()]))
-            self._describe.append(describe)
-            self._watches[digest] = watch
-        return self._watches[digest]
+    def watch(self, call: object, describe: Describe) -> torch.Tensor:
+        """What kernels take as `watch_at` in calls of one emitted file with one set of sizes, `call`; `describe` puts their
+        entries in words."""
+        known = self._watches.get(call)
+        if known is None:
+            known = self._watches[call] = self._world.zeros(2, torch.int64)
+            known.copy_(torch.tensor([self._watched, self._guard.data_ptr()]))
+            self._describe[self._watched] = describe
+            self._watched += 1
+        return known
 
     # -------------------------------------------------------------------------------------------------------- what is found
     @property
@@ -114,7 +121,7 @@ class Guard:
         entries = self.entries()
         if not entries:
             return self._outside
-        findings = [self._describe[e.source](e) for e in entries]
+        findings = [(self._describe.get(e.source) or _forgotten)(e) for e in entries]
         make = _false if entries[0].kind == "false" else _late
         return make(self.rank, entries, findings, self._outside)
 
@@ -159,6 +166,11 @@ class Guard:
         limit = FOREVER if self.seconds is None else int(self.seconds * 1e9)
         self._guard.copy_(torch.tensor([limit, 0, 0, self.memory.data_ptr()]))
         self._world.limit_waits(self.seconds)
+
+
+def _forgotten(entry: Entry) -> Finding:
+    """Of a call so long ago that what it was made with has been dropped."""
+    return Finding(f"worker {entry.worker}: seen {entry.seen}, expected {entry.expected}", "a call of long ago", None)
 
 
 def _late(rank: int, entries: list[Entry], findings: list[Finding], outside: TilelinkError | None) -> TilelinkError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -105,6 +105,8 @@ class Workspace:
     heard: bool = False
     captured: bool = False
     closed: bool = False
+    replayed: set[object] = field(default_factory=set[object])
+    """What captured calls were made with: their kernels read its memory in every replay."""
 
     @staticmethod
     def allocate(world: World, wanted: tuple[Region, ...]) -> Workspace:
@@ -137,6 +139,11 @@ class Workspace:
         base = self.device if not region.symmetric else self.arena.local if pe is None else self.arena.peer(pe)
         return base[start : start + count * dtype.itemsize].view(dtype)
 
+    def capture(self, prepared: object) -> None:
+        """A CUDA graph holds a call from now on, made with `prepared`."""
+        self.captured = True
+        self.replayed.add(prepared)
+
     def bells(self) -> list[torch.Tensor]:
         """The words that streams of this rank wait for."""
         names = [n for n in self.capacity if ".bells/" in n]
@@ -146,4 +153,5 @@ class Workspace:
         """Free the memory. Collective; harmless when repeated."""
         if not self.closed:
             self.closed = True
+            self.replayed.clear()
             self.arena.free()

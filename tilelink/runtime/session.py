@@ -18,11 +18,15 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
 from tilelink.runtime.memory import Region, Workspace
+from tilelink.runtime.recent import Recent
 from tilelink.runtime.vigil import Vigil, compare_calls
 from tilelink.runtime.world import Arena, World
 
 T = TypeVar("T")
 log = logging.getLogger("tilelink")
+
+CALLS_KEPT = 256
+"""Calls that an operator keeps prepared on a rank: kinds of arguments, which differ in sizes, strides or alignment."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +43,7 @@ class Session:
     debug: bool = False
     workspaces: dict[object, Workspace] = field(default_factory=dict[object, Workspace])
     shared: list[Arena] = field(default_factory=list[Arena])
-    prepared: dict[object, dict[object, Any]] = field(default_factory=dict[object, dict[object, Any]])
+    prepared: dict[object, Recent[Any]] = field(default_factory=dict[object, Recent[Any]])
     """What operators keep for cached calls; dropped with the workspaces it refers to."""
     reserved: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
     """Sizes that operators are to be prepared for, by dimension."""
@@ -86,9 +90,12 @@ class Session:
             self.groups[group] = self if world is self.world else Session(world, self.watchdog, self.debug)
         return self.groups[group]
 
-    def cached(self, key: object) -> dict[object, Any]:
-        """What the operator keeps for cached calls: always the same dictionary."""
-        return self.prepared.setdefault(key, {})
+    def cached(self, key: object) -> Recent[Any]:
+        """What the operator keeps for cached calls: always the same object."""
+        known = self.prepared.get(key)
+        if known is None:
+            known = self.prepared[key] = Recent(CALLS_KEPT)
+        return known
 
     def workspace(self, key: object, wanted: tuple[Region, ...], call: str) -> Workspace:
         """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes).

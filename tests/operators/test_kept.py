@@ -1,0 +1,122 @@
+# pyright: reportArgumentType=false
+"""What operators keep from call to call stays bounded, however many sizes calls have."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+from tests.operators.problems import AG
+from tilelink import Operator, copy_engine, sms
+from tilelink.ops import ag_gemm
+from tilelink.pipeline.operator import CHOICES_KEPT
+from tilelink.runtime.recent import Recent
+from tilelink.runtime.session import CALLS_KEPT, require
+from tilelink.runtime.simulated import SimulatedWorld
+
+OP = ag_gemm.schedule(gather=copy_engine(push=True), matmul=sms(2, M=16, N=16, K=16))
+
+
+def test_what_was_asked_for_last_is_kept() -> None:
+    kept = Recent[str](2)
+    kept["a"], kept["b"] = "A", "B"
+    assert kept.get("a") == "A"
+    kept["c"] = "C"
+    assert [kept.get(key) for key in "abc"] == ["A", None, "C"]
+    kept["a"] = "new"
+    kept["d"] = "D"
+    assert [kept.get(key) for key in "acd"] == ["new", None, "D"]
+    assert len(kept) == 2
+    kept.clear()
+    assert len(kept) == 0
+
+
+class Made:
+    """Stands for a prepared call."""
+
+    plan: Any = None
+    said = "a call"
+
+
+def test_ten_thousand_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the road of a real call, of an operator without a schedule; only what is prepared, and run, is made up."""
+    made: weakref.WeakSet[Made] = weakref.WeakSet()
+    sizes: list[int] = []
+
+    def prepare(self: Operator, session: Any, tensors: Any, outs: Any, given: Any) -> Made:
+        sizes.append(len(tensors[0]))
+        new = Made()
+        made.add(new)
+        return new
+
+    monkeypatch.setattr(Operator, "_prepare", prepare)
+    monkeypatch.setattr(Operator, "_go", lambda self, session, prepared, tensors, outs: (tensors[0],))
+    op = ag_gemm.with_schedule(ag_gemm.schedules)
+    op.scheduled = False
+    rows, weight = torch.zeros(10_000, 4), torch.zeros(4, 4)
+
+    def main() -> int:
+        for m in range(1, 10_001):
+            op(rows[:m], weight)
+            op(rows[:7], weight)  # as a call that comes again and again
+        return len(require().cached(op._identity))
+
+    assert tilelink.launch(main, 1) == [CALLS_KEPT]
+    assert sorted(sizes) == [*range(1, 10_001)]  # each once, the one that comes again too
+    assert len(made) <= CALLS_KEPT
+    assert len(op._choices) == CHOICES_KEPT
+
+
+def test_plans_are_dropped_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for three, through two times five sizes; every result is right."""
+    monkeypatch.setattr(sys.modules["tilelink.pipeline.operator"], "STAGES_KEPT", 3)
+    monkeypatch.setattr("tilelink.runtime.session.CALLS_KEPT", 3)
+    op = OP.with_schedule(OP.schedules)
+    calls = [AG.call(m, 16, 16, 2, torch.float32) for m in (80, 4, 33, 62, 17)]
+
+    def main() -> tuple[int, int]:
+        me = tilelink.rank()
+        for call in calls + calls:
+            call.check(me, op(*call.tensors[me], **dict(call.sizes)))
+        return len(require().cached(op._identity)), len(op._stages)
+
+    assert tilelink.launch(main, 2) == [(3, 3)] * 2
+
+
+def test_what_a_graph_replays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay reads the memory of the call that was captured, long after other calls have taken its place."""
+    monkeypatch.setattr("tilelink.runtime.session.CALLS_KEPT", 1)
+
+    def key(tile: tuple[int, ...], rank: int, ranks: int) -> int:
+        return -tile[0]
+
+    op = ag_gemm.schedule(gather=copy_engine(push=True), matmul=sms(2, M=16, N=16, K=16, order=("ring", key)))
+    calls = [AG.call(m, 16, 16, 1, torch.float32) for m in (64, 32, 16)]
+
+    def main() -> tuple[list[bool], bool]:
+        tables: list[weakref.ref[torch.Tensor]] = []
+        zeros = SimulatedWorld.zeros
+
+        def noted(self: SimulatedWorld, size: int, dtype: torch.dtype) -> torch.Tensor:
+            made = zeros(self, size, dtype)
+            if dtype == torch.int32:
+                tables.append(weakref.ref(made))
+            return made
+
+        monkeypatch.setattr(SimulatedWorld, "zeros", noted)
+        for call, captured in zip(calls, (True, False, False), strict=True):
+            monkeypatch.setattr(SimulatedWorld, "capturing", lambda self, captured=captured: captured)
+            op(*call.tensors[0], **dict(call.sizes))
+        alive = [table() is not None for table in tables]
+        op.close()
+        gc.collect()
+        return alive, tables[0]() is not None
+
+    # A table for each of two slots; the last call has not been replaced.
+    assert tilelink.launch(main, 1) == [([True, True, False, False, True, True], False)]
