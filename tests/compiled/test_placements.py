@@ -8,7 +8,7 @@ import torch
 from tests.compiled import hazards
 from tests.compiled.checking import RANKS, check, emitted
 from tests.compiled.compiling import TARGETS, functions, texts
-from tests.operators import loops
+from tests.operators import loops, splits
 from tests.operators.moe import ag_moe
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
@@ -59,6 +59,16 @@ def test_a_wait_in_a_loop_of_products(target: str) -> None:
     assert len(loop.around) == 2
     words = range(loop.around[1][0], loop.first)
     assert any(hazards.POLL.search(lines[i]) for i in words)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_tiles_that_the_device_counts(target: str) -> None:
+    operator = splits.route.schedule(scaled=sms(P=32, N=32, H=32, order="column"), picked=sms(2, T=32, N=32))
+    x, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))
+    start, at = (torch.empty(n, dtype=torch.int32) for n in (9, 64))
+    plan, source = emitted(operator, [x, start, weight, at], target)
+    assert "shmem.is_last(" in source.text
+    check(plan, source, target, pipelined=False)
 
 
 @pytest.mark.parametrize("target", TARGETS)

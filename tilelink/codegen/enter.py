@@ -15,8 +15,7 @@ from tilelink.codegen.signalling import Word
 from tilelink.codegen.step import Function, arguments
 from tilelink.codegen.text import Lines, Names
 from tilelink.codegen.watching import Watch
-from tilelink.ir import formula as F
-from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg, Site
 from tilelink.ir.plan import Channel, Plan, Transfer
 
@@ -78,14 +77,8 @@ def _totals(scope: Scope, lines: Lines, channel: Channel, names: Passing) -> Non
     lines.add(f"for {names.start} in range(0, {total}, {LANES}):")
     lines.depth += 1
     lines.add(f"{names.word} = {names.start} + tl.arange(0, {LANES})")
-    values: dict[str, F.Like] = {}
-    behind: Formula = F.of(1)
-    for k in reversed(range(len(channel.axes))):
-        index = Sym(names.word) // behind
-        values[f"c{k}"] = index if k == 0 else index % channel.axes[k].count
-        behind = behind * channel.axes[k].count
-    for k in range(len(channel.axes)):
-        lines.add(f"c{k} = {scope.text(values[f'c{k}'])}")
+    for k, index in enumerate(channel.indices(Sym(names.word))):
+        lines.add(f"c{k} = {scope.text(index)}")
     target = scope.text(channel.target)
     if channel.guard is not None:
         target = f"tl.where({scope.text(channel.guard)}, {target}, 0)"

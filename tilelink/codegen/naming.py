@@ -16,7 +16,7 @@ from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, Op, Tile, TileProgram, Tiles, walk
 
-_SUFFIX = r"_(words|due|bells|stage|ctx|stride_\d+|\d+x\d+)"
+_SUFFIX = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+x\d+)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
 
 

@@ -103,7 +103,7 @@ def await_once(
     wait = _waiter(scope, lines, channel, op)
     also = f"{only_if} & " if only_if is not None else ""
     depth = lines.depth
-    if any(not s.single or isinstance(s.first, str) for s in spans[:-1]) or isinstance(spans[-1].first, str):
+    if any(not s.single for s in spans[:-1]) or any(isinstance(s.first, str) for s in spans):
         if only_if is not None:
             lines.add(f"if {only_if}:", op.loc)
             lines.depth += 1
@@ -273,6 +273,13 @@ def _raiser(
     loc: Loc = op.loc
 
     def local(flat: str) -> None:
+        if channel.joined is not None:
+            counts = scope.arg(Arg(f"{channel.tensor}_counts", "counts", channel.name))
+            often = _at_once(channel, Sym(flat))
+            tiles = scope.text(Sym(f"{channel.joined}_tiles") * often)
+            lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", loc)
+            lines.add(f"    shmem.local_add({pointer} + {flat}, {scope.text(often)})")
+            return
         if not channel.bells:
             lines.add(f"shmem.local_add({pointer} + {flat}, 1)", loc)
             return
@@ -301,6 +308,25 @@ def _raiser(
     return remote
 
 
+def _at_once(channel: Channel, word: Formula) -> Formula:
+    """What is added to a word when the last tile of a run-time split is there."""
+    return F.substitute(channel.target, {f"c{k}": index for k, index in enumerate(channel.indices(word))})
+
+
+def notify_for_none(scope: Scope, lines: Lines) -> None:
+    """A run-time split that makes no tile at all has no last one: the first worker notifies."""
+    notifies = [s for s in scope.plan.signals if s.path == scope.step.path and s.action == "notify"]
+    for signal in notifies:
+        channel = scope.plan.channel(signal.channel or "")
+        if channel.joined is None:
+            continue
+        pointer = scope.arg(Arg(words(channel), "words", channel.name))
+        word = scope.names.fresh("c")
+        lines.add(f"if (worker == 0) & ({scope.text(Sym(f'{channel.joined}_tiles'))} == 0):", signal.op.loc)
+        lines.add(f"    for {word} in range({scope.text(channel.words)}):")
+        lines.add(f"        shmem.local_add({pointer} + {word}, {scope.text(_at_once(channel, Sym(word)))})")
+
+
 def ready(scope: Scope, lines: Lines, op: Wait, tensor: str, source: str) -> None:
     """Wait until the rank that holds an argument has it ready for this call."""
     staged = scope.plan.buffer(tensor).staged
@@ -316,6 +342,7 @@ __all__ = [
     "context_name",
     "declare_words",
     "notify",
+    "notify_for_none",
     "position",
     "ready",
     "wait_until",

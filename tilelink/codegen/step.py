@@ -44,6 +44,7 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
             functions.append(_call_fused(scope, plan.step(path)))
     inner, scope.lines = scope.lines, outer
     outer.extend(scope.carry)
+    signalling.notify_for_none(scope, outer)
     outer.add(f"for t in {_tiles_range(scope)}:", _tile_loc(step))
     outer.depth = 1
     for name, value in step.order:
@@ -443,6 +444,7 @@ def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tu
         "words": 2,
         "due": 2,
         "bells": 2,
+        "counts": 2,
         "state": 3,
         "watch": 3,
         "context": 4,

@@ -117,6 +117,18 @@ def local_add(word, value):
 
 
 @triton.jit
+def is_last(counter, tiles):
+    """Whether this is the last of so many tiles of this GPU that call it; the count then begins anew.
+
+    Orders what came before, and what comes after: whoever is last has seen what the others wrote.
+    """
+    last = local_add(counter, 1) + 1 == tiles
+    if last:
+        tl.store(counter, tl.cast(0, tl.int64))
+    return last
+
+
+@triton.jit
 def ring_bell(bell):
     """Set the word that a stream of this rank waits for, after everything this program has read and written."""
     block_barrier()

@@ -59,8 +59,9 @@ class Arg:
 
     `kind`: `word` (one word, given by a transfer), `number` (the same, a number), `watch` (where reports go), `tensor`
     (this call's slot of buffer `of`), `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of
-    its axes), `words` | `due` | `bells` (of channel `of`), `stage` (symmetric slot of a staged argument), `order` (int32
-    table of step `of`), `state` (`of`: epoch | last | entered | ready | left), `context` (of the arena that holds `of`),
+    its axes), `words` | `due` | `bells` | `counts` (of channel `of`), `stage` (symmetric slot of a staged argument),
+    `order` (int32 table of step `of`), `state` (`of`: epoch | last | entered | ready | left), `context` (of the arena that
+    holds `of`),
     `size` (`formula`), `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant `of`: step path and name
     joined by a dot), `credits` (1: wait for them), `constant` (`value`), `trace` (int64 memory for the events of kernel
     `of`), `trace_tiles` (for how many tiles of each worker there is room).

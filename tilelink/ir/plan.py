@@ -282,7 +282,9 @@ class Channel:
 
     `target`: notifies per call of word (`c0`, `c1`, …), at the rank that holds the words; a word whose `guard` is 0 is
     not raised. `writers`: `workers` add 1 each, a `stream` sets the epoch. `scope`: gpu (one rank's own counters) | sys.
-    `bells`: a stream waits: the worker that completes a word rings its bell.
+    `bells`: a stream waits: the worker that completes a word rings its bell. `joined`: the offsets table that splits the
+    tensor at run time: how many tiles that makes is known on the device only, so they are counted where they are made,
+    and the last one notifies for all, `target` at once.
     """
 
     name: str
@@ -293,6 +295,7 @@ class Channel:
     writers: str
     scope: str
     bells: bool = False
+    joined: str | None = None
 
     @property
     def words(self) -> Formula:
@@ -307,6 +310,16 @@ class Channel:
         for a, i in zip(self.axes, indices, strict=True):
             out = out * a.count + F.of(i)
         return out
+
+    def indices(self, word: F.Like) -> tuple[Formula, ...]:
+        """The word's index per axis, of its number: what `c0`, `c1`, … stand for."""
+        out: list[Formula] = []
+        behind: Formula = F.of(1)
+        for k in reversed(range(len(self.axes))):
+            index = F.of(word) // behind
+            out.insert(0, index if k == 0 else index % self.axes[k].count)
+            behind = behind * self.axes[k].count
+        return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)

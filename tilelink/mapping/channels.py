@@ -39,6 +39,7 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
     pulled = any(reads_remote(u.consumer, u.wait.param, tensor) for u in uses)
     remote = pulled or any(crosses(u.producer, u.notify.param) for u in told)
     _check_asked(schedule, tensor, uses, remote)
+    joined = _joined(schedule, tensor, told, uses, remote)
     axes: list[ChannelAxis] = []
     if pulled and not any(a.split == "R" for a in tensor.axes):
         axes.append(ChannelAxis(None, "unit", RANKS, 1))
@@ -63,6 +64,7 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         writers=writers,
         scope="sys" if remote or writers == "stream" else "gpu",
         bells=any(u.consumer.engine == "stream" for u in uses),
+        joined=joined,
     )
 
 
@@ -95,6 +97,37 @@ def _bound_by(uses: list[Use], remote: bool) -> Iterator[tuple[StepPlan, str]]:
             yield u.producer, "sets one word behind each copy"
         elif u.consumer.engine == "stream" and not remote:
             yield u.consumer, "waits for one bell before each copy"
+
+
+def _joined(schedule: Schedule, tensor: TensorDecl, told: list[Use], uses: list[Use], remote: bool) -> str | None:
+    """The table whose split the notifies are tiles of; its tiles are counted on the rank that makes them."""
+    tables = {g.table for u in told for g in u.producer.grid if g.kind == "table"}
+    if not tables:
+        return None
+    streams = [s.path for u in uses for s in (u.producer, u.consumer) if s.engine == "stream"]
+    why = next(
+        (
+            text
+            for wrong, text in (
+                (remote, "they are counted on the rank that makes them, and other ranks write or read this tensor"),
+                (streams, f"a copy engine cannot count them (`{', '.join(streams[:1])}`)"),
+                (len(told) > 1, "they are counted by one notify, and there are several"),
+                (told[0].producer.engine != "workers", f"`{told[0].producer.path}` runs inside another step"),
+                (tensor.name in dict(schedule.channels), "all of them share a word, whatever `channels` says"),
+            )
+            if wrong
+        ),
+        None,
+    )
+    if why is not None:
+        raise TilelinkError(
+            "TL303",
+            f"`{tensor.name}` is split at run time and cannot be signalled so",
+            loc=told[0].notify.loc,
+            why=f"the number of tiles of a run-time split is known on the device only: {why}",
+            hint="place the consumer in a later kernel of the same stream",
+        )
+    return tables.pop()
 
 
 # ------------------------------------------------------------------------------------------------------------------ axes
@@ -146,7 +179,7 @@ def _axis(
     if not grids:
         return None
     if any(g.kind == "table" for g in grids):
-        raise _by_table(tensor, uses[0])
+        return None  # the last of all these tiles notifies
     span = _span(tensor, a, grids, uses, schedule, remote=remote)
     if axis.split == "R":
         # The words of pulled parts lie with every waiter; those of pushed parts with the part's holder.
@@ -160,16 +193,6 @@ def _axis(
 def _copied_in_tiles(uses: list[Use], grids: list[GridAxis]) -> bool:
     """Whether a copy engine sets words along an axis that somebody waits for as a whole; parts may lack some words."""
     return any(u.producer.engine == "stream" for u in uses) and all(g.kind in ("plain", "unit") for g in grids)
-
-
-def _by_table(tensor: TensorDecl, use: Use) -> TilelinkError:
-    return TilelinkError(
-        "TL303",
-        f"`{tensor.name}` is split at run time and needs a signal between kernels or ranks",
-        loc=use.notify.loc,
-        why="the number of tiles of a run-time split is known on the device only",
-        hint="place the consumer in a later kernel of the same stream",
-    )
 
 
 def _waits_by_tile(use: Use, a: int) -> bool:
@@ -338,7 +361,7 @@ def _target(axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formu
         name(grid)
         total = total * here_of
     for i, g in enumerate(use.producer.grid):
-        if i not in named:
+        if i not in named and g.kind != "table":
             total = total * F.substitute(g.count, {"rank": source})
     return total
 
@@ -366,6 +389,8 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
     lo, hi = c.interval(i)
     if grid.kind in ("unit", "own"):
         return F.minimum(F.maximum(hi - lo, 0), 1)
+    if c.kind == "plain" and c.span is not None and c.span == grid.tile:
+        return F.of(1)
     aligned = grid.tile is None or c.span is None or c.span % grid.tile == 0
     by_parts = grid.kind == "cut" or _in_own_part(grid, c)
     if aligned and (c.kind == "plain" or by_parts):

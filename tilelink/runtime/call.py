@@ -269,7 +269,7 @@ class _Preparation:
         if arg.kind == "size":
             assert arg.formula is not None
             return int(F.evaluate(arg.formula, self.plan.env(self.world.rank)))
-        if arg.kind in ("words", "due", "bells"):
+        if arg.kind in ("words", "due", "bells", "counts"):
             return self.words(arg.of, arg.kind)
         if arg.kind == "context":
             own = bool(arg.of) and self._comes_with_the_call(arg.of) and not self.plan.buffer(arg.of).staged

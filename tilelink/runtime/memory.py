@@ -60,6 +60,8 @@ def regions(plan: Plan) -> tuple[Region, ...]:
             out.append(Region(f"{c.name}.due/{s}", words, False))
             if c.bells:
                 out.append(Region(f"{c.name}.bells/{s}", words, False))
+            if c.joined is not None:
+                out.append(Region(f"{c.name}.counts/{s}", words, False))
     return tuple(out)
 
 

@@ -136,8 +136,6 @@ class _Host:
             times = self.started.count(s.into or s.path)
             if times != 1:
                 self.call.faults.append((f"`{s.path}` is started {times} times in a call", s.step.loc, False))
-            if s.step.program.movement is not None and s.into is None and not _contiguous(s):
-                self.call.faults.append((f"the tiles of `{s.path}` are no contiguous runs", s.step.loc, False))
             for op in walk(s.step.program.body):
                 said = [g for g in self.plan.signals if g.path == s.path and g.op == op]
                 if isinstance(op, (Wait, Notify)) and len(said) != 1:
@@ -310,14 +308,6 @@ def _strands(sizes: Sizes, host: StepPlan, rank: int) -> Iterator[list[Event]]:
             own = tuple(tile[a] if a is not None else rank for a in follower.host_axes)
             _run(sizes, follower, rank, own, recorder)
         yield recorder.events
-
-
-def _contiguous(step: StepPlan) -> bool:
-    """Whether a tile is one run: only the first axis that is more than a position may be cut."""
-    inner = [g for g in step.grid if g.kind not in ("unit", "own")][1:]
-    units = [k for k, g in enumerate(step.grid) if g.kind not in ("unit", "own")]
-    behind = [g for g in step.grid[(units or [0])[0] + 1 :] if g.kind in ("unit", "own")]
-    return not behind and all(g.tile is None and g.kind == "plain" for g in inner)
 
 
 def tiles_of(sizes: Sizes, host: StepPlan, rank: int) -> list[tuple[int, ...]]:

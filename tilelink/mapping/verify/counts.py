@@ -173,13 +173,18 @@ def _repeats(told: Told, keys: set[Key], to: Delivery, world: World) -> Ints:
             raise unproven(told, f"it stands in a loop whose length the plan does not know (`{loop.header}`)")
         around.append(loop.var)
     for key in around:
-        if key in keys or (to.kind == "tile" and key == to.key):
+        if key in keys or (to.kind == "tile" and key == to.key) or _counted_on_device(told, key):
             continue
         spans = told.laid.spans[key]
         if spans is None:
             raise unproven(told, "data says for how many tiles it is given")
         often = often * told.mask.on(spans, key).real.sum(axis=1, keepdims=True)
     return often
+
+
+def _counted_on_device(told: Told, key: Key) -> bool:
+    """Whether only the last tile along a run-time split notifies, for all of them."""
+    return isinstance(key, int) and told.channel.joined is not None and told.laid.step.grid[key].kind == "table"
 
 
 def _meet(told: Told, often: Ints, tables: list[Ints], to: Delivery, world: World) -> Product | Ints:
@@ -264,6 +269,7 @@ class _Comparison:
     def run(self) -> None:
         self._check_symbols()
         self._check_writers()
+        self._check_joined()
         self._check_lengths()
         wanted = self._target()
         first = self.raised[0] if len(self.raised) == 1 else None
@@ -310,6 +316,22 @@ class _Comparison:
                     why="a wait looks for a count where workers add, and for the call where a copy engine sets",
                     hint="this is the plan's mistake and not yours: please report it with the schedule",
                 )
+
+    def _check_joined(self) -> None:
+        """Tiles that the device counts are those of one notify, made and heard on one rank."""
+        table = self.channel.joined
+        for t in self.told:
+            tables = {g.table for g in t.laid.step.grid if g.kind == "table"}
+            alone = len(self.told) == 1 and t.signal.to == "self" and t.laid.step.engine == "workers"
+            if tables == ({table} if table is not None else set[str]()) and (alone or table is None):
+                continue
+            raise TilelinkError(
+                "TL607",
+                f"the tiles of `{t.path}` that notify `{self.channel.tensor}` are not counted by the table that splits them",
+                loc=t.op.loc,
+                why="who waits for tiles of a run-time split waits for the last of them, which the device finds out",
+                hint="this is the plan's mistake and not yours: please report it with the schedule",
+            )
 
     def _check_lengths(self) -> None:
         """A copy engine sets one word per tile."""
