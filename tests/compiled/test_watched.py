@@ -74,6 +74,19 @@ def test_threads_leave_a_wait_together() -> None:
     assert len(re.findall(rf"{answer[2]}\b", ptx)) > 1  # it decides something
 
 
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+def test_every_look_may_leave_out_the_hosts_memory(target: str) -> None:
+    """One look per wait, its read of the host's word under a predicate: machine code then has it so, too."""
+    plan, _ = emitted(gemm_rs.schedule(matmul=BIG), [torch.empty(8192, 256), torch.empty(256, 1024)], target)
+    source = emit(plan, WATCHED)
+    for kernel in source.kernels:
+        ptx = texts(plan, source, kernel, target)["ptx"]
+        looks = ptx.count("%globaltimer;")
+        reads = re.findall(r"(@!?%p\d+\s+)?ld\.volatile\.", ptx)
+        assert len(reads) == looks
+        assert all(reads)
+
+
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_debug_mode(target: str) -> None:
     """Reductions over index vectors and tables, beside everything else."""

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -17,16 +17,20 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver as active
 
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime import kernels
+from tilelink.runtime.guard import Guard
 from tilelink.runtime.peer import GpuWorld, SymmetricBlock, driver, packing
 from tilelink.runtime.peer.arena import Arenas
 from tilelink.runtime.peer.launch import Launcher
+from tilelink.runtime.peer.liveness import this_process
 from tilelink.runtime.peer.streams import CudaStream
+from tilelink.runtime.peer.watcher import StoreWatcher
 
 CPU = torch.device("cpu")
 MAIN = 7
@@ -91,6 +95,17 @@ class FakeWorld(GpuWorld):
         peers = tuple(torch.zeros(nbytes + 256, dtype=torch.uint8) for _ in range(self.ranks))
         peers = tuple(p[-p.data_ptr() % 256 :][:nbytes] for p in peers)
         return SymmetricBlock(peers[self.rank], peers, tuple(p.data_ptr() for p in peers), lambda: None)
+
+    def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
+        return torch.zeros(count, dtype=torch.int64)
+
+    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
+        """The thread as on a GPU; the peers' processes are this one, and nobody leaves word."""
+        peers = {rank: this_process() for rank in range(self.ranks) if rank != self.rank}
+        board = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+        watcher = StoreWatcher(guard, self.ranks, peers, board, lambda: None)
+        watcher.start()
+        return watcher
 
     def side_stream(self, index: int) -> CudaStream:
         return CudaStream(Stream(100 + index), self.launcher)  # pyright: ignore[reportArgumentType]

@@ -55,6 +55,15 @@ def session(notes: Notes) -> Session:
     return Session(FakeWorld(RANK, RANKS, notes))
 
 
+@pytest.fixture
+def watched(notes: Notes) -> Iterator[Session]:
+    """A session whose kernels wait with a time limit, the thread that looks after it included."""
+    notes.fail(0)
+    session = Session(FakeWorld(RANK, RANKS, notes), watchdog=30.0)
+    yield session
+    session.vigil.stop()
+
+
 def tensors(op: Operator, rows: int = 256, turned: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     m = rows // RANKS if op.name == "ag_gemm" else rows
     weight = torch.zeros(128, 192, dtype=torch.bfloat16)
@@ -112,6 +121,19 @@ def test_the_driver_gets_what_tritons_own_launcher_passes(
 
 
 @pytest.mark.parametrize("name", OPERATORS)
+def test_watched_calls_ask_the_driver_for_the_same(name: str, notes: Notes, session: Session, watched: Session) -> None:
+    """As many launches, copies, waits and events, in that order, on the same streams: only the kernels differ."""
+    op, asked = OPERATORS[name], list[list[list[str]]]()
+    for each in (session, watched):
+        given = tensors(op)
+        found = lines(notes, op, each, given, begun(op, each, given))
+        words = [line.split() for line in found]
+        asked.append([[w[0], *(p for p in w if p.startswith(("stream=", "bytes=", "value=")))] for w in words])
+    assert asked[0] == asked[1]
+    assert {"launch"} <= {line[0] for line in asked[1]}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
 def test_the_driver_that_takes_notes_can_be_left_and_entered_again(name: str, notes: Notes, session: Session) -> None:
     """As when a test runner brings a process these tests in two portions."""
     op = OPERATORS[name]
@@ -157,12 +179,14 @@ def test_bells_are_waited_for_and_reset_before_the_copy(notes: Notes, session: S
         assert wait[3] == write[3] == then[-1]
 
 
+@pytest.mark.parametrize("kind", ["session", "watched"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_cached_call_asks_neither_triton_nor_for_memory(
-    name: str, notes: Notes, session: Session, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: str, notes: Notes, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the second call on: no binding of arguments, no tensor map, no memory but the result's, no meeting."""
-    op = OPERATORS[name]
+    """From the second call on: no binding of arguments, no tensor map, no memory but the result's, no meeting, no
+    waiting for the GPU, whether or not somebody watches."""
+    op, session = OPERATORS[name], request.getfixturevalue(kind)
     given = tensors(op)
     out = op(*given, session=session)
     op(*given, out=out, session=session)
@@ -173,16 +197,17 @@ def test_a_cached_call_asks_neither_triton_nor_for_memory(
 
     monkeypatch.setattr(triton.JITFunction, "run", refuse)
     monkeypatch.setattr(triton_driver, "make_tensordesc_arg", refuse)
-    for method in ("agree", "barrier", "zeros", "arena", "empty"):
+    for method in ("agree", "barrier", "zeros", "arena", "empty", "shared_words", "drain"):
         monkeypatch.setattr(FakeWorld, method, refuse)
     monkeypatch.setattr(Workspace, "view", refuse)
     for _ in range(4):
         op(*given, out=out, session=session)
 
 
-def test_how_long_the_host_takes(notes: Notes, session: Session) -> None:
+@pytest.mark.parametrize("kind", ["session", "watched"])
+def test_how_long_the_host_takes(kind: str, notes: Notes, request: pytest.FixtureRequest) -> None:
     """All of AG+GEMM by copy engine but the driver: 17 µs where this was written, where a launch by Triton takes 20."""
-    op = OPERATORS["AG+GEMM, copy engine, push"]
+    op, session = OPERATORS["AG+GEMM, copy engine, push"], request.getfixturevalue(kind)
     given = tensors(op)
     out = begun(op, session, given)
     gc.collect()

@@ -8,6 +8,11 @@ emitted file, and the address of its GPU's guard. The guard, int64 in this GPU's
 
 A wait that takes too long raises the alarm, which ends all waits of this GPU, so that every kernel ends. Only waits that
 have lasted half the limit make an entry: later ones miss what those before them did not get.
+
+What a wait costs more than one without a limit: after every 64th poll it reads the clock and the alarm, which lie on its
+own GPU. The host's memory is across PCIe, and all threads of all waiting programs read it at once, which takes up what
+launches and copy engines need to begin: so a wait leaves it alone until it has lasted a 64th of the limit, and reads
+it as seldom from then on.
 """
 
 from typing import Any
@@ -42,6 +47,8 @@ SYSTEM: Any = tl.constexpr("sys")
 _NOTHING = tl.constexpr(-(1 << 62))
 _POLLS = tl.constexpr(64)
 _ONE = tl.constexpr(1)
+_ASKS = tl.constexpr(64)
+"""How often a wait reads the host's word until it is over by its limit."""
 
 
 @core.builtin
@@ -56,13 +63,19 @@ def _pointer(address):
 
 
 @triton.jit
-def look_at_clock(watch, waited):
-    """Raise the alarm if this wait has lasted too long; 0 unless it was raised before."""
+def look_at_clock(watch, waited, asked):
+    """Raise the alarm if this wait has lasted too long; 0 unless it was raised before, and when the host was asked last.
+
+    `waited`, `asked`: nanoseconds since the wait began.
+    """
     guard = _pointer(tl.load(watch + 1))
-    stop = tl.load(_pointer(tl.load(guard + REPORT)) + STOP, volatile=True)
-    late = (waited > tl.load(guard + LIMIT)) | (stop != 0)
+    limit = tl.load(guard + LIMIT)
+    ask = waited - asked >= limit // _ASKS
+    stop = tl.load(_pointer(tl.load(guard + REPORT)) + STOP, mask=ask, other=0, volatile=True)
+    late = (waited > limit) | (stop != 0)
     # Threads read clocks of their own. One of them does the atomic, and all get its answer: they leave the loop together.
-    return tl.atomic_or(guard + ALARM, late.to(tl.int64), sem="relaxed", scope="gpu")
+    alarm = tl.atomic_or(guard + ALARM, late.to(tl.int64), sem="relaxed", scope="gpu")
+    return alarm, tl.where(ask, waited, asked)
 
 
 @triton.jit
@@ -93,6 +106,7 @@ def wait_at_least(word, target, scope: tl.constexpr, watch, site, tile, index):
     polls = tl.cast(0, tl.int32)
     began = tl.cast(0, tl.int64)
     waited = tl.cast(0, tl.int64)
+    asked = tl.cast(0, tl.int64)
     alarm = tl.cast(0, tl.int64)
     while (seen < target) & (alarm == 0):
         polls += 1
@@ -100,7 +114,7 @@ def wait_at_least(word, target, scope: tl.constexpr, watch, site, tile, index):
             now = clock()
             began = tl.where(began == 0, now, began)
             waited = now - began
-            alarm = look_at_clock(watch, waited)
+            alarm, asked = look_at_clock(watch, waited, asked)
         seen = tl.atomic_add(word, 0, sem="acquire", scope=scope)
     if seen < target:
         half = tl.load(_pointer(tl.load(watch + 1)) + LIMIT) // 2

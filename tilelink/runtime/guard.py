@@ -20,6 +20,8 @@ from tilelink.runtime.world import World
 FOREVER = 1 << 62
 """Nanoseconds: the limit of waits when only conditions are checked."""
 
+_FIRST = device.FIRST.value
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -90,9 +92,14 @@ class Guard:
 
     # -------------------------------------------------------------------------------------------------------- what is found
     @property
+    def calm(self) -> bool:
+        """Whether nothing is wrong and nobody is missing: all that most calls ask, so it reads one word and two fields."""
+        return not self._seen[_FIRST] and self._outside is None and self._missing is None
+
+    @property
     def reported(self) -> bool:
         """Whether a kernel has made a report."""
-        return bool(self._seen[device.FIRST.value])
+        return bool(self._seen[_FIRST])
 
     @property
     def stopped(self) -> bool:
