@@ -98,15 +98,11 @@ def _kernel_name(wiring: Wiring, members: list[str], taken: list[str]) -> str:
 
 def _neighbour(wiring: Wiring, s: StepPlan, standing: list[StepPlan], leading: frozenset[str]) -> str | None:
     """The computing step whose kernel a step with SMs of its own joins: who makes its input, else who reads its output."""
-    read, made = _tensors(s, "in"), _tensors(s, "out")
-    open_to = [o for o in standing if o.path in leading and not o.own_kernel]
-    makers = {p.path for tensor in read for p in wiring.producers(tensor)}
-    for other in (
-        *[o for o in open_to if o.path in makers],
-        *[o for o in open_to if set(made) & set(_tensors(o, "in"))],
-    ):
-        return other.path
-    return None
+    read, made = _tensors(s, "in"), set(_tensors(s, "out"))
+    open_to = {o.path: o for o in standing if o.path in leading and not o.own_kernel}
+    makers = [p.path for tensor in read for p in wiring.producers(tensor)]
+    readers = [path for path, o in open_to.items() if made & set(_tensors(o, "in"))]
+    return next((path for path in (*makers, *readers) if path in open_to), None)
 
 
 def _tensors(s: StepPlan, role: str) -> list[str]:
