@@ -98,6 +98,30 @@ def test_arguments_in_memory_of_the_group() -> None:
     assert tilelink.launch(main, 4) == [[True, False]] * 4
 
 
+def test_a_groups_name_finds_it_again() -> None:
+    """Each rank's own, for graphs that torch compiles once for the process."""
+
+    def main() -> str:
+        session, mine = require(), own(PAIRS)
+        assert session.named(session.world.name) is session
+        pair = session.named(f"rank {tilelink.rank()} of {','.join(map(str, mine))}")
+        assert pair is session.of(tilelink.group(mine)) is session.named(pair.world.name)
+        alone = pair.of(pair.world.among([pair.world.rank]))
+        assert (pair.named(alone.world.name).world.ranks, pair.named(alone.world.name).world.rank) == (1, 0)
+        other = "rank 1 of 0,1" if tilelink.rank() != 1 else "rank 0 of 0,1"
+        for wrong in (other, "0", "", "rank 0 of 0,x", "rank 0 of 0,7", "rank 9 of 9"):
+            with pytest.raises(tilelink.TilelinkError) as caught:
+                session.named(wrong)
+            assert str(caught.value) == (
+                f"TL456: there is no group of ranks named {wrong!r} here\n"
+                "  why: a name stands for a group of this process, and of this simulated rank\n"
+                "  do:  take it where it is used: tilelink.nn.group_name(group)"
+            )
+        return pair.world.name
+
+    assert tilelink.launch(main, 4) == ["rank 0 of 0,1", "rank 1 of 0,1", "rank 2 of 2,3", "rank 3 of 2,3"]
+
+
 REFUSALS = {
     "of others": (
         lambda: tilelink.group([0, 1]),

@@ -53,7 +53,14 @@ def check(rank: int) -> None:
         assert context[4:] == pair
         assert not arena.local.any()
         arena.free()
-    across = whole.of(mesh["data"]).world
+        assert whole.named(world.name) is part
+    assert whole.named(whole.world.name) is whole
+    with pytest.raises(TilelinkError, match="TL456"):
+        whole.named("nobody's")
+    assert whole.of(named["mesh"]) is whole.of(named["process group"]) is not whole.of(named["ranks"])
+    column = whole.named(mesh.get_group("data").group_name)  # known to torch.distributed alone so far
+    assert whole.of(mesh["data"]) is column
+    across = column.world
     assert across.agree(rank) == [rank % 2, rank % 2 + 2]
     assert whole.of(dist.group.WORLD) is whole
     for wrong, code in ((mesh, "TL454"), ("tensor", "TL454"), (dist.GroupMember.NON_GROUP_MEMBER, "TL455")):

@@ -87,8 +87,20 @@ class Session:
             return self
         if group not in self.groups:
             world = self.world.within(group)
-            self.groups[group] = self if world is self.world else Session(world, self.watchdog, self.debug)
+            known = self._known(world.name)
+            self.groups[group] = Session(world, self.watchdog, self.debug) if known is None else known
         return self.groups[group]
+
+    def named(self, name: str) -> Session:
+        """The session of the group whose world has this name; what `of` has not seen yet is collective over the group.
+
+        Raises:
+            TilelinkError: TL456, no group here has it.
+        """
+        return self._known(name) or self.of(self.world.named(name))
+
+    def _known(self, name: str) -> Session | None:
+        return next((part for part in (self, *self.groups.values()) if part.world.name == name), None)
 
     def cached(self, key: object) -> Recent[Any]:
         """What the operator keeps for cached calls: always the same object."""
@@ -192,7 +204,7 @@ _of_process: ContextVar[Session | None] = ContextVar("tilelink_process_session",
 
 @contextmanager
 def using(session: Session) -> Iterator[Session]:
-    """Make a session the current one of this coroutine."""
+    """Make a session the current one of this thread."""
     token = _current.set(session)
     try:
         yield session

@@ -96,6 +96,19 @@ class World(Protocol):
     group: Any
     """The ranks as a group of torch.distributed; None where they are simulated."""
 
+    @property
+    def name(self) -> str:
+        """By which `named` finds the group again on this rank, for graphs of torch, whose constants are no groups."""
+        ...
+
+    def named(self, name: str) -> Any:
+        """What `within` takes for the group of that name.
+
+        Raises:
+            TilelinkError: TL456, there is none.
+        """
+        ...
+
     def among(self, ranks: Sequence[int]) -> Any:
         """What `within` takes for some of this world's ranks.
 
@@ -201,6 +214,16 @@ def not_in_group(rank: int, members: Sequence[int] = ()) -> TilelinkError:
         f"rank {rank} is not in the group{' of ranks ' if members else ''}{', '.join(map(str, members))}",
         why="an operator is called by the ranks of its group, and by no others",
         hint="pass the group that this rank is in",
+    )
+
+
+def no_such_group(name: str) -> TilelinkError:
+    """TL456: a graph or a call names a group that is not there."""
+    return TilelinkError(
+        "TL456",
+        f"there is no group of ranks named {name!r} here",
+        why="a name stands for a group of this process, and of this simulated rank",
+        hint="take it where it is used: tilelink.nn.group_name(group)",
     )
 
 

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
 from tilelink.runtime.peer import reach
-from tilelink.runtime.world import not_in_group
+from tilelink.runtime.world import no_such_group, not_in_group
 
 
 def existing(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -64,6 +64,18 @@ def process_group(given: Any) -> dist.ProcessGroup:
     if found.rank() < 0:
         raise not_in_group(dist.get_rank(), dist.get_process_group_ranks(found))
     return found
+
+
+def named(name: str) -> dist.ProcessGroup:
+    """The process group that torch.distributed knows by this name, as its functional collectives do.
+
+    Raises:
+        TilelinkError: TL456, there is none.
+    """
+    try:
+        return dist.distributed_c10d._resolve_process_group(name)  # pyright: ignore[reportPrivateImportUsage, reportArgumentType]
+    except (RuntimeError, ValueError):
+        raise no_such_group(name) from None
 
 
 def board(group: dist.ProcessGroup) -> dist.Store | None:  # pyright: ignore[reportPrivateImportUsage]

@@ -75,6 +75,13 @@ class GpuWorld:
         groups.join()
         return cls()
 
+    @property
+    def name(self) -> str:
+        return self.group.group_name
+
+    def named(self, name: str) -> dist.ProcessGroup:
+        return groups.named(name)
+
     def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
         """A process group of some of this world's ranks, which alone need to call this; of all others it knows nothing.
 

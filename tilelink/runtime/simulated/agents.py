@@ -9,6 +9,7 @@ from greenlet import greenlet
 
 from tilelink.errors import Loc
 from tilelink.runtime.simulated.frames import location
+from tilelink.runtime.simulated.hosts import Host
 from tilelink.runtime.simulated.observing import Block
 
 
@@ -94,14 +95,14 @@ class Target:
 
 @dataclass(slots=True, eq=False)
 class Agent:
-    """A coroutine. `stream`: None for a host. `worker`, `launch`: of a kernel's worker only."""
+    """A coroutine. `stream`: None for a host, which is a thread. `worker`, `launch`: of a kernel's worker only."""
 
     rank: int
     stream: int | None = None
     worker: int | None = None
     launch: Launch | None = None
     clock: float = 0.0
-    coroutine: greenlet | None = None
+    coroutine: greenlet | Host | None = None
     wait: Wait | None = None
     polled: tuple[int, int] | None = None
     """Address and value of the last poll, if nothing was accessed since."""

@@ -1,5 +1,7 @@
 """Runs cooperative coroutines one at a time; a policy says whose turn it is at every switch.
 
+A rank's program is a thread (see `hosts`), workers and streams are greenlets; here both are coroutines.
+
 An agent gives way by `switch` (it could go on), or by `block` and `park` (it waits for a key to be woken). Parking is a
 hint only: when nobody can run, everybody is woken for another look, and only when that changes nothing three times in
 a row do the ranks stand still.
@@ -13,6 +15,7 @@ from contextlib import ExitStack
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from tilelink.runtime.simulated.agents import Agent, Wait
+from tilelink.runtime.simulated.hosts import Host
 from tilelink.runtime.simulated.policy import Turns
 
 ROUNDS = 3
@@ -61,7 +64,7 @@ class Scheduler:
                 body()
 
         # The parent is the hub, not the agent that happens to spawn: an ended coroutine returns into its parent.
-        agent.coroutine = greenlet(run, parent=self._hub)
+        agent.coroutine = Host(run) if agent.stream is None else greenlet(run, parent=self._hub)
         self._agents.add(agent)
         self._turns.add(agent)
 
@@ -147,7 +150,10 @@ class Scheduler:
     def _give_way(self, agent: Agent) -> None:
         if self._closing:
             raise GreenletExit
-        self._hub.switch()
+        if isinstance(agent.coroutine, Host):
+            agent.coroutine.give_way()
+        else:
+            self._hub.switch()
         self.current = agent
 
 

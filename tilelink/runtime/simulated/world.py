@@ -1,4 +1,4 @@
-"""`runtime.world.World` for ranks that are coroutines of one process."""
+"""`runtime.world.World` for ranks that are threads of one process, of which one runs at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream
 from tilelink.runtime.work import Call, Step, Work, plain_step
-from tilelink.runtime.world import not_in_group
+from tilelink.runtime.world import no_such_group, not_in_group
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +132,17 @@ class SimulatedWorld:
         self._streams: dict[int, SimulatedStream] = {}
         self._arenas: list[SimulatedArena] = []
         self._allocated = 0
+
+    @property
+    def name(self) -> str:
+        """This rank's own: torch compiles once for the process, and what holds for one rank may not for another."""
+        return _name(self._host.rank, self.members)
+
+    def named(self, name: str) -> Group:
+        found = tuple(int(m) for m in name.rpartition(" ")[2].split(",") if m.isdecimal())
+        if not {self._host.rank} <= set(found) <= set(self.members) or name != _name(self._host.rank, found):
+            raise no_such_group(name)
+        return Group(tuple(self.members.index(m) for m in found))
 
     def among(self, ranks: Sequence[int]) -> Group:
         if self.rank not in ranks:
@@ -282,3 +293,7 @@ class SimulatedWorld:
     def barrier(self) -> None:
         self.finish()
         self._meetings.meet(self._host, "barrier", None)
+
+
+def _name(rank: int, members: tuple[int, ...]) -> str:
+    return f"rank {rank} of {','.join(map(str, members))}"

@@ -1,0 +1,95 @@
+"""A rank's program is a thread of its own: what torch keeps by thread is not shared, and one rank runs at a time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from tilelink.runtime.simulated import SimulatedWorld, simulate
+
+
+def test_modes_of_torch_are_a_ranks_own() -> None:
+    """Each rank leaves its modes while another one is inside its own."""
+
+    def main(world: SimulatedWorld) -> list[tuple[bool, bool]]:
+        seen = []
+        for turn in range(4):
+            with torch.set_grad_enabled((turn + world.rank) % 2 == 0), torch.autocast("cpu", enabled=world.rank == 1):
+                for _ in range(world.rank + 1):
+                    world.agree(None)
+                seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+                for _ in range(2 - world.rank):
+                    world.agree(None)
+        return [*seen, (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))]
+
+    for seed in range(3):
+        for rank, seen in enumerate(simulate(main, 2, seed=seed)):
+            assert seen == [((turn + rank) % 2 == 0, rank == 1) for turn in range(4)] + [(True, False)]
+
+
+def test_modes_are_handed_on() -> None:
+    def main(world: SimulatedWorld) -> tuple[bool, bool]:
+        del world
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    with torch.no_grad():
+        assert simulate(main, 2) == [(False, False)] * 2
+    with torch.inference_mode():
+        assert simulate(main, 1) == [(False, True)]
+    assert simulate(main, 1) == [(True, False)]
+
+
+class Sum(torch.autograd.Function):
+    """Over the ranks; its gradient is the sum of theirs, so ranks meet in the middle of the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, world: SimulatedWorld, x: torch.Tensor) -> torch.Tensor:
+        ctx.world = world
+        return torch.stack(world.agree(x.detach())).sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, torch.stack(ctx.world.agree(grads[0])).sum(0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_backward_passes_of_ranks_that_meet_in_them(seed: int) -> None:
+    """Each rank's engine works off its own graph only."""
+
+    def main(world: SimulatedWorld) -> list[float]:
+        x = torch.full((2,), world.rank + 1.0, requires_grad=True)
+        for scale in (1.0, 2.0):
+            loss = Sum.apply(world, Sum.apply(world, x * (world.rank + 1) * scale).square()).sum()
+            loss.backward()
+        assert x.grad is not None
+        return x.grad.tolist()
+
+    # y = Σ s r², z = 3 y², summed on 3 ranks: dx = 3 · 3 · 2 y · s r.
+    expected = [[sum(3 * 3 * 2 * (14 * s) * s * r for s in (1, 2))] * 2 for r in (1, 2, 3)]
+    assert simulate(main, 3, seed=seed) == expected
+
+
+def test_an_interrupted_run_ends_a_rank_that_never_waits() -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def main(world: SimulatedWorld) -> None:
+        while world.rank >= 0:
+            time.sleep(0.001)
+
+    before = threading.active_count()
+    old = signal.signal(signal.SIGALRM, interrupt)
+    left = signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            simulate(main, 2)
+    finally:
+        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(signal.ITIMER_REAL, *left)
+    assert threading.active_count() == before
