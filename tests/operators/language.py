@@ -287,11 +287,6 @@ def gemm_ar(x: Any, weight: Any) -> Any:
     return gather(reduce(scatter(matmul(x, weight))))
 
 
-@tilelink.operator("M N -> M N")
-def all_reduce(x: Any, *, shots: int = 2) -> Any:
-    return reduce(share(x)) if shots == 1 else gather(reduce(scatter(x)))
-
-
 @tilelink.operator("S/R h D -> S h/R D")
 def ulysses(x: Any) -> Any:
     return keep_heads(to_heads(x))

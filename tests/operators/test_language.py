@@ -4,43 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
-import tilelink
 from tests.operators import language as ops
-from tests.operators.problems import part
+from tests.operators.against_torch import Problem, check, each, random, split
 from tilelink import Operator, copy_engine, fused, sms
-from tilelink.ir.topology import Device
 
 T = torch.Tensor
-FEW = Device(sms=6)
-"""Workers are coroutines, and there is not much to do."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What each rank passes and gets, and the sizes that shards leave open."""
-
-    inputs: list[tuple[T, ...]]
-    wanted: list[tuple[T, ...]]
-    given: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-def random(*shape: int, seed: int = 0) -> T:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape) + seed))
-
-
-def split(x: T, ranks: int, axis: int = 0) -> list[T]:
-    return [x.movedim(axis, 0)[part(x.shape[axis], r, ranks)].movedim(0, axis).contiguous() for r in range(ranks)]
-
-
-def each(*tensors: list[T]) -> list[tuple[T, ...]]:
-    return list(zip(*tensors, strict=True))
-
 
 M, N, K = 13, 20, 18
 
@@ -65,14 +38,6 @@ def scattered(ranks: int) -> Problem:
 def summed(ranks: int) -> Problem:
     x, w = random(M, K), random(K, N)
     return Problem(each(split(x, ranks, 1), split(w, ranks)), [(x @ w,)] * ranks, {"K": K})
-
-
-def all_reduced(shots: int) -> Callable[[int], Problem]:
-    def make(ranks: int) -> Problem:
-        x = random(ranks, M, N)
-        return Problem([(one,) for one in x], [(x.sum(0),)] * ranks, {"shots": shots})
-
-    return make
 
 
 def resharded(ranks: int) -> Problem:
@@ -207,8 +172,6 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
         only(ops.gemm_ar, matmul=TILE, scatter=fused("matmul"), reduce=fused("matmul"), gather=MOVE),
         summed,
     ),
-    "all_reduce in one shot": (only(ops.all_reduce, share=sms(2), reduce=ADD), all_reduced(1)),
-    "all_reduce in two shots": (only(ops.all_reduce, scatter=MOVE, reduce=ADD, gather=MOVE), all_reduced(2)),
     "rows held in turn": (
         only(ops.elsewhere("m -> m // 4 % R"), send=sms(1, M=2), work=sms(M=2, K=8), keep=sms(M=8)),
         moved_away(lambda m, ranks: m // 4 % ranks),
@@ -282,15 +245,4 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_against_torch(name: str, ranks: int) -> None:
     operator, make = OPERATORS[name]
-    problem = make(ranks)
-
-    def main() -> list[Any]:
-        mine = problem.inputs[tilelink.rank()]
-        # The second call meets what the first left behind.
-        return [operator(*mine, **problem.given) for _ in range(2)]
-
-    results = tilelink.launch(main, ranks, seed=ranks, straggler=ranks - 1, device=FEW)
-    for calls, wanted in zip(results, problem.wanted, strict=True):
-        for got in calls:
-            for a, b in zip(got if isinstance(got, tuple) else (got,), wanted, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    check(operator, make(ranks), ranks)

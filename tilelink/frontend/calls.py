@@ -164,4 +164,5 @@ def _write_step(
             g.record.wish, g.record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
         tables = {name: other.record for name, other in given.items()}
         views.append(PendingView(param.name, g.record, slots[param.name], tables, dimensions.is_local))
-    run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE))
+    shipped = run.shipped.get(path)
+    run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE, shipped))

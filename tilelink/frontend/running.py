@@ -12,6 +12,7 @@ from tilelink.frontend.binding import Dimensions
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep
 from tilelink.ir.program import TileProgram
+from tilelink.ir.schedule import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Trace:
         self.records: list[Record] = []
         self.steps: list[PendingStep] = []
         self.paths: dict[str, Loc | None] = {}
+        self.shipped: dict[str, Placement] = {}
         self._outer_names: dict[str, tuple[object, str]] = {}
 
     @property

@@ -17,6 +17,7 @@ from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTens
 from tilelink.frontend.wiring import assemble
 from tilelink.frontend.wording import count
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.schedule import Placement, under
 from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature
 from tilelink.ir.wiring import Wiring
 
@@ -203,6 +204,7 @@ def inline(
     args: Sequence[SymbolicTensor],
     kwargs: Mapping[str, Any],
     loc: Loc | None = None,
+    shipped: Sequence[tuple[str, Placement]] = (),
 ) -> Any:
     """Runs an operator's body inside the trace in progress; its steps get paths that begin with `name.`.
 
@@ -213,6 +215,7 @@ def inline(
         args: its tensors.
         kwargs: its keyword-only arguments, sizes by name, and `name` of this use if it is not the operator's.
         loc: where the operator is defined; errors about the call point at the call.
+        shipped: placements that it comes with, by path within it; those of an operator around it go before.
 
     Raises:
         TilelinkError: TL201 to TL212.
@@ -225,6 +228,7 @@ def inline(
     if len(args) != len(names):
         wrong_count(name, len(args), len(names), f"`{signature}`", site)
     prefix = run.take_path(use, site) + "."
+    run.shipped = under(prefix, shipped) | run.shipped
     pairs = _pairs(
         name, names, signature.inputs, [record_of(name, n, a, site) for n, a in zip(names, args, strict=True)], site
     )

@@ -10,6 +10,7 @@ from tilelink.frontend.binding import Slot
 from tilelink.frontend.symbolic import LogicalAxis, Record
 from tilelink.ir.formula import symbols
 from tilelink.ir.program import TileProgram
+from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Axis, Signature
 from tilelink.ir.wiring import Binding, Step, TensorAxis, TensorDecl, ViewAxis, Wiring
 
@@ -32,6 +33,7 @@ class PendingStep:
     views: tuple[PendingView, ...]
     constants: tuple[tuple[str, bool | int | float | str], ...]
     loc: Loc
+    shipped: Placement | None
 
 
 def assemble(
@@ -100,7 +102,7 @@ def _split(split: str | Record | None, names: Mapping[Record, str]) -> str | Non
 
 def _step(step: PendingStep, names: Mapping[Record, str]) -> Step:
     bindings = tuple(Binding(v.param, names[v.record], tuple(_view(v, s, names) for s in v.slots)) for v in step.views)
-    return Step(step.path, step.program, bindings, step.constants, step.loc)
+    return Step(step.path, step.program, bindings, step.constants, step.loc, step.shipped)
 
 
 def _view(view: PendingView, slot: Slot, names: Mapping[Record, str]) -> ViewAxis:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 SortKey: TypeAlias = Callable[[tuple[int, ...], int, int], Any]
@@ -64,6 +64,11 @@ class Library:
 
 
 Placement: TypeAlias = Sms | CopyEngine | Fused | Library
+
+
+def under(prefix: str, entries: Iterable[tuple[str, Placement]]) -> dict[str, Placement]:
+    """Placements of an operator's steps, as another operator's that has it inside: paths begin with `prefix`."""
+    return {prefix + path: replace(p, into=prefix + p.into) if isinstance(p, Fused) else p for path, p in entries}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula, symbols
 from tilelink.ir.program import IndexEntry, TileProgram, Whole
+from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import Contract, MapTerm, Signature
 
 
@@ -81,13 +82,17 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One use of a tile program. `path` addresses it in a schedule (`gather`, `gemm_rs.matmul`)."""
+    """One use of a tile program. `path` addresses it in a schedule (`gather`, `gemm_rs.matmul`).
+
+    `shipped`: the placement that an inlined operator brings along for it.
+    """
 
     path: str
     program: TileProgram
     bindings: tuple[Binding, ...]
     constants: tuple[tuple[str, bool | int | float | str], ...]
     loc: Loc
+    shipped: Placement | None = None
 
     def binding(self, param: str) -> Binding:
         return next(b for b in self.bindings if b.param == param)

@@ -278,7 +278,7 @@ def _source(
             return Sym(f"c{k}")
         if c.kind == "unit" and grid is not None and grid.kind == "mine":
             return Sym(f"c{k}") // grid.part
-        if c.kind == "cut" and grid is not None and _in_own_part(grid, c):
+        if c.kind == "cut" and grid is not None and (_in_own_part(grid, c) or _kept(producer, notify, tensor, c)):
             return Sym(f"c{k}") // c.per
         if producer.own_rows and grid is not None and (found := _owned_domain(wiring, producer, grid)) is not None:
             return holder(*found, c.interval(Sym(f"c{k}"))[0])
@@ -321,6 +321,11 @@ def _before(shift: int) -> Formula:
 def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:
     """Whether the tiles are those of the rank's part: in global positions, or in a program that sees its part only."""
     return grid.kind == "mine" or (grid.kind == "plain" and c.kind in ("cut", "part") and grid.size != c.size)
+
+
+def _kept(producer: StepPlan, notify: Notify, tensor: TensorDecl, c: ChannelAxis) -> bool:
+    """Whether a program that walks all parts of a tensor completes those alone that its rank holds."""
+    return c.axis is not None and tensor.axes[c.axis].split == "R" and not crosses(producer, notify.param)
 
 
 def _raised(

@@ -35,7 +35,8 @@ def place(wiring: Wiring, topology: Topology, schedule: Schedule) -> tuple[Place
     """
     _check_schedule(wiring, schedule)
     placed = tuple(
-        Placed(s, _ordered(s, wiring, schedule.get(s.path) or default(s, wiring, topology))) for s in wiring.steps
+        Placed(s, _ordered(s, wiring, schedule.get(s.path) or s.shipped or default(s, wiring, topology)))
+        for s in wiring.steps
     )
     for p in placed:
         _check(p, placed, wiring, topology)

@@ -6,7 +6,19 @@ Never knows: the compiler's rooms.
 """
 
 from tilelink.ops.ag_gemm import ag_gemm
+from tilelink.ops.all_reduce import all_reduce
+from tilelink.ops.all_reduce_one_shot import all_reduce_one_shot
+from tilelink.ops.all_reduce_ring import all_reduce_ring
+from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot
 from tilelink.ops.gemm_rs import gemm_rs
 from tilelink.ops.gemm_rs_ring import gemm_rs_ring
 
-__all__ = ["ag_gemm", "gemm_rs", "gemm_rs_ring"]
+__all__ = [
+    "ag_gemm",
+    "all_reduce",
+    "all_reduce_one_shot",
+    "all_reduce_ring",
+    "all_reduce_two_shot",
+    "gemm_rs",
+    "gemm_rs_ring",
+]

@@ -19,7 +19,7 @@ def move(src: Any, dst: Any) -> None:
 scatter = tilelink.program("R/R M ... -> R M/R ...", name="scatter")(move)
 """Everyone's partial sums to the owners of the rows."""
 
-share = tilelink.program("R/R ... -> R ...", name="share")(move)
+share = tilelink.program("R/R M ... -> R M ...", name="share")(move)
 """Everyone's slice to everyone."""
 
 

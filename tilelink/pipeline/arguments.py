@@ -65,8 +65,14 @@ def bind(
         sizes=tuple(found.items()),
         dtypes=tuple(NAMES[t.dtype] for t in tensors),
         layouts=tuple(layout(t, shared(t)) for t in tensors),
-        constants=tuple(sorted((k, v) for k, v in given.items() if k not in dims)),
+        constants=tuple(sorted(constants_of(signature, given).items())),
     )
+
+
+def constants_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call that are no sizes."""
+    dims = {str(a.size) for s in signature.inputs for a in s.axes}
+    return {k: v for k, v in given.items() if k not in dims}
 
 
 def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> None:

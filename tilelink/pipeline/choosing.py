@@ -28,7 +28,7 @@ class Choice:
 
 def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology) -> Problem:
     return Problem(
-        operator=name,
+        operator=name + "".join(f" {k}={v}" for k, v in bound.constants),
         signature=str(signature),
         gpu=topology.device.name,
         world=topology.world,
@@ -50,6 +50,8 @@ def measured(problem: Problem, plain: bool) -> Choice | None:
 def estimated(plan: Plan, own: Schedule) -> Choice:
     """The plain form where less can be hidden than overlapping costs; else what the operator comes with."""
     work, moves = estimate_sequential(plan)
+    if not work:
+        return Choice(own, "as the operator comes: there is nothing to hide behind")
     hidden = min(work, moves)
     if hidden < OVERHEAD:
         why = f"estimated: {hidden:.0f} µs can be hidden, and overlapping costs about {OVERHEAD:.0f} µs"

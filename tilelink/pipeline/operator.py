@@ -22,7 +22,7 @@ from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import issued, make_plan, verify
 from tilelink.mapping.verify import judge
-from tilelink.pipeline.arguments import Bound, bind, check_devices, check_result, check_results
+from tilelink.pipeline.arguments import Bound, bind, check_devices, check_result, check_results, constants_of
 from tilelink.pipeline.choosing import Choice, estimated, even, measured, problem_of
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
@@ -153,7 +153,7 @@ class Operator:
         return replace(self, schedules=schedule, scheduled=True, _stages=kept[0], _choices=kept[1], _variants={})
 
     def reference(self, fn: Reference) -> Reference:
-        """Decorator: the operator's plain-torch form, called with the same arguments and `group=`."""
+        """Decorator: the operator's plain-torch form, called with the same tensors and constants, and `group=`."""
         self.reference_fn = fn
         return fn
 
@@ -246,7 +246,7 @@ class Operator:
             TilelinkError: before any launch, on the user's line.
         """
         if tensors and isinstance(tensors[0], SymbolicTensor):
-            return inline(self.name, self.fn, self.signature, tensors, given, self.loc)
+            return inline(self.name, self.fn, self.signature, tensors, given, self.loc, self.schedules.entries)
         session = session or (current() if group is None else require())
         if session is None:
             if tensors and isinstance(tensors[0], (list, tuple)):
@@ -260,7 +260,7 @@ class Operator:
         key = (tuple([_facts(t, session) for t in tensors]), *given.items())
         operator = self if self.scheduled else self._chosen(session, key, tensors, given)
         if operator.schedules.sequential:
-            return operator._plain(session, tensors, out)
+            return operator._plain(session, tensors, out, given)
         outs = () if out is None else _tuple(out)
         values = operator._keyed(session, (key, tuple([_facts(t, session) for t in outs])), tensors, outs, given)
         return values[0] if len(values) == 1 else values
@@ -276,12 +276,12 @@ class Operator:
             session.vigil.compare(self._broken(session, prepared.plan, tensors) or prepared.said)
         return self._go(session, prepared, tensors, outs)
 
-    def _plain(self, session: Session, tensors: Sequence[Any], out: Any) -> Any:
+    def _plain(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         """The reference, whose libraries take their turns."""
         if self.reference_fn is None or session.world.group is None:
             why = "it has no reference" if self.reference_fn is None else "its libraries need GPUs"
             raise TilelinkError("TL229", f"`{self.name}` has no sequential form here", loc=self.loc, why=why)
-        found = self.reference_fn(*tensors, group=session.world.group)
+        found = self.reference_fn(*tensors, **constants_of(self.signature, given), group=session.world.group)
         if out is None:
             return found
         for target, value in zip(_tuple(out), _tuple(found), strict=True):
@@ -369,7 +369,7 @@ class Operator:
         """What `tune` works with: for those who want to see what was tried. Collective; arguments as of a call."""
         session = (session or require()).of(group)
         bound, topology = self._bound(session, tensors, given), session.world.topology
-        plain = (lambda: self._plain(session, tensors, None)) if self._has_plain(session.world, bound) else None
+        plain = (lambda: self._plain(session, tensors, None, given)) if self._has_plain(session.world, bound) else None
         problem = problem_of(self.name, self.signature, bound, topology)
         return Tuning(self, session, tensors, given, bound, problem, self.stages(bound, topology).plan, plain)
 

@@ -130,7 +130,7 @@ class DiskCache:
     def _path(self, problem: Problem) -> Path:
         bucket = [self.versions, problem.operator, problem.signature, problem.gpu, problem.world, problem.ranks]
         key = json.dumps([*bucket, problem.dtypes, problem.bucket])
-        return self.directory / f"{problem.operator}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        return self.directory / f"{problem.operator.split()[0]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def read(path: Path) -> list[Entry]:

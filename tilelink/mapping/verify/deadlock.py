@@ -14,6 +14,7 @@ from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.hosting import STAGING, executors
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.runs import runs_of
+from tilelink.mapping.verify.together import together
 
 
 def check_deadlock(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
@@ -38,6 +39,8 @@ def _circle(plan: Plan, world: World, laid: Mapping[str, Laid], graph: Any, memb
     name = ", ".join(f"`{m}`" for m in sorted(members - {STAGING}))
     inside = graph.subgraph(members).edges(data="by")
     if all(by == "words" for *_, by in inside):
+        if len(members) == 1 and together(plan, world, laid, next(iter(members))):
+            return f"{name} waits in each tile for the same tile of other ranks, which all take in one order"
         runs = runs_of(plan, world, laid, sorted(members))
         if runs is not None:
             return f"{name} {'waits' if len(members) == 1 else 'wait'} for earlier runs only, {runs}"
