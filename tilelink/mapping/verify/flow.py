@@ -80,7 +80,9 @@ class _Flow:
             self.notifies.append(told)
             state.tell(told)
         elif isinstance(op, Load):
-            self._read(op.param, fact(self.step, op.param, op.index, when, op.loc), state, remote=False)
+            # A movement that is written as a push may be scheduled as a pull.
+            pulls = self.step.program.movement is not None and not self.plan.push
+            self._read(op.param, fact(self.step, op.param, op.index, when, op.loc), state, remote=pulls)
             state.forget(frozenset({op.name}))
         elif isinstance(op, Move):
             self._read(op.source, fact(self.step, op.source, op.index, when, op.loc), state, remote=True)
