@@ -12,7 +12,7 @@ from tests.compiled.checking import check, emitted
 from tests.compiled.compiling import texts
 from tilelink import Operator, fused, sms
 from tilelink.ir.schedule import Placement
-from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
+from tilelink.ops import ag_gemm, ag_outer, gemm_rs, gemm_rs_ring, outer_ag
 
 
 def _matmul(*order: str) -> Placement:
@@ -29,16 +29,23 @@ SUBJECTS: dict[str, tuple[Operator, tuple[tuple[int, int], ...]]] = {
 }
 
 
+OUTER = sms(K=128, N=256, M=64, num_warps=8, num_stages=3)
+GRADIENTS: dict[str, tuple[Operator, tuple[tuple[int, int], ...]]] = {
+    "rows": (ag_outer.schedule(outer=OUTER), ((2048, 1024), (8192, 512))),
+    "gradients": (outer_ag.schedule(outer=OUTER), ((8192, 1024), (2048, 512))),
+}
+
+
 def product(name: str, target: str) -> dict[str, str]:
     """The kernel with the products in it; every other one is checked on the way."""
-    operator, shapes = SUBJECTS[name]
+    operator, shapes = (SUBJECTS | GRADIENTS)[name]
     plan, source = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], target)
     check(plan, source, target)
-    kernel = next(k.name for k in plan.kernels if any(path == "matmul" for path, _ in k.roles))
+    kernel = next(k.name for k in plan.kernels if any(path in ("matmul", "outer") for path, _ in k.roles))
     return texts(plan, source, source.kernel(kernel), target)
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", [*SUBJECTS, *GRADIENTS])
 def test_the_dot_loop_becomes_a_pipelined_tma_matmul(name: str) -> None:
     """128×256×64 with 8 warps: four warp-group products a step, both operands by TMA, three stages in flight."""
     asm = product(name, "sm_90")

@@ -6,7 +6,7 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tilelink.ops.programs import gather
+from tilelink.ops.programs import gather, outer
 
 
 @tilelink.program("M K -> K")
@@ -18,18 +18,6 @@ def column_sums(rows: Any, out: Any) -> None:
         tl.consumer_tile_wait(rows, m)
         acc += tl.sum(tl.tile_load(rows, (m, k)).to(tl.float32), 0)
     tl.tile_store(out, k, acc)
-
-
-@tilelink.program("M K, M N -> K N")
-def outer(rows: Any, others: Any, out: Any) -> None:
-    """`rows.T @ others`, a product over what arrives; the operands arrive in tiles of different sizes."""
-    k, n = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for m in tl.tiles(rows, axis=0):
-        tl.consumer_tile_wait(rows, m)
-        tl.consumer_tile_wait(others, m)
-        acc = tl.dot(tl.trans(tl.tile_load(rows, (m, k))), tl.tile_load(others, (m, n)), acc)
-    tl.tile_store(out, (k, n), acc)
 
 
 @tilelink.program("S/R K, M K -> S/R K")
@@ -69,7 +57,7 @@ def sums(x: Any) -> Any:
 
 @tilelink.operator("M/R K, M/R N -> K N")
 def gradient(x: Any, y: Any) -> Any:
-    """`all_gather(x).T @ all_gather(y)`."""
+    """`all_gather(x).T @ all_gather(y)`: the operands arrive in tiles of different sizes."""
     return outer(gather(x, name="gather_x"), gather(y, name="gather_y"))
 
 

@@ -163,11 +163,11 @@ def _plain(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
         )
 
 
-def _parts(total: int, ranks: int, rank: int | None) -> set[int]:
+def _parts(total: int, ranks: int, rank: int | None) -> tuple[int, ...]:
     """How many elements a rank may hold of an axis: ceil each, the last ranks what is left."""
     part = -(-total // ranks)
     whose = range(ranks) if rank is None else (rank,)
-    return {max(0, min(total, (r + 1) * part) - min(total, r * part)) for r in whose}
+    return tuple(max(0, min(total, (r + 1) * part) - min(total, r * part)) for r in whose)
 
 
 def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:

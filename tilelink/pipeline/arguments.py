@@ -44,8 +44,26 @@ def bind(
         rank: whose arguments they are; None: of one rank or another.
 
     Raises:
+        TilelinkError: those of `check_tensors` and `bind_sizes`.
+    """
+    check_tensors(name, signature, tensors, loc)
+    dims = {str(a.size) for s in signature.inputs for a in s.axes}
+    sizes = {k: v for k, v in given.items() if k in dims}
+    found = bind_sizes(signature, [tuple(t.shape) for t in tensors], ranks, sizes, loc=loc, rank=rank)
+    return Bound(
+        sizes=tuple(found.items()),
+        dtypes=tuple(NAMES[t.dtype] for t in tensors),
+        layouts=tuple(layout(t, shared(t)) for t in tensors),
+        constants=tuple(sorted(constants_of(signature, given).items())),
+    )
+
+
+def check_tensors(name: str, signature: Signature, tensors: Sequence[Any], loc: Loc) -> None:
+    """Number, kind and dtypes of the arguments.
+
+    Raises:
         TilelinkError: TL221 wrong number of arguments, TL222 not a tensor, TL223 a dtype that has no kernel,
-            TL224 a dtype that contradicts the signature, TL227 dtypes that differ; those of `bind_sizes`.
+            TL224 a dtype that contradicts the signature, TL227 dtypes that differ.
     """
     if len(tensors) != len(signature.inputs):
         raise TilelinkError(
@@ -57,16 +75,7 @@ def bind(
         )
     for k, t in enumerate(tensors):
         _check_tensor(name, signature, k, t, loc)
-    dims = {str(a.size) for s in signature.inputs for a in s.axes}
-    sizes = {k: v for k, v in given.items() if k in dims}
     _check_dtypes(name, signature, tensors, loc)
-    found = bind_sizes(signature, [tuple(t.shape) for t in tensors], ranks, sizes, loc=loc, rank=rank)
-    return Bound(
-        sizes=tuple(found.items()),
-        dtypes=tuple(NAMES[t.dtype] for t in tensors),
-        layouts=tuple(layout(t, shared(t)) for t in tensors),
-        constants=tuple(sorted(constants_of(signature, given).items())),
-    )
 
 
 def constants_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from tilelink.ir.topology import Device
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.costs import Costs
@@ -53,7 +55,9 @@ def simulate(
             world = SimulatedWorld(machine, interpreter, meetings, host)
             machine.scheduler.spawn(host, _program(main, world, results))
         try:
-            machine.scheduler.run()
+            # Streams and workers write to what programs gave them, in whatever mode those were.
+            with torch.inference_mode():
+                machine.scheduler.run()
         except Standstill as still:
             raise report(still.waiting, machine.codes) from None
         finally:

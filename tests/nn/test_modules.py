@@ -1,0 +1,247 @@
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
+# pyright: reportOptionalSubscript=false, reportIndexIssue=false, reportCallIssue=false
+"""Layers that are split over the ranks, against the whole layers of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tilelink
+from tests.operators.problems import TOLERANCE, part
+from tilelink.nn import ColumnParallelLinear, ParallelAttention, ParallelMLP, Replicated, RowParallelLinear
+
+Make = Callable[..., nn.Module]
+"""This rank's part of the whole layer, of which it takes what `of` takes."""
+
+
+@pytest.fixture(autouse=True)
+def compilers_start_afresh() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+def close(got: torch.Tensor | None, want: torch.Tensor | None) -> None:
+    assert got is not None
+    assert want is not None
+    assert got.shape == want.shape
+    error = float((got.detach().double() - want.detach().double()).norm() / want.detach().double().norm())
+    assert error <= TOLERANCE[got.dtype], error
+
+
+class Whole(nn.Module):
+    """`Linear`, activation, `Linear`; gated, if there is a gate."""
+
+    def __init__(self, gated: bool = False, bias: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.up, self.down = nn.Linear(16, 24, bias), nn.Linear(24, 16, bias)
+        self.gate = nn.Linear(16, 24, bias) if gated else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.gate is None:
+            return self.down(nn.functional.gelu(self.up(x)))
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def differentiated(layer: nn.Module, x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result and the argument, whose gradients are there; the loss weighs positions differently."""
+    x = x.clone().requires_grad_()
+    y = layer(x, *args)
+    y.square().sum().backward()
+    return y, x
+
+
+def spread(whole: nn.Module, x: torch.Tensor, dim: int, ranks: int, make: Make, check: Callable[[nn.Module, int], None],
+           *, backend: str | None = None, given: bool = False) -> None:  # fmt: skip
+    """Compare the layer of each rank with the whole one: results, the argument's gradient, and what `check` compares."""
+    wanted, wanted_x = differentiated(whole, x)
+    length = x.shape[dim]
+
+    def main() -> None:
+        rank = tilelink.rank()
+        index = [slice(None)] * x.dim()
+        index[dim] = part(length, rank, ranks)
+        layer = make(whole)
+        run: Any = layer if backend is None else torch.compile(layer, fullgraph=True, backend=backend)
+        y, mine = differentiated(run, x[tuple(index)], *([length] if given else []))
+        close(y, wanted[tuple(index)])
+        assert wanted_x.grad is not None
+        close(mine.grad, wanted_x.grad[tuple(index)])
+        check(layer, rank)
+
+    tilelink.launch(main, ranks)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "ranks", "backend"),
+    [((12, 16), -2, 3, None), ((12, 16), -2, 3, "aot_eager"), ((2, 8, 16), -2, 2, "aot_eager"),
+     ((8, 2, 16), 0, 2, None), ((3, 2, 4, 16), 2, 2, None)],
+)  # fmt: skip
+def test_mlp(shape: tuple[int, ...], dim: int, ranks: int, backend: str | None) -> None:
+    whole = Whole()
+
+    def check(layer: nn.Module, rank: int) -> None:
+        own = slice(24 // ranks * rank, 24 // ranks * (rank + 1))
+        for name, want in (("up.weight", whole.up.weight.grad[own]), ("up.bias", whole.up.bias.grad[own]),
+                           ("down.weight", whole.down.weight.grad[:, own]), ("down.bias", whole.down.bias.grad)):  # fmt: skip
+            close(layer.get_parameter(name).grad, want)
+
+    spread(
+        whole, torch.randn(shape), dim, ranks, lambda w: ParallelMLP.of(w.up, w.down, dim=dim), check, backend=backend
+    )
+
+
+def test_gated_mlp() -> None:
+    whole = Whole(gated=True, bias=False)
+
+    def check(layer: nn.Module, rank: int) -> None:
+        grad = layer.get_parameter("up.weight").grad
+        assert grad is not None
+        assert whole.gate is not None
+        for got, linear in zip(grad.chunk(2), (whole.gate, whole.up), strict=True):
+            assert linear.weight.grad is not None
+            close(got, linear.weight.grad.chunk(2)[rank])
+
+    make = lambda w: ParallelMLP.of(w.up, w.down, w.gate, activation=nn.functional.silu)  # noqa: E731
+    spread(whole, torch.randn(8, 16), 0, 2, make, check)
+
+
+@pytest.mark.parametrize("shape", [(7, 16), (1, 7, 16)])
+def test_an_uneven_sequence(shape: tuple[int, ...]) -> None:
+    spread(Whole(), torch.randn(shape), -2, 2, lambda w: ParallelMLP.of(w.up, w.down), lambda *_: None, given=True)
+
+
+class WholeAttention(nn.Module):
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.query, self.output = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.key, self.value = nn.Linear(16, 4 * groups), nn.Linear(16, 4 * groups)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (p(x).unflatten(-1, (-1, 4)).transpose(-2, -3) for p in (self.query, self.key, self.value))
+        y = nn.functional.scaled_dot_product_attention(2 * q, 2 * k, v, is_causal=True, enable_gqa=True)
+        return self.output(y.transpose(-2, -3).flatten(-2))
+
+
+@pytest.mark.parametrize(("groups", "backend"), [(4, None), (2, "aot_eager")])
+def test_attention(groups: int, backend: str | None) -> None:
+    whole = WholeAttention(groups)
+
+    def make(w: Any) -> nn.Module:
+        return ParallelAttention.of(w.query, w.key, w.value, w.output, 4, rotate=lambda t: 2 * t)
+
+    def check(layer: nn.Module, rank: int) -> None:
+        want = torch.cat([p.weight.grad.chunk(2)[rank] for p in (whole.query, whole.key, whole.value)])
+        close(layer.get_parameter("inputs.weight").grad, want)
+        close(layer.get_parameter("output.bias").grad, whole.output.bias.grad)
+
+    spread(whole, torch.randn(3, 8, 16), -2, 2, make, check, backend=backend)
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_a_norm_that_every_rank_has(backend: str | None) -> None:
+    whole = nn.LayerNorm(16)
+
+    def make(w: Any) -> nn.Module:
+        mine = nn.LayerNorm(16)
+        mine.load_state_dict(w.state_dict())
+        return Replicated(mine)
+
+    def check(layer: nn.Module, rank: int) -> None:
+        close(layer.get_parameter("module.weight").grad, whole.weight.grad)
+        close(layer.get_parameter("module.bias").grad, whole.bias.grad)
+
+    spread(whole, torch.randn(12, 16) + 1, 0, 3, make, check, backend=backend)
+
+
+def test_two_replicas_of_two_ranks() -> None:
+    """Data and tensor parallel at once: each replica has data of its own, and weights are summed over the replicas."""
+    whole, x = Whole(), torch.randn(2, 8, 16)
+    wanted, _ = differentiated(whole, x)
+
+    def main() -> None:
+        rank = tilelink.rank()
+        tensor, data = tilelink.group([rank // 2 * 2, rank // 2 * 2 + 1]), tilelink.group([rank % 2, rank % 2 + 2])
+        layer = torch.compile(ParallelMLP.of(whole.up, whole.down, group=tensor), fullgraph=True, backend="aot_eager")
+        y, _ = differentiated(layer, x[rank // 2].chunk(2)[rank % 2])
+        close(y, wanted[rank // 2].chunk(2)[rank % 2])
+        for name, want in (("up.weight", whole.up.weight.grad), ("down.weight", whole.down.weight.grad)):
+            mine = layer.get_parameter(name).grad
+            close(tilelink.ops.all_reduce(mine, group=data), want.chunk(2, int(name == "down.weight"))[rank % 2])
+
+    tilelink.launch(main, 4, seed=2)
+
+
+def test_what_users_of_a_linear_expect() -> None:
+    """Names, shapes, the numbers that a seed draws, and loading what was saved."""
+
+    def main() -> None:
+        rank = tilelink.rank()
+        torch.manual_seed(0)
+        linear = nn.Linear(8, 6)
+        torch.manual_seed(0)
+        column = ColumnParallelLinear(8, 6, dtype=torch.float32)
+        assert list(column.state_dict()) == ["weight", "bias"]
+        assert torch.equal(column.weight, linear.weight.chunk(2)[rank])
+        assert column.bias is not None
+        assert torch.equal(column.bias, linear.bias.chunk(2)[rank])
+        torch.manual_seed(0)
+        row = RowParallelLinear(8, 6, bias=False, group=tilelink.group([0, 1]))
+        assert list(row.state_dict()) == ["weight"]
+        assert torch.equal(row.weight, linear.weight.chunk(2, 1)[rank])
+        other = RowParallelLinear(8, 6, bias=False)
+        other.load_state_dict(row.state_dict())
+        x = torch.randn(4, 4)
+        assert torch.equal(row(x), other(x))
+        assert repr(row) == "RowParallelLinear(in_features=8, out_features=6, bias=False, ranks=2, dim=-2)"
+        assert ColumnParallelLinear(8, 6, device="meta").weight.is_meta
+        with torch.autocast("cpu", torch.bfloat16):
+            assert column(torch.randn(4, 8)).dtype == torch.bfloat16
+
+    tilelink.launch(main, 2)
+
+
+REFUSALS: dict[str, tuple[Callable[[], object], str]] = {
+    "features": (
+        lambda: ColumnParallelLinear(8, 7),
+        "TL232: out_features=7 cannot be split evenly over 2 ranks\n"
+        "  why: every rank multiplies by a weight of the same shape\n"
+        "  do:  choose a multiple of 2",
+    ),
+    "heads": (
+        lambda: ParallelAttention(12, 3),
+        "TL232: heads=3 cannot be split evenly over 2 ranks\n"
+        "  why: every rank multiplies by a weight of the same shape\n"
+        "  do:  choose a multiple of 2",
+    ),
+    "uneven": (
+        lambda: RowParallelLinear(8, 6)(torch.zeros(2, 3, 4)),
+        "TL231: 3 positions of an activation of shape (2, 3, 4) are not split evenly over 2 ranks\n"
+        "  why: a matrix is split by its rows, ceil(rows / ranks) each, which would cut through a position\n"
+        "  do:  pad that axis to a multiple of the ranks; a single sequence may be uneven",
+    ),
+    "dim": (
+        lambda: ColumnParallelLinear(8, 6, dim=1)(torch.zeros(2, 8)),
+        "TL231: an activation of shape (2, 8) has no rows along dim=1\n"
+        "  why: its last axis holds the features, and one of those before is split over the ranks\n"
+        "  do:  name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals(case: str) -> None:
+    refused, text = REFUSALS[case]
+
+    def main() -> str:
+        with pytest.raises(tilelink.TilelinkError) as caught:
+            refused()
+        return str(caught.value)
+
+    assert tilelink.launch(main, 2) == [text] * 2

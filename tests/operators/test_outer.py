@@ -1,0 +1,44 @@
+"""Products over gathered rows, the gradients of weights: against torch, in several placements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+from tests.operators.problems import TOLERANCE, part
+from tilelink import Operator, copy_engine, sms
+from tilelink.ops import ag_outer, outer_ag
+
+RANKS = 3
+PLACEMENTS: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "pull": {"gather": sms(2, M=8, order="ring+1"), "outer": sms(K=16, N=16, M=16)},
+    "copy engine": {"gather": copy_engine(M=5, push=True), "outer": sms(2, K=16, N=16, M=16)},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [24, 10, 2])
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_products_over_gathered_rows(name: str, rows: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    split = torch.randn(rows, 20, generator=generator).to(dtype)
+    whole = [(r + 1) * torch.randn(rows, 36, generator=generator).to(dtype) for r in range(RANKS)]
+    first, second = (op.schedule(PLACEMENTS[name]) if PLACEMENTS[name] else op for op in (ag_outer, outer_ag))
+
+    def check(op: Operator, mine: list[torch.Tensor], want: torch.Tensor) -> None:
+        for _ in range(2):
+            got = op(*mine, M=rows)
+            assert (got.shape, got.dtype) == (want.shape, dtype)
+            assert float((got.float() - want).norm() / want.norm()) <= TOLERANCE[dtype]
+
+    def main() -> None:
+        rank = tilelink.rank()
+        own, other = split[part(rows, rank, RANKS)], whole[rank]
+        check(first, [own, other], split.float().T @ other.float())
+        check(second, [other, own], other.float().T @ split.float())
+
+    tilelink.launch(main, RANKS, seed=rows)

@@ -1,0 +1,27 @@
+"""Layers of torch whose communication hides behind their products, and the operators under them.
+
+Takes: torch tensors and modules; groups of ranks as torch.distributed has them. Gives: modules, and operators with gradients.
+Knows: torch, the library's operators, which rank this is.
+Never knows: how an operator runs.
+"""
+
+from tilelink.nn import functional
+from tilelink.nn.attention import ParallelAttention
+from tilelink.nn.groups import group_name
+from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear
+from tilelink.nn.mlp import ParallelMLP
+from tilelink.nn.operators import Call, TorchOperator, register
+from tilelink.nn.replicated import Replicated
+
+__all__ = [
+    "Call",
+    "ColumnParallelLinear",
+    "ParallelAttention",
+    "ParallelMLP",
+    "Replicated",
+    "RowParallelLinear",
+    "TorchOperator",
+    "functional",
+    "group_name",
+    "register",
+]

@@ -1,0 +1,185 @@
+"""Linear layers split over the ranks: by their output features, by their input features."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from tilelink.errors import TilelinkError
+from tilelink.nn import functional as F
+from tilelink.nn.groups import group_name, rank_of, ranks_of
+from tilelink.nn.rows import check_rows, from_rows, to_rows
+
+
+class ColumnParallelLinear(nn.Module):
+    """`torch.nn.Linear` of which each rank has some output features; rows are gathered while they are multiplied.
+
+    Activations between layers are split over the ranks along `dim` (sequence parallelism, arXiv:2205.05198).
+
+    Args:
+        in_features: of the whole layer.
+        out_features: of the whole layer, a multiple of the ranks; each rank has as many, in the ranks' order.
+        bias: whether there is one; each rank has that of its features.
+        group: the ranks: a process group, a `DeviceMesh` of one dimension, what `tilelink.group` gave, a name; None: all.
+        dim: the axis of activations that is split over the ranks, as Python counts them.
+        device: as of `torch.nn.Linear`.
+        dtype: as of `torch.nn.Linear`.
+
+    Shapes: `[…, S/R, …, in_features]` to `[…, S, …, out_features/R]`.
+
+    Attributes:
+        weight: `[out_features/R, in_features]`. Ranks with one seed hold parts of what `torch.nn.Linear` draws with it.
+        bias: `[out_features/R]`, or None.
+
+    Raises:
+        TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        group: Any = None,
+        dim: int = -2,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        whole = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
+        self._take(whole, group_name(group), dim)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2) -> Self:
+        """This rank's part of a layer that every rank has."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made._take(linear, group_name(group), dim)
+        return made
+
+    def _take(self, whole: nn.Linear, group: str, dim: int) -> None:
+        self.in_features, self.out_features = whole.in_features, whole.out_features
+        self.group, self.ranks, self.dim = group, ranks_of(group), dim
+        self.weight = part_of(whole.weight, 0, group, "out_features")
+        self.bias = None if whole.bias is None else part_of(whole.bias, 0, group, "out_features")
+
+    def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
+        """Apply it; collective.
+
+        Args:
+            x: this rank's part, `[…, S/R, …, in_features]`.
+            length: the size `S` of the split axis over all ranks, where their parts differ.
+
+        Raises:
+            TilelinkError: TL231 an axis that cannot be split; those of the operator `ag_gemm`.
+        """
+        check_rows(x, self.dim, x.shape[self.dim] * self.ranks if length is None else length, self.ranks)
+        y = F.ag_gemm(to_rows(x, self.dim), self.weight.t(), group=self.group, M=length)
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype)
+        return from_rows(y, x, self.dim)
+
+    def extra_repr(self) -> str:
+        return described(self)
+
+
+class RowParallelLinear(nn.Module):
+    """`torch.nn.Linear` of which each rank has some input features; sums go to their rows' ranks as they are computed.
+
+    Args:
+        in_features: of the whole layer, a multiple of the ranks; each rank has as many, in the ranks' order.
+        out_features: of the whole layer.
+        bias: whether there is one; every rank has all of it, and its gradient is that of all ranks.
+        group: as of `ColumnParallelLinear`.
+        dim: as of `ColumnParallelLinear`.
+        device: as of `torch.nn.Linear`.
+        dtype: as of `torch.nn.Linear`.
+
+    Shapes: `[…, S, …, in_features/R]` to `[…, S/R, …, out_features]`.
+
+    Attributes:
+        weight: `[out_features, in_features/R]`.
+        bias: `[out_features]`, or None.
+
+    Raises:
+        TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        group: Any = None,
+        dim: int = -2,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        whole = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
+        self._take(whole, group_name(group), dim)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2) -> Self:
+        """This rank's part of a layer that every rank has."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made._take(linear, group_name(group), dim)
+        return made
+
+    def _take(self, whole: nn.Linear, group: str, dim: int) -> None:
+        self.in_features, self.out_features = whole.in_features, whole.out_features
+        self.group, self.ranks, self.dim = group, ranks_of(group), dim
+        self.weight = part_of(whole.weight, 1, group, "in_features")
+        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply it; collective.
+
+        Args:
+            x: `[…, S, …, in_features/R]`.
+
+        Raises:
+            TilelinkError: TL231 an axis that cannot be split; those of the operator `gemm_rs`.
+        """
+        check_rows(x, self.dim, x.shape[self.dim], self.ranks)
+        y = F.gemm_rs(to_rows(x, self.dim), self.weight.t(), group=self.group)
+        if self.bias is not None:
+            y = y + F.replicated(self.bias, group=self.group).to(y.dtype)
+        return from_rows(y, x, self.dim)
+
+    def extra_repr(self) -> str:
+        return described(self)
+
+
+def part_of(whole: torch.Tensor, axis: int, group: str, what: str) -> nn.Parameter:
+    """This rank's part of a parameter, a copy.
+
+    Raises:
+        TilelinkError: TL232, the ranks' parts would differ.
+    """
+    ranks = ranks_of(group)
+    require_even(what, whole.shape[axis], ranks)
+    return nn.Parameter(whole.detach().chunk(ranks, axis)[rank_of(group)].clone(memory_format=torch.contiguous_format))
+
+
+def require_even(what: str, count: int, ranks: int) -> None:
+    """Raises TL232 where the ranks' parts of a layer would differ."""
+    if count % ranks:
+        raise TilelinkError(
+            "TL232",
+            f"{what}={count} cannot be split evenly over {ranks} ranks",
+            why="every rank multiplies by a weight of the same shape",
+            hint=f"choose a multiple of {ranks}",
+        )
+
+
+def described(layer: ColumnParallelLinear | RowParallelLinear) -> str:
+    return (
+        f"in_features={layer.in_features}, out_features={layer.out_features}, bias={layer.bias is not None}, "
+        f"ranks={layer.ranks}, dim={layer.dim}"
+    )

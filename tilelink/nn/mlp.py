@@ -1,0 +1,94 @@
+"""The tensor-parallel MLP: two linear layers with one all-gather and one reduce-scatter, both behind the products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+
+class ParallelMLP(nn.Module):
+    """`down(activation(up(x)))`, or with a gate `down(activation(gate(x)) * up(x))` (arXiv:2002.05202).
+
+    Args:
+        features: of the activations between layers.
+        hidden: of the whole layer between, a multiple of the ranks.
+        bias: whether the layers have one.
+        gated: whether there is a gate; it shares the all-gather with `up`, whose weight holds both, the gate's first.
+        activation: of the gate, or of `up`.
+        group: the ranks, as of `ColumnParallelLinear`.
+        dim: the axis of activations that is split over the ranks.
+        device: of the parameters.
+        dtype: of the parameters.
+
+    Shapes: `[…, S/R, …, features]` to the same.
+
+    Raises:
+        TilelinkError: those of `ColumnParallelLinear`.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        bias: bool = True,
+        *,
+        gated: bool = False,
+        activation: Activation = nn.functional.gelu,
+        group: Any = None,
+        dim: int = -2,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        width = hidden * (2 if gated else 1)
+        self.gated, self.activation = gated, activation
+        self.up = ColumnParallelLinear(features, width, bias, group=group, dim=dim, device=device, dtype=dtype)
+        self.down = RowParallelLinear(hidden, features, bias, group=group, dim=dim, device=device, dtype=dtype)
+
+    @classmethod
+    def of(
+        cls,
+        up: nn.Linear,
+        down: nn.Linear,
+        gate: nn.Linear | None = None,
+        *,
+        activation: Activation = nn.functional.gelu,
+        group: Any = None,
+        dim: int = -2,
+    ) -> Self:
+        """This rank's part of layers that every rank has."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made.gated, made.activation = gate is not None, activation
+        made.up = ColumnParallelLinear.of(up, group=group, dim=dim)
+        made.down = RowParallelLinear.of(down, group=group, dim=dim)
+        if gate is not None:
+            first = ColumnParallelLinear.of(gate, group=group, dim=dim)
+            made.up.out_features *= 2
+            made.up.weight = nn.Parameter(torch.cat([first.weight.detach(), made.up.weight.detach()]))
+            if made.up.bias is not None and first.bias is not None:
+                made.up.bias = nn.Parameter(torch.cat([first.bias.detach(), made.up.bias.detach()]))
+        return made
+
+    def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
+        """Apply it; collective.
+
+        Args:
+            x: this rank's part, `[…, S/R, …, features]`.
+            length: the size `S` of the split axis over all ranks, where their parts differ.
+
+        Raises:
+            TilelinkError: those of the layers.
+        """
+        inner = self.up(x, length)
+        if self.gated:
+            gate, inner = inner.chunk(2, -1)
+            return self.down(self.activation(gate) * inner)
+        return self.down(self.activation(inner))

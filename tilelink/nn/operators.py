@@ -1,0 +1,172 @@
+"""Operators as operators of torch: `torch.compile` and autograd know their shapes and their gradients."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.shape import RANK_AXIS
+from tilelink.nn.groups import session_of
+from tilelink.pipeline import Operator
+from tilelink.pipeline.results import results_of
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, as its gradients need it.
+
+    Attributes:
+        tensors: its arguments, as autograd kept them: never a slot, which later calls write over.
+        group: the name of its group.
+        given: its sizes by name and its constants.
+        wanted: whether the gradient of each argument is asked for. On all ranks alike: gradients are collective too.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    group: str
+    given: Mapping[str, Any]
+    wanted: tuple[bool, ...]
+
+
+Backward = Callable[..., Sequence[torch.Tensor | None]]
+"""`backward(call, *gradients of the results)`: the gradient of each argument, None where it is not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchOperator:
+    """What `register` gives: call it with this rank's tensors, inside a compiled function or not."""
+
+    name: str
+    operator: Operator
+    overload: Any
+    names: tuple[str, ...]
+    """What follows the tensors and the group: sizes and constants."""
+    defaults: tuple[Any, ...]
+
+    def __call__(self, *tensors: torch.Tensor, group: str = "", **given: Any) -> Any:
+        """Run on this rank.
+
+        Args:
+            tensors: this rank's part of each input; under autocast they are cast as for a matrix product.
+            group: the name of the ranks that call it together (`tilelink.nn.group_name`); "" for all.
+            given: sizes that shards leave open, and the operator's constants.
+
+        Raises:
+            TypeError: it takes no such size or constant.
+            TilelinkError: as of the operator.
+        """
+        for name in given:
+            if name not in self.names:
+                raise TypeError(f"{self.name} takes no {name}=; it takes {', '.join(self.names)}")
+        rest = [given.get(name, default) for name, default in zip(self.names, self.defaults, strict=True)]
+        return self.overload(*_autocast(tensors), group, *rest)
+
+
+def register(operator: Operator, *, backward: Backward | None = None, name: str | None = None) -> TorchOperator:
+    """Make an operator known to torch, as `tilelink::<name>`. Once per name and process.
+
+    The schema, and the shapes that `torch.compile` asks for, follow from the operator's signature.
+
+    Args:
+        operator: as it is to run; one with another schedule needs another name.
+        backward: its gradients, in operators that are registered too; None: it has none.
+        name: instead of the operator's own.
+
+    Raises:
+        TilelinkError: TL233 the name is taken; TL230, when shapes are asked for that the inputs do not tell.
+    """
+    tensors = _parameters(operator, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY))
+    constants = _parameters(operator, (inspect.Parameter.KEYWORD_ONLY,))
+    sizes = dict.fromkeys(
+        a.name for s in operator.signature.inputs for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS
+    )
+    names = (*sizes, *(p.name for p in constants))
+    defaults = (*(None for _ in sizes), *(p.default for p in constants))
+    name = name or operator.name
+    if hasattr(torch.ops.tilelink, name):
+        raise TilelinkError(
+            "TL233",
+            f"torch knows an operator `tilelink::{name}` already",
+            loc=operator.loc,
+            why="graphs and gradients find it by that name",
+            hint="register it once, at the top of a module; give another schedule another name: name=…",
+        )
+    schema = ", ".join(
+        [
+            *(f"Tensor {p.name}" for p in tensors),
+            "str group",
+            *(f"SymInt? {size}=None" for size in sizes),
+            *(_typed(p) for p in constants),
+        ]
+    )
+    returned = ", ".join("Tensor" for _ in operator.signature.outputs)
+    several = len(operator.signature.outputs) > 1
+
+    def parts(args: Sequence[Any]) -> tuple[tuple[torch.Tensor, ...], str, dict[str, Any]]:
+        """Tensors, group and what is given; the dispatcher leaves trailing defaults out."""
+        given = dict(zip(names, (*args[len(tensors) + 1 :], *defaults[len(args) - len(tensors) - 1 :]), strict=True))
+        return tuple(args[: len(tensors)]), args[len(tensors)], {n: v for n, v in given.items() if v is not None}
+
+    def run(*args: Any) -> Any:
+        mine, group, given = parts(args)
+        return operator(*mine, session=session_of(group), **given)
+
+    def fake(*args: Any) -> Any:
+        mine, group, given = parts(args)
+        session = session_of(group)
+        ranks, rank = (1, 0) if session is None else (session.world.ranks, session.world.rank)
+        made = [
+            mine[0].new_empty(shape, dtype=dtype) for shape, dtype in results_of(operator, mine, given, ranks, rank)
+        ]
+        return tuple(made) if several else made[0]
+
+    defined = torch.library.custom_op(
+        f"tilelink::{name}", run, mutates_args=(), schema=f"({schema}) -> {f'({returned})' if several else returned}"
+    )
+    defined.register_fake(fake)
+    if backward is not None:
+        _differentiate(defined, backward, parts)
+    overload = getattr(torch.ops.tilelink, name).default
+    return TorchOperator(f"tilelink::{name}", operator, overload, names, defaults)
+
+
+def _differentiate(defined: Any, backward: Backward, parts: Callable[[Sequence[Any]], Any]) -> None:
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        del output
+        tensors, ctx.group, ctx.given = parts(inputs)
+        ctx.save_for_backward(*tensors)
+
+    def differentiate(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        tensors = ctx.saved_tensors
+        call = Call(tensors, ctx.group, ctx.given, tuple(ctx.needs_input_grad[: len(tensors)]))
+        found = backward(call, *(g.contiguous() for g in gradients))
+        return (*found, *(None for _ in ctx.needs_input_grad[len(tensors) :]))
+
+    defined.register_autograd(differentiate, setup_context=keep)
+
+
+def _parameters(operator: Operator, kinds: tuple[Any, ...]) -> list[inspect.Parameter]:
+    return [p for p in inspect.signature(operator.fn).parameters.values() if p.kind in kinds]
+
+
+def _typed(constant: inspect.Parameter) -> str:
+    """A constant of the operator's body, in the words of torch's schemas."""
+    if constant.default is inspect.Parameter.empty:
+        kind = constant.annotation if isinstance(constant.annotation, str) else constant.annotation.__name__
+        return f"{kind} {constant.name}"
+    default = f'"{constant.default}"' if isinstance(constant.default, str) else constant.default
+    return f"{type(constant.default).__name__} {constant.name}={default}"
+
+
+def _autocast(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Under autocast the floating tensors as autocast would have them for a matrix product."""
+    kind = tensors[0].device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return [t.to(dtype) if t.dtype in (torch.float32, torch.float16, torch.bfloat16) else t for t in tensors]

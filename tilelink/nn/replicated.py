@@ -1,0 +1,34 @@
+"""Modules that every rank holds alike and applies to its own part of the activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.func import functional_call
+
+from tilelink.nn import functional as F
+from tilelink.nn.groups import group_name
+
+
+class Replicated(nn.Module):
+    """A module whose parameters are the same on all ranks, such as a norm: their gradients are summed over the ranks.
+
+    Without it each rank's gradient is that of its own rows, and the ranks' parameters drift apart.
+
+    Args:
+        module: with no tensor-parallel layer inside.
+        group: the ranks, as of `ColumnParallelLinear`.
+
+    Raises:
+        TilelinkError: those of `tilelink.nn.group_name`.
+    """
+
+    def __init__(self, module: nn.Module, *, group: Any = None) -> None:
+        super().__init__()
+        self.module, self.group = module, group_name(group)
+
+    def forward(self, *args: Any) -> Any:
+        """The module's own; its gradients are collective."""
+        shared = {name: F.replicated(p, group=self.group) for name, p in self.module.named_parameters()}
+        return functional_call(self.module, shared, args)

@@ -1,0 +1,57 @@
+"""All-gather and a product over the gathered rows, overlapped: gradients of weights that meet gathered activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+from tilelink.ops.programs import gather, outer
+
+
+@tilelink.operator("M/R K, M N -> K N")
+def ag_outer(x: Any, y: Any) -> Any:
+    """`all_gather(x).T @ y`: the weight's gradient of AG+GEMM, where `y` is the result's.
+
+    Args:
+        x: this rank's rows, `[M/R, K]`.
+        y: all rows, `[M, N]`, this rank's own.
+
+    Returns:
+        `[K, N]` in the dtype of `x`, accumulated in fp32.
+    """
+    return outer(gather(x), y)
+
+
+@tilelink.operator("M K, M/R N -> K N")
+def outer_ag(x: Any, y: Any) -> Any:
+    """`x.T @ all_gather(y)`: the weight's gradient of GEMM+RS, where `y` is the result's.
+
+    Args:
+        x: all rows, `[M, K]`, this rank's own.
+        y: this rank's rows, `[M/R, N]`.
+
+    Returns:
+        `[K, N]` in the dtype of `x`, accumulated in fp32.
+    """
+    return outer(x, gather(y))
+
+
+@ag_outer.reference
+def reference(x: Any, y: Any, *, group: Any = None) -> Any:
+    """The same in plain torch, one after the other."""
+    return _gathered(x, group).t() @ y
+
+
+@outer_ag.reference
+def turned(x: Any, y: Any, *, group: Any = None) -> Any:
+    """The same in plain torch, one after the other."""
+    return x.t() @ _gathered(y, group)
+
+
+def _gathered(x: Any, group: Any) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    rows = torch.empty((x.shape[0] * dist.get_world_size(group), x.shape[1]), dtype=x.dtype, device=x.device)
+    dist.all_gather_into_tensor(rows, x.contiguous(), group=group)
+    return rows

@@ -1,0 +1,100 @@
+"""Shapes and dtypes of an operator's results on one rank, from its signature alone: nothing is planned.
+
+Sizes may be symbols of `torch.compile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.frontend import bind_sizes
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Size, Sum
+from tilelink.pipeline.arguments import check_tensors
+from tilelink.pipeline.operator import Operator
+from tilelink.runtime.memory import DTYPES
+
+Result = tuple[tuple[Any, ...], torch.dtype]
+
+
+def results_of(
+    operator: Operator, tensors: Sequence[torch.Tensor], given: Mapping[str, Any], ranks: int, rank: int
+) -> tuple[Result, ...]:
+    """Shape and dtype of each result.
+
+    Args:
+        operator: whose signature names its results.
+        tensors: the rank's part of each input, or tensors without data of the same kind.
+        given: as of a call; what is no size is not looked at.
+        ranks: how many there are.
+        rank: whose results.
+
+    Raises:
+        TilelinkError: TL230 a size that the signature's inputs do not have; those of a call for its arguments.
+    """
+    signature = operator.signature
+    check_tensors(operator.name, signature, tensors, operator.loc)
+    dims = {str(a.size) for s in signature.inputs for a in s.axes}
+    said = {name: size for name, size in given.items() if name in dims}
+    shapes = [tuple(t.shape) for t in tensors]
+    sizes = bind_sizes(signature, shapes, ranks, said, loc=operator.loc, rank=rank)
+    rows = _own(signature.inputs, shapes, said)
+    found = []
+    for shape in signature.outputs:
+        extents = [
+            _extent(operator, a, sizes, rows, ranks, rank) for a in shape.axes if (a.name, a.split) != ("R", "R")
+        ]
+        if shape.rest is not None:
+            extents[shape.rest : shape.rest] = [size for name, size in sizes.items() if name.startswith("_")]
+        found.append((tuple(extents), DTYPES[shape.dtype] if shape.dtype else tensors[0].dtype))
+    return tuple(found)
+
+
+def _own(inputs: Sequence[Shape], shapes: Sequence[Sequence[Any]], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What this rank holds of the axes that are split evenly: an input's own length, which needs no division."""
+    return {
+        axis.name: length
+        for shape, lengths in zip(inputs, shapes, strict=True)
+        if shape.rest is None and len(lengths) == len(shape.axes)
+        for axis, length in zip(shape.axes, lengths, strict=True)
+        if axis.split == RANK_AXIS and axis.name not in said
+    }
+
+
+def _extent(
+    operator: Operator, axis: Axis, sizes: Mapping[str, Any], own: Mapping[str, Any], ranks: int, rank: int
+) -> Any:
+    if axis.name == RANK_AXIS:
+        return ranks
+    size = _size(operator, axis.size, sizes)
+    if axis.split != RANK_AXIS:
+        return size
+    if axis.name in own:
+        return own[axis.name]
+    part = -(-size // ranks)
+    return torch.sym_max(0, torch.sym_min(part, size - rank * part))
+
+
+def _size(operator: Operator, size: Size, sizes: Mapping[str, Any]) -> Any:
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Sum):
+        return _size(operator, size.left, sizes) + _size(operator, size.right, sizes)
+    if isinstance(size, Product):
+        return _size(operator, size.left, sizes) * _size(operator, size.right, sizes)
+    if size.name not in sizes:
+        raise _unknown(operator, size)
+    return sizes[size.name]
+
+
+def _unknown(operator: Operator, size: Dim) -> TilelinkError:
+    return TilelinkError(
+        "TL230",
+        f"the shapes of the inputs of `{operator.name}` do not say how large `{size}` of its results is",
+        loc=operator.loc,
+        why=f"its signature is `{operator.signature}`; torch asks for shapes before there is data",
+        hint=f"write `{size}` in the signature as what it is made of, `T*K`",
+    )
