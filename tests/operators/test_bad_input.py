@@ -13,6 +13,7 @@ import tilelink
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.errors import TilelinkError
 from tilelink.ops import ag_gemm
+from tilelink.ops.programs import matmul
 
 X, W = torch.ones(4, 4), torch.ones(4, 4)
 
@@ -99,3 +100,59 @@ def test_an_operator_that_gives_back_what_it_got() -> None:
 
     made: Operator = tilelink.operator("M K -> M K")(same)
     assert said(lambda: made(X)).startswith("TL308: the result `x` of `same` is made by no program")
+
+
+@tilelink.operator("M/R K, K N -> M N")
+def picky(x: Any, weight: Any, *, causal: bool) -> Any:
+    return ag_gemm(x, weight)
+
+
+@tilelink.operator("M/R K, K N -> M N")
+def around(x: Any, weight: Any) -> Any:
+    return ag_gemm(x, weight, Q=3)
+
+
+@tilelink.operator("T*K N, N N -> T*K N")
+def halved(x: Any, weight: Any) -> Any:
+    return matmul(x, weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "what", "hint"),
+    [
+        (lambda: ag_gemm([X], [W], Q=3), "`ag_gemm` has no `Q=`", "it takes `M=`, `K=`, `N=`"),
+        (lambda: ag_gemm(X, W, Q=3), "`ag_gemm` has no `Q=`", "it takes `M=`, `K=`, `N=`"),
+        (lambda: ag_gemm.plan(X, W, ranks=2, Q=3), "`ag_gemm` has no `Q=`", "it takes `M=`, `K=`, `N=`"),
+        (lambda: ag_gemm.verify(X, W, ranks=2, Q=3), "`ag_gemm` has no `Q=`", "it takes `M=`, `K=`, `N=`"),
+        (lambda: picky([X], [W], casual=True), "`picky` has no `casual=`", "did you mean `causal=`?"),
+        (lambda: picky([X], [W]), "`picky` needs `causal=`", "pass `causal=`, or give it a default where `picky` is"),
+    ],
+)
+def test_an_operators_keywords(call: Callable[[], Any], what: str, hint: str) -> None:
+    """On the call, whoever makes it."""
+    with pytest.raises(TilelinkError) as caught:
+        call()
+    error = caught.value
+    assert (error.code, error.message) == ("TL209", what)
+    assert (error.hint or "").startswith(hint)
+    assert error.loc is not None
+    assert (error.loc.file, error.loc.line) == (__file__, call.__code__.co_firstlineno)
+
+
+def test_keywords_of_a_call_on_every_rank() -> None:
+    assert "TL209: `ag_gemm` has no `Q=`" in said(lambda: on_each(2, 2, Q=3))
+
+
+def test_keywords_of_an_operator_inside_another() -> None:
+    with pytest.raises(TilelinkError) as caught:
+        around([X], [W])
+    assert caught.value.message == "`ag_gemm` has no `Q=`"
+    assert caught.value.loc is not None
+    assert caught.value.loc.line == around.fn.__code__.co_firstlineno + 2
+
+
+def test_factors_of_a_size_are_passed_by_name() -> None:
+    """`T*K` binds neither; one that is missing is named."""
+    x, weight = torch.randn(6, 4), torch.randn(4, 4)
+    torch.testing.assert_close(halved([x], [weight], T=2, K=3)[0], x @ weight)
+    assert "TL205: the size `K` of `halved` is not known" in said(lambda: halved([x], [weight], T=2))

@@ -5,6 +5,8 @@ Knows: Python's `ast`, the lark grammars, scopes.
 Never knows: rank numbers, channels, Triton text beyond the expressions that users wrote; torch, triton.
 """
 
+from tilelink.frontend.arguments import check_keywords
+from tilelink.frontend.binding import sizes_of
 from tilelink.frontend.capture import capture
 from tilelink.frontend.declaring import symmetric
 from tilelink.frontend.grammar import parse_shape, parse_signature
@@ -21,11 +23,13 @@ __all__ = [
     "SymbolicTensor",
     "bind_sizes",
     "capture",
+    "check_keywords",
     "inline",
     "parse_owner",
     "parse_shape",
     "parse_signature",
     "program",
+    "sizes_of",
     "symmetric",
     "trace",
     "tracing",

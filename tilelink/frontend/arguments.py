@@ -1,13 +1,17 @@
-"""What is checked of every tensor that is passed to a program or an operator."""
+"""What is checked of everything that is passed to a program or an operator."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from inspect import Parameter, signature
+from typing import Any, NoReturn
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.binding import Given
+from tilelink.frontend.binding import Given, sizes_of
+from tilelink.frontend.callsite import call_site
 from tilelink.frontend.symbolic import Record, SymbolicTensor
-from tilelink.frontend.wording import count
+from tilelink.frontend.wording import count, nearest
+from tilelink.ir.shape import Signature
 
 
 def record_of(user: str, param: str, tensor: object, loc: Loc | None) -> Record:
@@ -48,3 +52,40 @@ def wrong_count(user: str, given: int, wanted: int, what: str, loc: Loc | None) 
     why = f"its signature is {what}"
     message = f"`{user}` takes {count(wanted, 'tensor')}, not {given}"
     raise TilelinkError("TL202", message, loc=loc, why=why, hint="pass one tensor for each input")
+
+
+def check_keywords(
+    user: str, fn: Callable[..., Any], read: Signature, given: Iterable[str], *more: str, loc: Loc | None = None
+) -> None:
+    """Keywords of an operator's call are sizes of its inputs and its constants, and none of these is missing.
+
+    Args:
+        user: the operator's name.
+        fn: its body.
+        read: its signature.
+        given: the keywords.
+        more: others that this call takes.
+        loc: the call; None: wherever this is called from.
+
+    Raises:
+        TilelinkError: TL209, on the call.
+    """
+    parameters = signature(fn).parameters.values()
+    constants = {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+    any_name = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+    known, passed = [*constants, *sizes_of(read), *more], [*given]
+    for key in passed:
+        if key not in known and not any_name:
+            why = "keywords are the constants of an operator, and sizes of its inputs"
+            raise unknown_keyword(user, key, known, why, loc or call_site())
+    for name, parameter in constants.items():
+        if name not in passed and parameter.default is Parameter.empty:
+            hint = f"pass `{name}=`, or give it a default where `{user}` is defined"
+            message = f"`{user}` needs `{name}=`"
+            raise TilelinkError("TL209", message, loc=loc or call_site(), why="it has no default", hint=hint)
+
+
+def unknown_keyword(user: str, key: str, known: Sequence[str], why: str, loc: Loc | None) -> TilelinkError:
+    close = nearest(key, known)
+    hint = f"did you mean `{close}=`?" if close else f"it takes {', '.join(f'`{k}=`' for k in known) or 'none'}"
+    return TilelinkError("TL209", f"`{user}` has no `{key}=`", loc=loc, why=why, hint=hint)

@@ -325,6 +325,11 @@ def dims_of(size: Size) -> tuple[str, ...]:
     return (size.name,) if isinstance(size, Dim) else ()
 
 
+def sizes_of(signature: Signature) -> tuple[str, ...]:
+    """The dimensions of the inputs: what a call may pass by name."""
+    return names_of(Signature(signature.inputs, (), signature.text))
+
+
 def names_of(signature: Signature) -> tuple[str, ...]:
     """Every dimension of a signature, once, in order; the axis of ranks left out."""
     found = (d for s in signature.shapes for a in s.axes for d in dims_of(a.size))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.arguments import check_dtype, outside, record_of, wrong_count
+from tilelink.frontend.arguments import check_dtype, outside, record_of, unknown_keyword, wrong_count
 from tilelink.frontend.binding import Dimensions, Given, Slot, align, names_of
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.running import Trace, tracing
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep, PendingView
-from tilelink.frontend.wording import nearest
 from tilelink.ir.program import Constant, TileProgram
 
 Plain = bool | int | float | str
@@ -69,7 +68,9 @@ def _keywords(
         elif key in outputs:
             named[key] = value
         else:
-            _unknown_keyword(program, key, [*kinds, *names_of(program.signature), *outputs, "name"], loc)
+            why = "keywords are the constants of a program, and sizes and results of its signature"
+            known = [*kinds, *names_of(program.signature), *outputs, "name"]
+            raise unknown_keyword(program.name, key, known, why, loc)
     for constant in program.constants:
         if constant.name not in constants:
             if constant.default is None:
@@ -102,13 +103,6 @@ def _size(program: TileProgram, key: str, value: object, loc: Loc | None) -> int
         return value
     why = f"`{key}` is a size of `{program.signature}`"
     raise TilelinkError("TL209", f"`{key}={value!r}`", loc=loc, why=why, hint="pass a number of elements")
-
-
-def _unknown_keyword(program: TileProgram, key: str, known: list[str], loc: Loc | None) -> NoReturn:
-    close = nearest(key, known)
-    hint = f"did you mean `{close}=`?" if close else f"it takes {', '.join(f'`{k}=`' for k in known)}"
-    why = "keywords are the constants of a program, and sizes and results of its signature"
-    raise TilelinkError("TL209", f"`{program.name}` has no `{key}=`", loc=loc, why=why, hint=hint)
 
 
 def _given(

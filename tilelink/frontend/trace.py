@@ -9,8 +9,8 @@ from inspect import signature as parameters_of
 from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.arguments import check_dtype, outside, record_of, wrong_count
-from tilelink.frontend.binding import RANKS, Dimensions, Given, Slot, align, evaluate_size, names_of
+from tilelink.frontend.arguments import check_dtype, check_keywords, outside, record_of, wrong_count
+from tilelink.frontend.binding import RANKS, Dimensions, Given, Slot, align, evaluate_size, names_of, sizes_of
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.running import Frame, Trace, running, tracing
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
@@ -80,8 +80,7 @@ def trace(
 
 def _symbols(signature: Signature, rest: int) -> tuple[str, ...]:
     """Run-time sizes: the dimensions of the inputs, in order."""
-    inputs = names_of(Signature(signature.inputs, (), signature.text))
-    return (*inputs, *(f"_{i}" for i in range(rest)))
+    return (*sizes_of(signature), *(f"_{i}" for i in range(rest)))
 
 
 def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc: Loc | None) -> list[str]:
@@ -225,6 +224,7 @@ def inline(
         raise outside(name, site)
     use = str(kwargs.get("name") or name)
     names = _argument_names(name, fn, signature, loc)
+    check_keywords(name, fn, signature, kwargs, "name", loc=site)
     if len(args) != len(names):
         wrong_count(name, len(args), len(names), f"`{signature}`", site)
     prefix = run.take_path(use, site) + "."

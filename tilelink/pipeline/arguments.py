@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend import bind_sizes
+from tilelink.frontend import bind_sizes, sizes_of
 from tilelink.ir.plan import Layout
 from tilelink.ir.shape import Signature
 from tilelink.runtime.memory import NAMES
@@ -47,7 +47,7 @@ def bind(
         TilelinkError: those of `check_tensors` and `bind_sizes`.
     """
     check_tensors(name, signature, tensors, loc)
-    dims = {str(a.size) for s in signature.inputs for a in s.axes}
+    dims = sizes_of(signature)
     sizes = {k: v for k, v in given.items() if k in dims}
     found = bind_sizes(signature, [tuple(t.shape) for t in tensors], ranks, sizes, loc=loc, rank=rank)
     return Bound(
@@ -80,7 +80,7 @@ def check_tensors(name: str, signature: Signature, tensors: Sequence[Any], loc: 
 
 def constants_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of a call that are no sizes."""
-    dims = {str(a.size) for s in signature.inputs for a in s.axes}
+    dims = sizes_of(signature)
     return {k: v for k, v in given.items() if k not in dims}
 
 

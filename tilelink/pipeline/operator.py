@@ -12,7 +12,7 @@ import torch
 
 from tilelink.codegen import emit
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend import SymbolicTensor, inline, parse_signature, trace
+from tilelink.frontend import SymbolicTensor, check_keywords, inline, parse_signature, sizes_of, trace
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan, Transfer
 from tilelink.ir.schedule import Placement, Schedule
@@ -192,6 +192,7 @@ class Operator:
         self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
     ) -> tuple[Bound, Topology]:
         given.pop("out", None)
+        check_keywords(self.name, self.fn, self.signature, given)
         mine, counted = one_rank(tensors)
         if topology is None:
             session = current()
@@ -249,6 +250,7 @@ class Operator:
             return inline(self.name, self.fn, self.signature, tensors, given, self.loc, self.schedules.entries)
         session = session or (current() if group is None else require())
         if session is None:
+            check_keywords(self.name, self.fn, self.signature, given)
             if tensors and isinstance(tensors[0], (list, tuple)):
                 return spread(lambda *mine: self(*mine, **given), tensors)
             say_simulated()
@@ -462,6 +464,7 @@ class Operator:
 
     def _bound(self, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
         world = session.world
+        check_keywords(self.name, self.fn, self.signature, given)
         bound = bind(self.name, self.signature, tensors, given, world.ranks, self.loc, session.shares, world.rank)
         check_devices(self.name, tensors, world.topology.world != "simulated", self.loc)
         return bound
@@ -487,7 +490,7 @@ class Operator:
             TilelinkError: TL228 no dimension of the operator or no size; as a call.
         """
         session = (session or require()).of(group)
-        dims = {str(a.size) for shape in self.signature.inputs for a in shape.axes}
+        dims = sizes_of(self.signature)
         for name, size in sizes.items():
             if name not in dims or size < 1:
                 raise TilelinkError(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tilelink.errors import TilelinkError
-from tilelink.frontend import bind_sizes
+from tilelink.frontend import bind_sizes, sizes_of
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Size, Sum
 from tilelink.pipeline.arguments import check_tensors
 from tilelink.pipeline.operator import Operator
@@ -37,7 +37,7 @@ def results_of(
     """
     signature = operator.signature
     check_tensors(operator.name, signature, tensors, operator.loc)
-    dims = {str(a.size) for s in signature.inputs for a in s.axes}
+    dims = sizes_of(signature)
     said = {name: size for name, size in given.items() if name in dims}
     shapes = [tuple(t.shape) for t in tensors]
     sizes = bind_sizes(signature, shapes, ranks, said, loc=operator.loc, rank=rank)

@@ -14,6 +14,7 @@ def check_elided(plan: Plan) -> str:
     """
     kept: dict[str, int] = {}
     for step in plan.steps:
+        _check_tables(plan, step)
         for op in walk(step.step.program.body):
             if isinstance(op, (Wait, Notify)):
                 reason = _check(plan, step, op)
@@ -119,6 +120,22 @@ def _pushes(plan: Plan, step: StepPlan, tensor: str) -> bool:
         isinstance(op, Store) and op.to == "holders" and step.step.binding(op.param).tensor == tensor
         for op in walk(step.step.program.body)
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------- tables
+def _check_tables(plan: Plan, step: StepPlan) -> None:
+    """The offsets of a run-time split are read before the first tile, where no wait of the program can cover them."""
+    for table in dict.fromkeys(g.table for g in step.grid if g.table is not None):
+        for maker in _makers(plan, table):
+            if _pushes(plan, maker, table) or not _launched_before(plan, maker, step):
+                raise TilelinkError(
+                    "TL609",
+                    f"`{step.path}` is split by `{table}`, which `{maker.path}` may still be making",
+                    loc=step.step.loc,
+                    why="how many tiles there are is read when the kernel begins: no wait in a tile comes before it",
+                    hint=f"let `{maker.path}` end first: in an earlier kernel of the same stream, with rows of its own rank",
+                    notes=(Note("the step that makes it", maker.step.loc),),
+                )
 
 
 # ----------------------------------------------------------------------------------------------------------- same worker

@@ -48,6 +48,11 @@ class Fact:
     def names(self) -> frozenset[str]:
         return frozenset(n for _, e in self.index for n in e.names)
 
+    def within(self, token: Token, branch: bool, inside: bool = True) -> Fact:
+        """The same as one branch of a test sees it, or, not `inside`, without regard to that."""
+        half = frozenset({(token, branch)})
+        return replace(self, when=self.when | half if inside else self.when - half)
+
 
 WHOLE = Entry("whole")
 WHOSE = -1
@@ -147,8 +152,10 @@ def _joined(token: Token, before: list[Fact], yes: list[Fact], no: list[Fact]) -
 
 
 def _still_open(token: Token, yes: list[Fact], no: list[Fact]) -> list[Fact]:
-    out = [f if f in no else replace(f, when=f.when | {(token, True)}) for f in yes]
-    return out + [replace(f, when=f.when | {(token, False)}) for f in no if f not in yes]
+    """Each branch's own; what neither has announced is one store again."""
+    bare_yes, bare_no = ([f.within(token, branch, False) for f in fs] for fs, branch in ((yes, True), (no, False)))
+    out = [bare if bare in bare_no else f for f, bare in zip(yes, bare_yes, strict=True)]
+    return out + [f for f, bare in zip(no, bare_no, strict=True) if bare not in bare_yes]
 
 
 def after_loop(loop: Tiles, when: When, new: list[Fact], bound: frozenset[str]) -> list[Fact]:

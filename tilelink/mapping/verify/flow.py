@@ -115,6 +115,7 @@ class _Flow:
     def _branch(self, op: If, state: State, when: When) -> None:
         token = _token(op)
         before, yes, no = state.copy(), state.copy(), state.copy()
+        yes.open, no.open = ([f.within(token, branch) for f in state.open] for branch in (True, False))
         self.run(op.body, yes, when | {(token, True)})
         self.run(op.orelse, no, when | {(token, False)})
         found = merged(token, before, yes, no)

@@ -145,15 +145,18 @@ class _Meeting:
 
 
 def _refused(wait: Told, told: tuple[Told, ...], what: str) -> TilelinkError:
-    whom = ", ".join(dict.fromkeys(f"`{t.path}`" for t in told))
     return TilelinkError(
         "TL608",
-        f"this wait of `{wait.op.param}` does not wait for {whom}: {what}",
+        f"this wait of `{wait.op.param}` does not wait for {_whom(told)}: {what}",
         loc=wait.op.loc,
         why="a wait must end after every producer tile that intersects what it names, and so look at their words",
         hint="name the tile and the rank as the producer does; if they do agree, please report the schedule",
         notes=tuple(Note("the notify", t.op.loc) for t in told),
     )
+
+
+def _whom(told: tuple[Told, ...]) -> str:
+    return ", ".join(dict.fromkeys(f"`{t.path}`" for t in told))
 
 
 def _check_peers(wait: Told, told: tuple[Told, ...], world: World) -> None:
@@ -257,15 +260,13 @@ def _missed_in_row(wait: Row, tile: Row) -> tuple[int, int, int] | None:
 def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Channel, told: tuple[Told, ...]) -> None:
     """A stream's wait resets the bell: each that is rung must be waited for just once in a call."""
     waits = [w for w in signals_on(plan, laid, channel, "await") if w.laid.step.engine == "stream"]
-    if channel.scope != "gpu" or not waits or len(told) != 1:
+    if channel.scope != "gpu" or not waits:
         return
     widths = [world.number(a.count) for a in channel.axes]
     own = Delivery("one", None, np.arange(world.ranks, dtype=np.int64))
-    rung = count(told[0], widths, delivery(told[0]), world)
-    taken = [count(w, widths, own, world) for w in waits]
+    taken = [_product(w, widths, own, world) for w in waits]
     heard = taken[0]
-    assert isinstance(rung, Product) and isinstance(heard, Product)
-    times = _at_most(heard)
+    times = heard.most()
     if len(taken) > 1 or times > 1:
         raise TilelinkError(
             "TL605",
@@ -273,15 +274,21 @@ def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Ch
             f"`{channel.tensor}`",
             loc=waits[0].op.loc,
             why="its bell is rung once and reset by the first wait: the next one would never end",
-            hint=f"let the tile of `{waits[0].path}` be a multiple of that of `{told[0].path}`",
+            hint=f"let the tile of `{waits[0].path}` be a multiple of that of {_whom(told)}",
         )
-    for a, b in zip(rung.tables, heard.tables, strict=True):
-        if bool(((a > 0) & (b == 0)).any()) and int(rung.scalar.max(initial=0)) > 0:
-            raise unproven(waits[0], "a bell is rung that no transfer waits for, and would be heard in a later call")
+    for notify in told:
+        # A word is rung by whichever notify comes last: all words that any of them raises are.
+        rung = _product(notify, widths, delivery(notify), world)
+        for a, b in zip((rung.scalar, *rung.tables), (heard.scalar, *heard.tables), strict=True):
+            if rung.most() > 0 and bool(((a > 0) & (b == 0)).any()):
+                raise unproven(
+                    waits[0], "a bell is rung that no transfer waits for, and would be heard in a later call"
+                )
 
 
-def _at_most(product: Product) -> int:
-    most = int(product.scalar.max(initial=0))
-    for t in product.tables:
-        most *= int(t.max(initial=0))
-    return most
+def _product(told: Told, widths: list[int], to: Delivery, world: World) -> Product:
+    """How often words are touched along each axis."""
+    found = count(told, widths, to, world)
+    if not isinstance(found, Product):
+        raise unproven(told, "which bells it touches is no product of axes")
+    return found

@@ -1,0 +1,107 @@
+"""Bells, the words that streams of copy engines wait for and reset: each that is rung is waited for just once in a call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilelink
+import tilelink.language as tl
+from tests.mapping.plans import plan_of, with_step
+from tilelink import Operator, copy_engine, operator, sms
+from tilelink.errors import TilelinkError
+from tilelink.ir.plan import Plan
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
+from tilelink.mapping.orders import decode
+from tilelink.mapping.verify.geometry import World
+from tilelink.mapping.verify.meeting import check_meeting
+from tilelink.mapping.verify.reach import lay
+from tilelink.ops.programs import matmul, reduce, scatter
+
+SIZES = {"M": 24, "K": 4, "N": 6}
+
+
+@tilelink.program("R/R M N -> R/R M N")
+def once(rows: Any, out: Any) -> None:
+    """One notify."""
+    s, m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, (s, m, n))
+    tl.tile_store(out, (s, m, n), tl.tile_load(rows, (s, m, n)))
+    tl.producer_tile_notify(out, (s, m, n))
+
+
+@tilelink.program("R/R M N -> R/R M N")
+def apart(rows: Any, out: Any) -> None:
+    """Two notifies, one of which is given."""
+    s, m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, (s, m, n))
+    tl.tile_store(out, (s, m, n), tl.tile_load(rows, (s, m, n)))
+    if s == 0:
+        tl.producer_tile_notify(out, (s, m, n))
+    else:
+        tl.producer_tile_notify(out, (s, m, n))
+
+
+def moved(program: Any) -> Operator:
+    body = lambda x, weight: reduce(scatter(program(matmul(x, weight), name="made")))  # noqa: E731
+    return operator("M K/R, K/R N -> M/R N", name="moved")(body)
+
+
+def moved_twice(program: Any) -> Operator:
+    def body(x: Any, weight: Any) -> Any:
+        made = program(matmul(x, weight), name="made")
+        return reduce(scatter(made)), reduce(scatter(made, name="again"), name="reduce_again")
+
+    return operator("M K/R, K/R N -> M/R N, M/R N", name="moved_twice")(body)
+
+
+def planned(op: Operator, rows: int = 4, **more: Any) -> Plan:
+    chunk, tile = copy_engine(M=rows, order="ring+1"), sms(M=2, N=2, K=4, order="ring+1")
+    return plan_of(op, 3, SIZES, made=sms(M=2, N=2, order="ring+1"), scatter=chunk, matmul=tile, **more)
+
+
+def refused(plan: Plan) -> TilelinkError:
+    with pytest.raises(TilelinkError) as caught:
+        verify(plan)
+    return caught.value
+
+
+@pytest.mark.parametrize("program", [once, apart])
+def test_bells_of_several_notifies(program: Any) -> None:
+    plan = planned(moved(program))
+    assert [c.bells for c in plan.channels if c.tensor == "made_out"] == [True]
+    assert verify(plan)
+    assert not examine(plan).findings
+
+
+@pytest.mark.parametrize("program", [once, apart])
+def test_two_transfers_of_one_tile(program: Any) -> None:
+    plan = planned(moved_twice(program), again=copy_engine(M=4, order="ring+1"))
+    error = refused(plan)
+    assert (error.code, error.message) == ("TL605", "a copy engine waits twice for one word of `made_out`")
+    assert examine(plan).findings
+
+
+@pytest.mark.parametrize("program", [once, apart])
+def test_words_of_two_transfers(program: Any) -> None:
+    """The words of chunks twice as long, counted right: two chunks wait for each."""
+    wide = planned(moved(program), rows=8).channel("made_out")
+    plan = planned(moved(program))
+    plan = replace(plan, channels=tuple(wide if c.name == wide.name else c for c in plan.channels))
+    assert refused(plan).message == "a copy engine waits twice for one word of `made_out`"
+
+
+@pytest.mark.parametrize("program", [once, apart])
+def test_a_bell_that_nobody_hears(program: Any) -> None:
+    """Transfers of own rows only. That tiles are missing is seen before; here only the bells are looked at."""
+    plan = planned(moved(program))
+    grid = tuple(replace(g, kind="mine") if g.kind == "cut" else g for g in plan.step("scatter").grid)
+    order, total = decode(grid, ("row",))
+    plan = with_step(plan, "scatter", grid=grid, order=order, total=total)
+    world = World(plan)
+    with pytest.raises(TilelinkError, match="TL606") as caught:
+        check_meeting(plan, world, {s.path: lay(plan, world, s) for s in plan.steps})
+    assert caught.value.why == "a bell is rung that no transfer waits for, and would be heard in a later call"

@@ -1,0 +1,82 @@
+"""Every code of a diagnostic has one meaning: one row in docs/errors.md, and one place that gives it, or places that say
+the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROW = re.compile(r"^\| (TL\d{3}) \| (.+) \|$", re.MULTILINE)
+CODE = re.compile(r"TL\d{3}")
+ASKING = (ast.Compare, ast.Dict, ast.Tuple)
+
+SAME = {
+    "TL313": "mapping/kernels mapping/placement",
+    "TL325": "mapping/grids mapping/planning",
+    "TL423": "runtime/peer/pieces runtime/simulated/streams",
+    "TL424": "runtime/peer/launch runtime/simulated/interpreter",
+    "TL426": "runtime/peer/launch runtime/simulated/interpreter",
+    "TL433": "runtime/peer/group runtime/peer/reach",
+    "TL436": "runtime/peer/world runtime/simulated/world",
+    "TL439": "runtime/peer/arena runtime/simulated/world",
+    "TL452": "runtime/session runtime/vigil",
+    "TL454": "runtime/peer/group runtime/simulated/world",
+    "TL471": "runtime/peer/watcher runtime/vigil",
+    "TL473": "pipeline/contracts runtime/guard",
+    "TL505": "runtime/simulated/atomics runtime/simulated/interpreter",
+    "TL604": "mapping/verify/coverage mapping/verify/taking",
+    "TL605": "mapping/verify/deadlock mapping/verify/meeting",
+    "TL606": "mapping/verify/coverage mapping/verify/deadlock mapping/verify/taking mapping/verify/words",
+    "TL609": "mapping/verify/elided mapping/verify/frame mapping/verify/hosting",
+    "TL704": "bench/running explore/cases",
+}
+"""Codes behind the frontend that more than one module gives. Add to it only what means the same."""
+
+
+def given() -> dict[str, set[str]]:
+    """Code -> the modules that give it; where one is only looked for, in a table or a comparison, nobody gives it."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / "tilelink").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        asked = {id(n) for at in ast.walk(tree) if isinstance(at, ASKING) for n in ast.iter_child_nodes(at)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in asked and CODE.fullmatch(str(node.value)):
+                found[str(node.value)].add(str(path.relative_to(ROOT / "tilelink").with_suffix("")))
+    return found
+
+
+def test_one_row_and_one_meaning_per_code() -> None:
+    rows = ROW.findall((ROOT / "docs" / "errors.md").read_text())
+    assert [code for code, n in Counter(code for code, _ in rows).items() if n > 1] == []
+    assert [meaning for meaning, n in Counter(meaning for _, meaning in rows).items() if n > 1] == []
+
+
+def test_two_modules_do_not_take_one_code_for_two_things() -> None:
+    """Two people who each take the next free code meet here: whoever comes second takes another, or adds to `SAME`."""
+    several = {code: " ".join(sorted(modules)) for code, modules in given().items() if len(modules) > 1}
+    behind = {code: modules for code, modules in several.items() if "frontend" not in modules}
+    assert behind == SAME
+
+
+def test_what_the_frontend_gives_nobody_else_does() -> None:
+    """Its codes and their meanings are a table of its own, and every text is pinned."""
+    mixed = {code: modules for code, modules in given().items() if any("frontend" in m for m in modules)}
+    assert {code for code, modules in mixed.items() if not all(m.startswith("frontend") for m in modules)} == set()
+
+
+def test_codes_go_by_rooms() -> None:
+    """The first digit says which page of docs/errors.md: 1 and 2 what users write and pass, 3 plans, 4 and 5 running, ..."""
+    rooms = {
+        "1": {"frontend", "language"},
+        "2": {"frontend", "nn", "pipeline", "runtime"},
+        "3": {"mapping", "pipeline"},
+        "4": {"codegen", "pipeline", "runtime", "tuning"},
+        "5": {"runtime"},
+        "6": {"mapping"},
+        "7": {"bench", "cli", "explore"},
+    }
+    for code, modules in given().items():
+        assert {m.split("/")[0] for m in modules} <= rooms[code[2]], code
