@@ -104,8 +104,13 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Non
     if scope.step.into is not None and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
         waits = tuple(o for o in body if isinstance(o, Wait))
         if any(scope.plan.signal(scope.step.path, o).action != "elided" for o in waits):
+            depth = scope.lines.depth
+            if scope.step.pieces > 1 and all(_same_for_pieces(scope, o) for o in waits):
+                scope.lines.add(f"if {FIRST_PIECE}:", op.loc)
+                scope.lines.depth += 1
             scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
             _nested(scope, waits)
+            scope.lines.depth = depth
         body = tuple(o for o in body if o not in waits)
         small = scope.step.pieces > 1 and scope.plan.topology.ranks <= UNROLLED
         word = "tl.static_range" if small and (low, high) == ("0", "RANKS") else word
@@ -113,6 +118,17 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Non
     _nested(scope, body)
 
 
+def _same_for_pieces(scope: Scope, op: Wait) -> bool:
+    """Whether all pieces of the host's tile wait for the same words: those of the first piece are enough."""
+    channel = scope.plan.signal(scope.step.path, op).channel
+    told_apart = {a.axis for a in scope.plan.channel(channel).axes} if channel is not None else set[int | None]()
+    cut = scope.step.grid[-1].var
+    found = zip(scope.step.step.binding(op.param).view, entries(scope.step.step, op.param, op.index), strict=True)
+    return not any(isinstance(e, OfTile) and e.var == cut and v.axis in told_apart for v, e in found)
+
+
+FIRST_PIECE = "first_piece"
+"""Parameter of a fused function that is called for a tile in pieces: whether this is the first of them."""
 UNROLLED = 8
 """Ranks up to which a fused loop over them is unrolled."""
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from tilelink.codegen import access, movement, signalling
-from tilelink.codegen.body import emit_body, lane_lines, read_names, tile_names
+from tilelink.codegen.body import FIRST_PIECE, emit_body, lane_lines, read_names, tile_names
 from tilelink.codegen.scope import Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.codegen.watching import Watch
@@ -246,7 +246,6 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]
     held = _held(host, step)
     function = _fused_function(host.plan, step, held, host.watch)
-    passed += ["t"] if "t" in function.leading else []
     # What the function's formulas name has to reach it through the host.
     for arg in function.args:
         host.args.setdefault(arg.name, arg)
@@ -256,8 +255,10 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
         lines.add(f"if {owner} == rank:", step.step.program.loc)
         lines.depth += 1
     tiles = list(dict.fromkeys(held.values()))
-    for values, (begin, end) in _in_pieces(host, step, tiles, passed[-2], passed[-1]):
-        given = [*values, *passed[:-2], begin, end, *[a.name for a in function.args]]
+    for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
+        tile = ["t"] if "t" in function.leading else []
+        first = [str(k == 0)] if any(n.startswith(FIRST_PIECE) for n in function.leading) else []
+        given = [*values, *passed[:-2], begin, end, *tile, *first, *[a.name for a in function.args]]
         lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
     lines.depth = depth
     return function
@@ -332,6 +333,8 @@ def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Wat
     inner, scope.lines = scope.lines, outer
     if watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
+    if any(text == f"if {FIRST_PIECE}:" for _, text, _ in inner.rows):
+        leading.append(f"{FIRST_PIECE}: tl.constexpr")
     for names in tiles:
         lane_lines(scope.lines, names)
     scope.lines.extend(inner)
