@@ -19,7 +19,7 @@ from tilelink.mapping import expand
 
 Transfers = Mapping[str, tuple[tuple[StreamOp, ...], ...]]
 WAITS = ("signal_wait_until", "local_wait_until")
-RAISES = ("signal_op", "local_add")
+RAISES = ("signal_op", "signal_all", "local_add")
 WEAK = (*WAITS, *RAISES, "ring_bell")
 IMPORT = "from benchmarks.mutants import weak"
 
@@ -111,6 +111,11 @@ def _is_signal(node: ast.AST, plan: Plan, edit: Edit) -> bool:
     return any(isinstance(n, ast.Name) and n.id in _pointer(plan, edit) for n in ast.walk(node.args[0]))
 
 
+def _to_all(node: ast.Call) -> bool:
+    """Whether there is no rank to mistake for another."""
+    return isinstance(node.func, ast.Attribute) and node.func.attr == "signal_all"
+
+
 class _Calls(ast.NodeTransformer):
     """Changes the calls of one signal."""
 
@@ -128,7 +133,7 @@ class _Calls(ast.NodeTransformer):
             node.func = _expression(f"weak.{node.func.attr}")
         elif what == "word" and isinstance(node.args[0], ast.BinOp):
             node.args[0].right = _next(node.args[0].right, _count(self.plan, self.edit))
-        elif what == "rank" and len(node.args) == 5:
+        elif what == "rank" and len(node.args) == 5 and not _to_all(node):
             node.args[3] = _next(node.args[3], self.plan.topology.ranks)
         elif what == "count" and len(node.args) == 3:
             node.args[2] = ast.BinOp(node.args[2], ast.Add(), ast.Constant(self.edit.by))

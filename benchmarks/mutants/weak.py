@@ -19,6 +19,12 @@ def signal_op(word, value, op: tl.constexpr, pe, ctx):
 
 
 @triton.jit
+def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx):
+    for pe in range(ranks):
+        signal_op(word, value, op, pe, ctx)
+
+
+@triton.jit
 def local_add(word, value):
     return tl.atomic_add(word, tl.cast(value, tl.int64), sem="relaxed", scope="gpu")
 

@@ -5,6 +5,8 @@ import triton.language as tl
 
 from tilelink.device import peer as shmem
 
+RANKS = tl.constexpr(5)
+
 
 @triton.jit
 def push(source, target, words, context, pe, count):
@@ -44,3 +46,11 @@ def everything_else(words, context):
     shmem.fence()
     shmem.quiet()
     shmem.barrier_all(words, 1, context)
+    shmem.signal_all(words, 2, shmem.SIGNAL_ADD, RANKS, context)
+
+
+@triton.jit
+def store_and_tell_all(source, target, words, context, pe):
+    at = tl.arange(0, 1024)
+    tl.store(shmem.ptr(target, pe, context) + at, tl.load(source + at))
+    shmem.signal_all(words, 5, shmem.SIGNAL_SET, RANKS, context)

@@ -5,6 +5,8 @@ import triton.language as tl
 
 from tilelink.device import nvshmem as shmem
 
+RANKS = tl.constexpr(3)
+
 
 @triton.jit
 def everything(source, target, words, context, pe, count):
@@ -14,6 +16,7 @@ def everything(source, target, words, context, pe, count):
     shmem.putmem_nbi_block(target + t * count, source + t * count, count, pe, context)
     shmem.signal_op(words + t, 1, shmem.SIGNAL_ADD, pe, context)
     shmem.putmem_signal_nbi_block(target, source, count, words, 1, shmem.SIGNAL_ADD, pe, context)
+    shmem.signal_all(words, 1, shmem.SIGNAL_SET, RANKS, context)
     shmem.fence()
     shmem.barrier_all(words, 1, context)
     if shmem.my_pe(context) + shmem.n_pes(context) == 3:

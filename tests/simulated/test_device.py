@@ -24,7 +24,7 @@ TYPES = {
     "pe": "i32",
     "count": "i32",
 }
-KERNELS = ("push", "pull", "store_to_peer", "through_descriptors", "everything_else")
+KERNELS = ("push", "pull", "store_to_peer", "store_and_tell_all", "through_descriptors", "everything_else")
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +85,14 @@ def test_all_threads_have_stored_before_one_signals(target: str) -> None:
         ptx("push", target), r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.add|red\.\S*release\S*add"
     )
     in_order(ptx("store_to_peer", target), r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.exch")
+
+
+@pytest.mark.parametrize("target", CUDA)
+def test_all_ranks_are_told_at_once(target: str) -> None:
+    """One instruction, of which each lane has a rank of its own: round trips do not wait for one another."""
+    text = ptx("store_and_tell_all", target)
+    in_order(text, r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.exch")
+    assert len(re.findall(r"atom\.global\.sys\.release", text)) == 1
 
 
 @pytest.mark.parametrize("target", CUDA)

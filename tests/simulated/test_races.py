@@ -134,18 +134,18 @@ def test_the_report_is_pinned(breaking: Break) -> None:
 
 
 PINNED = """\
-TL507: a race: rank 0, worker 2 of ag_gemm_matmul reads rows[0:16, 0:16] by a bulk copy (matmul, emitted line 97)
+TL507: a race: rank 0, worker 3 of ag_gemm_matmul reads rows[0:16, 0:16] by a bulk copy (matmul, emitted line 95)
   --> programs.py:42
      |
   42 |         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
      |                      ^^^^^^^^^^^^^^^^^^^^^^^^^^
   why: a bulk copy (TMA) may see memory as it was before the wait, unless a proxy fence lies in between
   do:  put shmem.async_load_fence() behind the wait
-  note: unordered with: rank 0, worker 0 of ag_gemm_matmul writes rows[0:512] (gather, emitted line 58)
+  note: unordered with: rank 0, worker 0 of ag_gemm_matmul writes rows[0:512] (gather, emitted line 56)
   --> programs.py:31
      |
   31 |     tl.tile_pull_data(rows, tile, source=shard)
      |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   note: the missing edge: proxy fence
   note: since then, rank 0, worker 0 of ag_gemm_matmul has signalled: rows_words[0]
-  note: until then, rank 0, worker 2 of ag_gemm_matmul has waited for: rows_words[0]"""
+  note: until then, rank 0, worker 3 of ag_gemm_matmul has waited for: rows_words[0]"""

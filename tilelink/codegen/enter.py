@@ -34,8 +34,7 @@ def emit_enter(plan: Plan, watch: Watch) -> Function:
     lines.add(f"epoch = tl.load({epoch}) + 1")
     lines.add(f"tl.store({epoch}, epoch)")
     pe, used = scope.names.fresh("pe"), scope.names.fresh("used")
-    lines.add(f"for {pe} in range(RANKS):")
-    lines.add(f"    shmem.signal_op({entered} + rank, epoch, shmem.SIGNAL_SET, {pe}, ctx)")
+    lines.add(f"shmem.signal_all({entered} + rank, epoch, shmem.SIGNAL_SET, RANKS, ctx)")
     names = Passing(*(scope.names.fresh(name) for name in ("start", "word", "inside")))
     for channel in plan.channels:
         if channel.writers != "stream":
@@ -94,9 +93,7 @@ def emit_ready(plan: Plan, watch: Watch) -> Function:
     epoch = scope.epoch()
     flags = scope.arg(Arg("ready_at", "state", "ready"))
     scope.arg(Arg("ctx", "context", ""))
-    pe = scope.names.fresh("pe")
-    lines.add(f"for {pe} in range(RANKS):")
-    lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, {pe}, ctx)")
+    lines.add(f"shmem.signal_all({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, RANKS, ctx)")
     rows = tuple(lines.rows)
     return Function("ready", (), arguments(scope, rows), rows)
 
@@ -108,8 +105,7 @@ def emit_leave(plan: Plan, watch: Watch) -> Function:
     flags = scope.arg(Arg("left_at", "state", "left"))
     scope.arg(Arg("ctx", "context", ""))
     pe = scope.names.fresh("pe")
-    lines.add(f"for {pe} in range(RANKS):")
-    lines.add(f"    shmem.signal_op({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, {pe}, ctx)")
+    lines.add(f"shmem.signal_all({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, RANKS, ctx)")
     lines.add(f"for {pe} in range(RANKS):")
     lines.depth = 1
     signalling.wait_until(scope, lines, Word(flags, pe, "left", "", path="leave"), f"tl.load({epoch})")

@@ -259,17 +259,28 @@ def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | 
     """Raise the word of a completed tile at everyone who waits for it."""
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
-    if scope.stored_async:
+    # What is stored for one word may still be on its way while the word's total is fetched.
+    late = scope.stored_async and channel.bells and signal.to == "self" and channel.scope == "gpu"
+    if scope.stored_async and not late:
         lines.add("shmem.async_store_quiet()")
     spans = [_span(scope, lines, channel, a, op.param, op.index, RANK) for a in channel.axes]
     pointer = scope.arg(Arg(words(channel), "words", channel.name))
-    raise_ = _raiser(scope, lines, channel, pointer, op, signal, owner)
+    raise_ = _raiser(scope, lines, channel, pointer, op, signal, owner, late=late)
     _each_word(scope, lines, channel, spans, op.loc, raise_)
 
 
 def _raiser(
-    scope: Scope, lines: Lines, channel: Channel, pointer: str, op: Notify, signal: Signal, owner: str | None
+    scope: Scope,
+    lines: Lines,
+    channel: Channel,
+    pointer: str,
+    op: Notify,
+    signal: Signal,
+    owner: str | None,
+    *,
+    late: bool,
 ) -> Callable[[str], None]:
+    """Emits what raises one word, given its number; `late`: descriptor stores have yet to be waited for."""
     loc: Loc = op.loc
 
     def local(flat: str) -> None:
@@ -285,15 +296,17 @@ def _raiser(
             return
         total = scope.arg(Arg(due(channel), "due", channel.name))
         bells = scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
-        lines.add(f"if shmem.local_add({pointer} + {flat}, 1) + 1 == tl.load({total} + {flat}):", loc)
+        expected = scope.names.fresh(f"{channel.tensor}_expected")
+        lines.add(f"{expected} = tl.load({total} + {flat})", loc)
+        if late:
+            lines.add("shmem.async_store_quiet()")
+        lines.add(f"if shmem.local_add({pointer} + {flat}, 1) + 1 == {expected}:", loc)
         lines.add(f"    shmem.ring_bell({bells} + {flat})")
 
     def remote(flat: str) -> None:
         ctx = scope.context(channel.tensor)
         if signal.to == "all":
-            pe = scope.names.fresh("pe")
-            lines.add(f"for {pe} in range(RANKS):", loc)
-            lines.add(f"    shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, (rank + {pe}) % RANKS, {ctx})")
+            lines.add(f"shmem.signal_all({pointer} + {flat}, 1, shmem.SIGNAL_ADD, RANKS, {ctx})", loc)
             return
         lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
 

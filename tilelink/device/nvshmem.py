@@ -57,6 +57,7 @@ __all__ = [
     "putmem_signal_nbi_block",
     "quiet",
     "ring_bell",
+    "signal_all",
     "signal_op",
     "signal_wait_until",
     "signal_wait_within",
@@ -172,6 +173,16 @@ def signal_op(word, value, op: tl.constexpr, pe, ctx):
     # A scalar call is made by every thread: an addition would count the threads.
     if _thread() == 0:
         _signal(word.to(tl.int64), value, op, number)
+
+
+@triton.jit
+def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx):
+    """`signal_op` for `word` of each of the `ranks` ranks, oneself included."""
+    quiet()
+    for pe in range(ranks):
+        number = _number(pe, ctx)
+        if _thread() == 0:
+            _signal(word.to(tl.int64), value, op, number)
 
 
 @triton.jit

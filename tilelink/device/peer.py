@@ -110,6 +110,24 @@ def signal_op(word, value, op: tl.constexpr, pe, ctx):
 
 
 @triton.jit
+def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx):
+    """`signal_op` for `word` of each of the `ranks` ranks, oneself included.
+
+    One lane a rank, so that the links' round trips run side by side: a release waits for the one before it.
+    """
+    block_barrier()
+    pe = tl.arange(0, triton.next_power_of_2(ranks))  # pyright: ignore[reportArgumentType]
+    inside = pe < ranks
+    distance = tl.load(ctx + 2 + pe, mask=inside, other=0) - tl.load(ctx + 2 + my_pe(ctx))
+    remote = (word.to(tl.pointer_type(tl.int8), bitcast=True) + distance).to(word.dtype, bitcast=True)
+    if op == SIGNAL_ADD:
+        tl.atomic_add(remote, tl.cast(value, tl.int64), mask=inside, sem="release", scope="sys")
+    else:
+        tl.static_assert(op == SIGNAL_SET, "signal_all knows SIGNAL_SET and SIGNAL_ADD")
+        tl.atomic_xchg(remote, tl.cast(value, tl.int64), mask=inside, sem="release", scope="sys")
+
+
+@triton.jit
 def local_add(word, value):
     """Add to a word that only this GPU reads; returns the old value. Orders what came before, and what comes after."""
     block_barrier()

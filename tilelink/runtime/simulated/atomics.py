@@ -60,6 +60,9 @@ class Atomics:
         self.scheduler = machine.scheduler
 
     def create_atomic_rmw(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
+        if ptr.data.size > 1 and _Order.of(sem, scope).release:
+            return self._one_by_one(op, ptr, val, mask, sem, scope)
+
         def run() -> np.ndarray:
             kind = stock.InterpreterBuilder.ir_rmw_op_to_interpreter_rmw_op[op]
             return native.atomic_rmw(kind, ptr.data, val.data, mask.data, _native(sem))
@@ -67,6 +70,16 @@ class Atomics:
         poll = op == ir.ATOMIC_OP.ADD and val.data.size == 1 and not val.data.item()
         made = (self._poll if poll else self._change)(ptr, mask.data, _Order.of(sem, scope), run)
         return Handle(made, val.dtype.scalar)
+
+    def _one_by_one(self, op: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
+        """Signals of several lanes: each is seen, or not yet, by itself."""
+        old = np.zeros_like(val.data)
+        for lane in np.argwhere(mask.data):
+            at = tuple(lane)
+            one, value = (Handle(h.data[at].reshape(1), h.dtype.scalar) for h in (ptr, val))
+            live = Handle(np.ones(1, dtype=bool), tl.int1)
+            old[at] = self.create_atomic_rmw(op, one, value, live, sem, scope).data.item()
+        return Handle(old, val.dtype.scalar)
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
         def run() -> np.ndarray:
