@@ -138,7 +138,8 @@ def verify(
         _say(console, "picture", str(counterexample_picture(verdict.counterexample, picture)))
     if verdict.error is not None:
         print(verdict.error, file=sys.stderr)
-    _say(console, "verdict", "proved" if verdict.ok else "refused")
+    refused = "refused" if verdict.error is not None else "not verified"
+    _say(console, "verdict", "proved" if verdict.ok else refused)
     raise typer.Exit(0 if verdict.ok else 1)
 
 

@@ -17,16 +17,22 @@ Tensor: TypeAlias = Any
 
 __all__ = [
     "Tensor",
+    "consume_token",
     "consumer_tile_wait",
+    "notify",
+    "num_ranks",
     "peer_tile_notify",
     "peer_tile_wait",
+    "pointer",
     "producer_tile_notify",
+    "rank",
     "rank_copy_data",
     "rank_notify",
     "rank_of",
     "rank_wait",
     "segment",
     "size",
+    "symm_at",
     "tile_begin",
     "tile_end",
     "tile_id",
@@ -37,6 +43,7 @@ __all__ = [
     "tile_shape",
     "tile_store",
     "tiles",
+    "wait",
 ]
 
 
@@ -249,3 +256,61 @@ def size(t: Any, axis: int) -> Any:
 def rank_of(t: Any, tile: Any) -> Any:
     """The R coordinate of the rank that holds `tile` of `t` (the paper's f_R)."""
     _outside("rank_of")
+
+
+# ------------------------------------------------------------------------------------------------------- the escape hatch
+def pointer(t: Any) -> Any:
+    """A raw pointer to the first element of this rank's own instance of `t`, in this call's slot.
+
+    The way out: from here on the program may use `tl.load`, `tl.store` and atomics as any Triton kernel, and the words
+    below, which have the names of Triton-distributed's low-level primitives (arXiv:2504.19442, section 3), so that its
+    kernels can be ported by hand. A plan with such a program is *not verified*: `Operator.verify` says so. The simulated
+    world runs it, with its race detector. Memory that peers reach through `symm_at` is the workspace's: what
+    `tilelink.symmetric` declares, or what a program makes; a slot comes back after as many calls as there are slots,
+    with whatever was left in it, and all ranks have left the call that used it.
+    """
+    _outside("pointer")
+
+
+def rank(axis: int = -1) -> Any:
+    """This rank's number in the group of the call."""
+    _outside("rank")
+
+
+def num_ranks(axis: int = -1) -> Any:
+    """How many ranks the group of the call has."""
+    _outside("num_ranks")
+
+
+def symm_at(ptr: Any, rank: Any) -> Any:
+    """What `ptr`, into memory of the workspace, is on rank `rank`: a pointer to load from and store to."""
+    _outside("symm_at")
+
+
+def wait(ptrs: Any, count: Any, scope: str, semantic: str, waitValue: Any = 1) -> Any:
+    """Wait until the `count` integers from `ptrs` on, of this rank, all are `waitValue`.
+
+    Args:
+        scope: `gpu` or `sys`, within which they are written.
+        semantic: `acquire` or `acq_rel`.
+
+    Returns:
+        A token for `consume_token`.
+    """
+    _outside("wait")
+
+
+def consume_token(value: Any, token: Any) -> Any:
+    """`value`, from a point behind the wait that gave `token`: what is loaded through it is loaded after the wait."""
+    _outside("consume_token")
+
+
+def notify(ptr: Any, rank: Any, signal: Any = 1, sig_op: str = "set", comm_scope: str = "inter_node") -> None:
+    """Set the integer at `ptr` of rank `rank` to `signal`, or `add` it, after everything that this program has written.
+
+    Args:
+        ptr: of this rank's own instance; a pointer to int32 or int64 (int64 in the nvshmem world).
+        sig_op: `set` or `add`.
+        comm_scope: `gpu`, `intra_node` or `inter_node`; all are signalled for the whole system here.
+    """
+    _outside("notify")

@@ -8,7 +8,7 @@ import torch
 from tests.compiled import hazards
 from tests.compiled.checking import RANKS, check, emitted
 from tests.compiled.compiling import TARGETS, functions, texts
-from tests.operators import loops, splits
+from tests.operators import loops, raw, splits
 from tests.operators.moe import ag_moe
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
@@ -59,6 +59,21 @@ def test_a_wait_in_a_loop_of_products(target: str) -> None:
     assert len(loop.around) == 2
     words = range(loop.around[1][0], loop.first)
     assert any(hazards.POLL.search(lines[i]) for i in words)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_raw_pointers(target: str) -> None:
+    """The token of a wait stands between the poll and what is loaded through it."""
+    operator = raw.gather_with(raw.exchange)
+    plan, source = emitted(operator, [torch.empty(64, 64, dtype=torch.bfloat16)], target)
+    check(plan, source, target, pipelined=False)
+    text = texts(plan, source, source.kernel("exchange"), target)["ttgir"]
+    polls = [k for k, line in enumerate(text.splitlines()) if hazards.POLL.search(line)]
+    tokens = [
+        k for k, line in enumerate(text.splitlines()) if "elementwise_inline_asm" in line and "%" in line.split("{")[0]
+    ]
+    loads = [k for k, line in enumerate(text.splitlines()) if "tt.load" in line]
+    assert max(polls) < max(tokens) < max(loads)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -20,6 +20,7 @@ from tilelink.ir.program import (
     Notify,
     OfTile,
     Op,
+    Raw,
     Store,
     Tile,
     TileProgram,
@@ -71,6 +72,8 @@ def short(op: Op) -> str:
             return f"if {op.test}"
         case Check():
             return f"check {op.condition}: {op.text}"
+        case Raw():
+            return f"{op.name} = {op.what} {op.param} ({', '.join(map(str, op.args))})"
 
 
 def index(entries: tuple[object, ...] | None) -> str:

@@ -12,6 +12,7 @@ from tilelink.codegen.scope import TRITON_DTYPES, Place, Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.kernel import Arg
 from tilelink.ir.plan import RANK, ChannelAxis, GridAxis, InPlace, holder, part
 from tilelink.ir.program import (
     At,
@@ -26,6 +27,7 @@ from tilelink.ir.program import (
     Notify,
     OfTile,
     Op,
+    Raw,
     Store,
     Tile,
     Tiles,
@@ -264,6 +266,7 @@ def read_names(body: tuple[Op, ...]) -> set[str]:
             expr = getattr(op, name, None)
             if expr is not None:
                 out |= set(expr.names)
+        out |= {n for e in getattr(op, "args", ()) for n in e.names}
         for e in getattr(op, "index", None) or ():
             if not isinstance(e, OfTile) and hasattr(e, "expr"):
                 out |= set(e.expr.names)
@@ -556,6 +559,24 @@ def _move(scope: Scope, op: Move) -> None:
     raise AssertionError(f"a movement is emitted as a whole: {scope.step.path}, {op.loc}")
 
 
+def _raw(scope: Scope, op: Raw) -> None:
+    """The escape hatch, word for word."""
+    args = [expression(scope, a) for a in op.args]
+    if op.what == "pointer":
+        text = scope.tensor(_tensor(scope, op.param or "").name)
+    elif op.what == "rank":
+        text, scope.uses_rank = "rank", True
+    elif op.what == "num_ranks":
+        text = "RANKS"
+        scope.formulas.symbols.add("RANKS")
+    elif op.what == "effect":
+        text = args[0]
+    else:
+        context = [scope.arg(Arg("ctx", "context", ""))] if op.what in ("symm_at", "notify") else []
+        text = f"shmem.{op.what}({', '.join([*args, *context])})"
+    scope.lines.add(text if op.name is None else f"{scope.local(op.name)} = {text}", op.loc)
+
+
 _EMIT: dict[type, Callable[[Scope, Any], None]] = {
     Tile: _nothing,
     Tiles: _tiles,
@@ -570,4 +591,5 @@ _EMIT: dict[type, Callable[[Scope, Any], None]] = {
     Wait: _wait,
     Let: _let,
     Check: _check,
+    Raw: _raw,
 }

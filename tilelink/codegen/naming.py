@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, Op, Tile, TileProgram, Tiles, walk
+from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, Op, Raw, Tile, TileProgram, Tiles, walk
 
 _SUFFIX = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+x\d+)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
@@ -97,8 +97,8 @@ def bound(program: TileProgram) -> set[str]:
 
 
 def _names(op: Op) -> Iterator[str]:
-    if isinstance(op, (Bounds, Holder, Load)):
-        yield op.name
+    if isinstance(op, (Bounds, Holder, Load, Raw)):
+        yield from (op.name,) if op.name is not None else ()
     elif isinstance(op, Let):
         yield from op.target
     elif isinstance(op, Tiles):

@@ -29,6 +29,7 @@ from tilelink.device.peer import (
     ring_bell,
 )
 from tilelink.device.peer import signal_wait_until as _poll
+from tilelink.device.raw import consume_token, wait
 from tilelink.device.watch import SYSTEM, check, check_below, local_wait_within
 from tilelink.device.watch import wait_at_least as _poll_within
 
@@ -43,6 +44,7 @@ __all__ = [
     "check",
     "check_below",
     "clock",
+    "consume_token",
     "fence",
     "getmem_nbi_block",
     "is_last",
@@ -52,6 +54,7 @@ __all__ = [
     "multiprocessor",
     "my_pe",
     "n_pes",
+    "notify",
     "ptr",
     "putmem_nbi_block",
     "putmem_signal_nbi_block",
@@ -61,6 +64,8 @@ __all__ = [
     "signal_op",
     "signal_wait_until",
     "signal_wait_within",
+    "symm_at",
+    "wait",
 ]
 
 _LIBRARY = "libnvshmem_device"
@@ -183,6 +188,22 @@ def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx):
         number = _number(pe, ctx)
         if _thread() == 0:
             _signal(word.to(tl.int64), value, op, number)
+
+
+@triton.jit
+def symm_at(p, pe, ctx):
+    """`ptr`, by the name that programs with raw pointers know; null where the rank is reached over a network only."""
+    return _ptr(p.to(tl.int64), _number(pe, ctx)).to(p.dtype, bitcast=True)
+
+
+@triton.jit
+def notify(p, pe, signal, op: tl.constexpr, ctx):
+    """Set or add to an int64 of rank `pe`, after everything this program has read and written."""
+    tl.static_assert(p.dtype.element_ty == tl.int64, "NVSHMEM signals int64")
+    if op == "add":
+        signal_op(p, signal, SIGNAL_ADD, pe, ctx)
+    else:
+        signal_op(p, signal, SIGNAL_SET, pe, ctx)
 
 
 @triton.jit

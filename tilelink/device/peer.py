@@ -14,6 +14,8 @@ import triton.language as tl
 from tilelink.device.clocks import clock as clock
 from tilelink.device.clocks import multiprocessor as multiprocessor
 from tilelink.device.fences import block_barrier, bulk_store_wait, proxy_fence, system_fence
+from tilelink.device.raw import consume_token as consume_token
+from tilelink.device.raw import wait as wait
 from tilelink.device.watch import check as check
 from tilelink.device.watch import check_below as check_below
 from tilelink.device.watch import local_wait_within as local_wait_within
@@ -201,6 +203,25 @@ def barrier_all(words, epoch, ctx):
         signal_op(words + me, epoch, SIGNAL_SET, pe, ctx)
     for pe in range(n_pes(ctx)):
         signal_wait_until(words + pe, CMP_GE, epoch)
+
+
+@triton.jit
+def symm_at(p, pe, ctx):
+    """`translate`, by the name that programs with raw pointers know."""
+    return translate(p, pe, ctx)
+
+
+@triton.jit
+def notify(p, pe, signal, op: tl.constexpr, ctx):
+    """Set or add to an integer of rank `pe`, of 32 or 64 bits, after everything this program has read and written."""
+    block_barrier()
+    remote = translate(p, pe, ctx)
+    value = tl.cast(signal, p.dtype.element_ty)
+    if op == "add":
+        tl.atomic_add(remote, value, sem="release", scope="sys")
+    else:
+        tl.static_assert(op == "set", "notify knows `set` and `add`")
+        tl.atomic_xchg(remote, value, sem="release", scope="sys")
 
 
 @triton.jit

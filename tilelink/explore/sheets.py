@@ -133,7 +133,8 @@ def _means(found: list[Total]) -> list[float]:
 def verdict_sheet(verdict: Verdict) -> Sheet:
     """What was proved, and how long it took."""
     rows = tuple((p.rule, p.text, f"{p.ms:.1f}") for p in verdict.proofs)
-    return Sheet("Proof" if verdict.ok else "Refused", ("rule", "shown", "ms"), rows)
+    title = "Proof" if verdict.ok else "Refused" if verdict.error is not None else "Not verified"
+    return Sheet(title, ("rule", "shown", "ms"), rows)
 
 
 def verdict_sheets(verdict: Verdict) -> tuple[Sheet, ...]:
@@ -148,7 +149,8 @@ def verdict_sheets(verdict: Verdict) -> tuple[Sheet, ...]:
 
 def assumed_sheet(verdict: Verdict) -> Sheet:
     """What the proof takes on trust."""
-    return Sheet("Assumed of data", ("",), tuple((a.removeprefix("assumed for "),) for a in verdict.assumed))
+    title = "Assumed of data" if verdict.ok or verdict.error is not None else "Why"
+    return Sheet(title, ("",), tuple((a.removeprefix("assumed for "),) for a in verdict.assumed))
 
 
 def counterexample_sheet(found: Counterexample) -> Sheet:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from tilelink.errors import Note
-from tilelink.frontend import primitives
+from tilelink.frontend import primitives, raw
 from tilelink.frontend.indices import tile_alias
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.ranks import rank_of_call
@@ -338,7 +338,7 @@ def _call(state: Lowering, node: ast.Call) -> Value:
         return primitives.value_of(state, node, found.name, None)
     if isinstance(found, (Language, Jitted, Builtin)):
         name = found.name
-        if isinstance(found, Language) and (reason := refused(name)):
+        if isinstance(found, Language) and (reason := refused(name)) and not raw.allowed(state, name):
             state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
         callee = (
             _outer(state, node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else lower(state, node.func)

@@ -37,6 +37,7 @@ class Lowering:
         nested: inside a loop or a branch.
         bounds: generated names of bounds that are known here.
         conditional: why a load may not be taken out of the expression being lowered.
+        raw: the program has a pointer.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Lowering:
         self.nested = False
         self.bounds: dict[tuple[object, ...], str] = {}
         self.conditional: str | None = None
+        self.raw = False
         bound = list(_bound_names(source.node))
         self.locals = frozenset(bound)
         self._once = frozenset(n for n in bound if bound.count(n) == 1)

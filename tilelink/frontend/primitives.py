@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tilelink.errors import Note
+from tilelink.frontend import raw
 from tilelink.frontend.indices import rank_of_block, tile_alias
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import UNKNOWN, TileIndex, Value, constant_of, root, without_formula
@@ -368,6 +369,7 @@ PRIMITIVES: Mapping[str, Word] = MappingProxyType(
         "rank_of": Word("value", _rank_of),
         "tile_id": Word("domain", _tile_id),
         "tiles": Word("loop", _tiles),
+        **raw.WORDS,
     }
 )
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from tilelink.errors import Note
-from tilelink.frontend import primitives
+from tilelink.frontend import primitives, raw
 from tilelink.frontend.expressions import check_known
 from tilelink.frontend.indices import tile_alias
 from tilelink.frontend.loops import for_loop, while_loop
@@ -64,6 +64,8 @@ def _line(state: Lowering, node: ast.Expr) -> None:
         return
     if isinstance(found, Language):
         check_known(state, node.value.func, found)
+    if isinstance(found, Language) and raw.effect(state, node.value, found.name):
+        return
     if isinstance(found, Language) and (reason := refused(found.name)):
         state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
     called = f"tl.{found.name}" if isinstance(found, (Primitive, Language)) else ast.unparse(node.value.func)

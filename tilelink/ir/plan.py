@@ -16,7 +16,7 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import Notify, Wait, is_raw
 from tilelink.ir.schedule import Schedule, SortKey
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Step, TensorDecl, Wiring
@@ -508,6 +508,11 @@ class Plan:
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = ()
     """Orders by a user's key, by name: for each rank the positions of its tiles, sorted."""
+
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """Steps whose programs use raw pointers: nothing can be said of a plan that has some."""
+        return tuple(s.path for s in self.steps if is_raw(s.step.program))
 
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)

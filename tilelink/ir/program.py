@@ -209,7 +209,22 @@ class Check:
     loc: Loc
 
 
-Op: TypeAlias = Tile | Tiles | Loop | If | Bounds | Holder | Load | Store | Move | Notify | Wait | Let | Check
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """The escape hatch: what the plan does not see through, and so cannot prove.
+
+    `what`: pointer (of parameter `param`, this rank's own instance) | rank | num_ranks | symm_at | wait | consume_token |
+    notify | effect (any expression that writes). `name`: of its value, None where there is none.
+    """
+
+    what: str
+    name: str | None = None
+    param: str | None = None
+    args: tuple[Expr, ...] = ()
+    loc: Loc
+
+
+Op: TypeAlias = Tile | Tiles | Loop | If | Bounds | Holder | Load | Store | Move | Notify | Wait | Let | Check | Raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +291,16 @@ def walk(body: tuple[Op, ...]) -> Iterator[Op]:
         elif isinstance(op, If):
             yield from walk(op.body)
             yield from walk(op.orelse)
+
+
+def pointed(program: TileProgram) -> frozenset[str]:
+    """The parameters that the program has raw pointers of."""
+    return frozenset(op.param for op in walk(program.body) if isinstance(op, Raw) and op.param is not None)
+
+
+def is_raw(program: TileProgram) -> bool:
+    """Whether the program uses the escape hatch."""
+    return any(isinstance(op, Raw) for op in walk(program.body))
 
 
 def tile_names(program: TileProgram) -> tuple[str | None, ...]:

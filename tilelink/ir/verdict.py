@@ -51,7 +51,10 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of a plan. `proofs`: what was shown, by rule; `error`: what could not be; `assumed`: what was taken on trust."""
+    """Of a plan. `proofs`: what was shown, by rule; `error`: what could not be; `assumed`: what was taken on trust.
+
+    Neither `ok` nor an `error`: not verified, because programs use raw pointers.
+    """
 
     ok: bool
     proofs: tuple[Proof, ...]

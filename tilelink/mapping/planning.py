@@ -10,7 +10,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan, here, part
-from tilelink.ir.program import Load
+from tilelink.ir.program import Load, is_raw, pointed
 from tilelink.ir.schedule import CopyEngine, Schedule, Sms
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import TensorDecl, Wiring
@@ -58,7 +58,8 @@ def make_plan(
     _check_moved(wiring, steps, layouts, set(staged))
     early = frozenset(s.path for s in steps if s.engine == "stream" and not _waits_for_bell(s, found.signals))
     by_path = {s.path: s for s in steps}
-    enters = bool(found.channels) or any(s.action == "ready" for s in found.signals)
+    raw = any(is_raw(s.program) for s in wiring.steps)
+    enters = bool(found.channels) or any(s.action == "ready" for s in found.signals) or raw
     steps = with_own_parts(wiring, steps, found.channels, layouts, sizes, topology.ranks)
     plan = Plan(
         wiring=wiring,
@@ -224,7 +225,10 @@ def _buffer(
             )
         return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "result")
     splits = any(a.split == tensor.name for t in wiring.tensors for a in t.axes)
-    if not splits and not any(_reads_memory(s, p) for s, p in touching):
+    # Nobody knows what a program does with a pointer.
+    raw = any(p in pointed(s.step.program) for s, p in touching)
+    remote = remote or raw
+    if not splits and not raw and not any(_reads_memory(s, p) for s, p in touching):
         return None
     space = "symmetric" if remote else "device"
     return Buffer(tensor.name, _extents(tensor, exact=False), tensor.dtype, space, slots if remote else 1)

@@ -61,6 +61,8 @@ def call_of(sizes: Sizes) -> Call:
     NotExact: data decides what happens, or there is too much of it.
     Outside: an access or a word that does not exist.
     """
+    if sizes.plan.unverified:
+        raise NotExact("a program uses raw pointers")
     tiles = sum(max(0, sizes.value(s.total, r)) for s in sizes.plan.steps if _counted(s) for r in range(sizes.ranks))
     if tiles > MOST_EVENTS:
         raise NotExact(f"{tiles} tiles")

@@ -37,20 +37,32 @@ UNDECIDED = ("TL606", "TL609", "TL610", "TL612")
 def verify(plan: Plan) -> Verdict:
     """Show that a plan computes what its programs say, on every rank and in every order of events.
 
+    A plan with raw pointers is neither proved nor refused: its verdict is not `ok` and has no `error`.
+
     Raises:
         TilelinkError: TL601 form, TL602 a load without its wait, TL603 a store without its notify, TL604 coverage,
             TL605 deadlock, TL606 not proven, TL607 counts, TL608 a wait that misses its notifies, TL609 a dependence
             that nothing keeps, TL610 a missing credit, TL611 bounds, TL612 a signal that does not reach far enough.
     """
+    if plan.unverified:
+        return _unverified(plan)
     proofs: list[Proof] = []
     trust: list[str] = []
     _prove(plan, proofs, trust)
     return Verdict(True, tuple(proofs), assumed=tuple(dict.fromkeys(trust)))
 
 
+def _unverified(plan: Plan) -> Verdict:
+    """Neither proved nor refused."""
+    names = ", ".join(f"`{path}`" for path in plan.unverified)
+    return Verdict(False, (), assumed=(f"nothing is proven: {names} uses raw pointers, which no proof sees through",))
+
+
 def judge(plan: Plan) -> Verdict:
     """The same as a verdict in any case: with the diagnostic and, where a small world shows what goes wrong, with an
     interleaving that does."""
+    if plan.unverified:
+        return _unverified(plan)
     proofs: list[Proof] = []
     trust: list[str] = []
     try:

@@ -1,0 +1,68 @@
+# pyright: reportArgumentType=false
+"""Programs with raw pointers: they run, races in them are found, and nobody says that they are proven."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tilelink
+from tests.operators import raw
+from tilelink import TilelinkError
+from tilelink.explore import as_markdown
+from tilelink.ir.plan import Plan
+from tilelink.runtime.simulated.raceerror import RaceError
+
+GATHER = raw.gather_with(raw.exchange)
+WITHOUT_WAIT = raw.gather_with(raw.without_wait)
+
+
+def shard(rank: int, call: int) -> torch.Tensor:
+    return torch.full((5, 27), 10.0 * call + rank) + torch.arange(27) / 100
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_all_gather_by_hand(ranks: int, seed: int) -> None:
+    """Five calls: each slot, and the words in it, are used again, while one rank is late."""
+    found = tilelink.launch(
+        lambda: [GATHER(shard(tilelink.rank(), call)) for call in range(5)], ranks, seed=seed, straggler=ranks - 1
+    )
+    for calls in found:
+        for call, got in enumerate(calls):
+            assert torch.equal(got, torch.stack([shard(q, call) for q in range(ranks)]))
+
+
+def test_a_race_in_it_is_found() -> None:
+    with pytest.raises(RaceError) as caught:
+        tilelink.launch(lambda: WITHOUT_WAIT(shard(tilelink.rank(), 0)), 2)
+    assert caught.value.code == "TL507"
+    places = [loc.source_line().strip() for loc in (caught.value.loc, caught.value.notes[0].loc) if loc is not None]
+    assert {line.split("(")[1] for line in places} == {"far + me * n + at, tl.load", "result + s * n + at, tl.load"}
+
+
+def planned() -> Plan:
+    return tilelink.launch(lambda: GATHER.plan(shard(0, 0)), 2)[0]
+
+
+def test_it_is_not_verified() -> None:
+    verdict = tilelink.launch(lambda: GATHER.verify(shard(0, 0)), 2)[0]
+    assert (verdict.ok, bool(verdict), verdict.error, verdict.proofs) == (False, False, None, ())
+    assert verdict.assumed == ("nothing is proven: `exchange` uses raw pointers, which no proof sees through",)
+    assert as_markdown(verdict).splitlines()[0] == "**Not verified**"
+
+
+def test_its_memory_is_everyones_and_its_credits_are_taken() -> None:
+    plan = planned()
+    assert plan.unverified == ("exchange",)
+    spaces = {b.tensor: (b.space, b.slots) for b in plan.buffers}
+    assert spaces["inbox"] == spaces["flags"] == ("symmetric", 2)
+    assert (spaces["x"][0], spaces["out"][0]) == ("argument", "result")
+    assert {c.tensor: c.implied_by for c in plan.credits} == {"inbox": None, "flags": None}
+
+
+def test_other_programs_are_as_before() -> None:
+    """Without a pointer, what needs one is refused, whatever another program of the operator does."""
+    with pytest.raises(TilelinkError) as caught:
+        _ = raw.no_pointer.captured
+    assert (caught.value.code, caught.value.message) == ("TL123", "`tl.store` in a tile program")
