@@ -76,7 +76,9 @@ def _keep_group(ctx: Any, inputs: tuple[torch.Tensor, str], output: torch.Tensor
 
 
 def _sum_gradient(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-    return all_reduce(grad.reshape(1, -1), group=ctx.group).reshape(grad.shape), None
+    # Rows are what an all-reduce splits among the ranks.
+    rows = grad.reshape(grad.shape[0] if grad.dim() > 1 else 1, -1)
+    return all_reduce(rows, group=ctx.group).reshape(grad.shape), None
 
 
 _replicated.register_autograd(_sum_gradient, setup_context=_keep_group)

@@ -1,0 +1,251 @@
+"""A transformer that is split over the GPUs, trained under `torch.compile`, beside the same one whole on every GPU.
+
+    torchrun --nproc-per-node=4 benchmarks/gpu_training.py --out benchmarks/results/gpu-training-4.json [--steps 200]
+
+Both begin with the same weights and see the same data; their loss curves must agree. What differs is the order in which
+numbers are added, so that curves of bf16 products part slowly. Times are of whole steps: forward, backward, AdamW.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import tilelink
+from tilelink.bench.running import commit
+from tilelink.nn import ParallelAttention, ParallelMLP, Replicated, group_name
+from tilelink.ops import all_reduce
+
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Tokens and what follows them, to the mean loss over all positions; of a split model this rank's part of it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is trained, how, and how far apart the curves may come, relative to the loss."""
+
+    vocabulary: int = 4096
+    features: int = 2048
+    hidden: int = 5632
+    heads: int = 16
+    groups: int = 4
+    layers: int = 4
+    sequence: int = 2048
+    batch: int = 2
+    steps: int = 200
+    rate: float = 3e-4
+    autocast: bool = True
+    backend: str = "inductor"
+    tolerance: float = 2e-2
+
+    @property
+    def width(self) -> int:
+        return self.features // self.heads
+
+
+def rotated(t: torch.Tensor) -> torch.Tensor:
+    """Rotary positions (arXiv:2104.09864) of `[…, heads, S, width]`."""
+    half = t.shape[-1] // 2
+    frequencies = 10000.0 ** (-torch.arange(half, device=t.device, dtype=torch.float32) / half)
+    angles = torch.arange(t.shape[-2], device=t.device, dtype=torch.float32)[:, None] * frequencies
+    cos, sin = angles.cos().to(t.dtype), angles.sin().to(t.dtype)
+    first, second = t[..., :half], t[..., half:]
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+class Attention(nn.Module):
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        inner = options.groups * options.width
+        self.query = nn.Linear(options.features, options.features, bias=False)
+        self.key, self.value = (nn.Linear(options.features, inner, bias=False) for _ in range(2))
+        self.output = nn.Linear(options.features, options.features, bias=False)
+        self.width = options.width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            p(x).unflatten(-1, (-1, self.width)).transpose(-2, -3) for p in (self.query, self.key, self.value)
+        )
+        seen = scaled_dot_product_attention(rotated(query), rotated(key), value, is_causal=True, enable_gqa=True)
+        return self.output(seen.transpose(-2, -3).flatten(-2))
+
+
+class MLP(nn.Module):
+    def __init__(self, options: Options) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(options.features, options.hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(options.hidden, options.features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """Of whole parts or of split ones."""
+
+    def __init__(self, norms: tuple[nn.Module, nn.Module], attention: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = norms
+        self.attention, self.mlp = attention, mlp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Model(nn.Module):
+    """A decoder: `[batch, S]` tokens to `[batch, S, vocabulary]`; of a split one both are this rank's part of `S`."""
+
+    def __init__(self, embed: nn.Module, blocks: list[Block], norm: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.embed, self.blocks, self.norm, self.head = embed, nn.ModuleList(blocks), norm, head
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def whole(options: Options) -> Model:
+    torch.manual_seed(0)
+    blocks = [
+        Block((nn.LayerNorm(options.features), nn.LayerNorm(options.features)), Attention(options), MLP(options))
+        for _ in range(options.layers)
+    ]
+    embed = nn.Embedding(options.vocabulary, options.features)
+    nn.init.normal_(embed.weight, std=0.02)
+    head = nn.Linear(options.features, options.vocabulary, bias=False)
+    return Model(embed, blocks, nn.LayerNorm(options.features), head)
+
+
+def split(model: Model, options: Options, group: str) -> Model:
+    """This rank's part of a model that every rank has; the model's own modules are used up."""
+
+    def block(one: Any) -> Block:
+        attention = ParallelAttention.of(
+            one.attention.query, one.attention.key, one.attention.value, one.attention.output, options.heads,
+            rotate=rotated, group=group,
+        )  # fmt: skip
+        mlp = ParallelMLP.of(one.mlp.up, one.mlp.down, one.mlp.gate, activation=silu, group=group)
+        return Block((Replicated(one.norm1, group=group), Replicated(one.norm2, group=group)), attention, mlp)
+
+    embed, norm, head = (Replicated(m, group=group) for m in (model.embed, model.norm, model.head))
+    return Model(embed, [block(one) for one in model.blocks], norm, head)
+
+
+def data(options: Options, step: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences that can be learnt: each token follows from the one before, but for one in eight that is drawn."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    tokens = torch.randint(options.vocabulary, (options.batch, options.sequence + 1), generator=generator)
+    drawn = torch.rand(tokens.shape, generator=generator) < 1 / 8
+    for at in range(1, options.sequence + 1):
+        follows = (5 * tokens[:, at - 1] + 7) % options.vocabulary
+        tokens[:, at] = torch.where(drawn[:, at], tokens[:, at], follows)
+    return tokens[:, :-1].to(device), tokens[:, 1:].to(device)
+
+
+def part(t: torch.Tensor) -> torch.Tensor:
+    """This rank's positions."""
+    return t.chunk(tilelink.ranks(), 1)[tilelink.rank()].contiguous()
+
+
+def trained(model: Model, options: Options, device: str, *, parts: bool) -> tuple[list[float], list[float]]:
+    """Losses and milliseconds by step."""
+
+    def cast() -> AbstractContextManager[Any]:
+        return torch.autocast(device, torch.bfloat16) if options.autocast else nullcontext()
+
+    def loss_of(tokens: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        with cast():
+            guesses = model(tokens)
+        total = cross_entropy(guesses.float().flatten(0, 1), following.flatten(), reduction="sum")
+        return total / (options.batch * options.sequence)
+
+    step: Step = torch.compile(loss_of, fullgraph=True, backend=options.backend)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
+    losses, times = [], []
+    for number in range(options.steps):
+        tokens, following = data(options, number, device)
+        if parts:
+            tokens, following = part(tokens), part(following)
+        begin = finished(device)
+        optimizer.zero_grad()
+        loss = step(tokens, following)
+        loss.backward()
+        optimizer.step()
+        times.append(1000 * (finished(device) - begin))
+        losses.append(loss.detach())
+    if parts:
+        return all_reduce(torch.stack(losses)[None])[0].tolist(), times
+    return torch.stack(losses).tolist(), times
+
+
+def finished(device: str) -> float:
+    """The time when the device has done what it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def compare(options: Options) -> dict[str, Any]:
+    """Train both on this rank; collective. `ok`: the curves agree and fall."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    group = group_name()
+    alone, alone_ms = trained(whole(options).to(device), options, device, parts=False)
+    torch._dynamo.reset()
+    ours, ours_ms = trained(split(whole(options).to(device), options, group).to(device), options, device, parts=True)
+    worst = max(abs(a - b) / a for a, b in zip(alone, ours, strict=True))
+    settled = slice(min(10, options.steps // 2), None)
+    return {
+        "options": asdict(options),
+        "ranks": tilelink.ranks(),
+        "losses": {"whole": alone, "split": ours},
+        "ms": {"whole": statistics.median(alone_ms[settled]), "split": statistics.median(ours_ms[settled])},
+        "worst": worst,
+        # Written so that a NaN fails.
+        "ok": worst <= options.tolerance and ours[-1] < ours[0],
+    }
+
+
+def main(arguments: list[str] | None = None, ranks: int = 4) -> bool:
+    """`ranks`: how many are simulated, without torchrun."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    for name, default in asdict(Options()).items():
+        kind = argparse.BooleanOptionalAction if isinstance(default, bool) else None
+        how: dict[str, Any] = {"action": kind} if kind is not None else {"type": type(default)}
+        parser.add_argument(f"--{name}", default=default, **how)
+    given = vars(parser.parse_args(arguments))
+    out: Path = given.pop("out")
+
+    def one_rank() -> bool:
+        row = compare(Options(**given))
+        tilelink.check()
+        if tilelink.rank() == 0:
+            gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+            row |= {"torch": torch.__version__, "gpu": gpu, "commit": commit()}
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(row, indent=1) + "\n")
+            print(f"worst relative difference {row['worst']:.1e}, ms {row['ms']}, ok {row['ok']}")
+        return row["ok"]
+
+    return all(tilelink.launch(one_rank, ranks))
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)
