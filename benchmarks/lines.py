@@ -65,7 +65,7 @@ def _own_lines(fn: FunctionType) -> int:
 
 def table() -> list[tuple[str, int, int | None]]:
     """Operator, lines here, lines by hand where they are known."""
-    exported = [getattr(ops, name) for name in ops.__all__]
+    exported = [getattr(ops, name) for name in sorted(ops.__all__)]
     return [(op.name, lines_of(op), BY_HAND.get(op.name)) for op in exported if isinstance(op, Operator)]
 
 

@@ -7,10 +7,14 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.against_torch import Problem, check, random
+from tests.operators.against_torch import Problem, check, each, random, split
 from tilelink import ops
 
-FORMS = ("one_shot", "two_shot", "ring")
+FORMS = {
+    "one_shot": ops.all_reduce.schedule({"all_reduce_one_shot.exchange": tilelink.sms(M=4, N=32)}),
+    "two_shot": ops.all_reduce,
+    "ring": ops.all_reduce,
+}
 
 
 def all_reduced(ranks: int, m: int, dtype: torch.dtype = torch.float32, form: str = "") -> Problem:
@@ -22,7 +26,7 @@ def all_reduced(ranks: int, m: int, dtype: torch.dtype = torch.float32, form: st
 @pytest.mark.parametrize(("ranks", "m"), [(1, 5), (2, 13), (3, 1), (4, 13), (8, 9)])
 def test_all_reduce(form: str, ranks: int, m: int) -> None:
     """Also with fewer rows than ranks, and with parts of which the last are shorter or empty."""
-    check(ops.all_reduce, all_reduced(ranks, m, form=form), ranks)
+    check(FORMS[form], all_reduced(ranks, m, form=form), ranks)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -61,3 +65,63 @@ def test_an_inlined_operator_brings_its_schedule() -> None:
     x, path = torch.empty(512, 2048), "all_reduce_two_shot.scatter"
     assert ops.all_reduce.plan(x, ranks=4).step(path).engine == "stream"
     assert ops.all_reduce.schedule({path: tilelink.sms(2)}).plan(x, ranks=4).step(path).engine == "workers"
+
+
+# ------------------------------------------------------------------------------------------------------------- resharding
+WORLDS = [(1, 5), (2, 13), (3, 10), (4, 2), (8, 9)]
+
+
+@pytest.mark.parametrize(("ranks", "m"), WORLDS)
+def test_all_gather(ranks: int, m: int) -> None:
+    x = random(m, 3, 4)
+    check(ops.all_gather, Problem(each(split(x, ranks)), [(x,)] * ranks, {"M": m}), ranks)
+
+
+@pytest.mark.parametrize(("ranks", "m"), WORLDS)
+def test_reduce_scatter(ranks: int, m: int) -> None:
+    x = random(ranks, m, 20)
+    check(ops.reduce_scatter, Problem([(one,) for one in x], each(split(x.sum(0), ranks))), ranks)
+
+
+@pytest.mark.parametrize(("ranks", "m"), WORLDS)
+def test_all_to_all(ranks: int, m: int) -> None:
+    """What ranks have for one another differs in length where the rows do not divide."""
+    x = random(ranks, m, 3)
+    check(ops.all_to_all, Problem([(one,) for one in x], each(split(x, ranks, 1))), ranks)
+
+
+@pytest.mark.parametrize(("ranks", "s", "heads"), [(1, 5, 3), (2, 8, 4), (3, 10, 4), (4, 3, 8), (8, 16, 8)])
+def test_positions_for_heads_and_back(ranks: int, s: int, heads: int) -> None:
+    x = random(s, heads, 3)
+    check(ops.ulysses, Problem(each(split(x, ranks)), each(split(x, ranks, 1)), {"S": s}), ranks)
+    check(ops.ulysses_back, Problem(each(split(x, ranks, 1)), each(split(x, ranks)), {"H": heads}), ranks)
+
+
+# ------------------------------------------------------------------------------------------------------- behind a product
+def summed(ranks: int, m: int, dtype: torch.dtype = torch.float32, n: int = 20, k: int = 18) -> Problem:
+    x, w = random(m, k, dtype=dtype), random(k, n, dtype=dtype)
+    return Problem(each(split(x, ranks, 1), split(w, ranks)), [(x.float() @ w.float(),)] * ranks, {"K": k})
+
+
+TILE = tilelink.sms(M=16, N=16, K=16)
+NEXT = tilelink.sms(M=16, N=16, K=16, order="ring+1")
+PRODUCTS = {
+    "one shot": ops.gemm_ar_one_shot.schedule(matmul=TILE),
+    "one shot, exchanged behind": ops.gemm_ar_one_shot.schedule(matmul=TILE, exchange=tilelink.sms(M=8, N=16)),
+    "two shots": ops.gemm_ar_two_shot.schedule(matmul=NEXT),
+    "two shots, pushed from the epilogue": ops.gemm_ar_two_shot.schedule(matmul=NEXT, scatter=tilelink.fused("matmul")),
+}
+
+
+@pytest.mark.parametrize(("ranks", "m"), [(1, 5), (3, 13), (4, 1), (8, 17)])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_gemm_ar(name: str, ranks: int, m: int) -> None:
+    check(PRODUCTS[name], summed(ranks, m), ranks)
+
+
+def test_gemm_ar_as_it_comes() -> None:
+    check(ops.gemm_ar, summed(2, 13, torch.bfloat16), 2)
+    plan = ops.gemm_ar.plan(torch.empty(4096, 8), torch.empty(8, 64), ranks=2)
+    assert {s.path.partition(".")[0] for s in plan.steps} == {"gemm_ar_two_shot"}
+    with pytest.raises(ValueError, match="has no form 'ring'"):
+        ops.gemm_ar.plan(torch.empty(4, 4), torch.empty(4, 4), ranks=2, form="ring")

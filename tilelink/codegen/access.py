@@ -58,7 +58,7 @@ def names_in(scope: Scope, text: str) -> str:
 def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
     """The lanes of a whole axis: a block padded to a power of two."""
     if dim not in scope.wholes:
-        label = dim if not dim.startswith("_") else "axis" + dim
+        label = re.sub(r"\W+", "_", dim if not dim.startswith("_") else "axis" + dim)  # `e+1` is a size too
         extent = padded(scope, size)
         scope.wholes[dim] = TileNames(
             "0",

@@ -142,12 +142,14 @@ def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
         low = scope.text(RANK * grid.part)
         high = scope.text(F.minimum(RANK * grid.part + grid.part, grid.size))
     if op.start is not None:
-        low = expression(scope, op.start)
+        start = expression(scope, op.start)
+        low = start if low == "0" else f"tl.maximum({low}, {start})"
     if op.stop is not None and op.stop.text != "None":
         high = f"tl.minimum({high}, {expression(scope, op.stop)})"
     if op.part is not None:
-        piece = scope.named(f"{op.var}_piece", f"tl.cdiv({high}, {expression(scope, op.part[1])})")
-        low = scope.named(f"{op.var}_start", f"({expression(scope, op.part[0])}) * {piece}")
+        length, base = (high, "") if low == "0" else (f"tl.maximum({high} - ({low}), 0)", f"{low} + ")
+        piece = scope.named(f"{op.var}_piece", f"tl.cdiv({length}, {expression(scope, op.part[1])})")
+        low = scope.named(f"{op.var}_start", f"{base}({expression(scope, op.part[0])}) * {piece}")
         high = f"tl.minimum({low} + {piece}, {high})"
     return _atomic(scope, f"{op.var}_start", low), _atomic(scope, f"{op.var}_stop", high)
 

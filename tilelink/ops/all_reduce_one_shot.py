@@ -13,6 +13,7 @@ from tilelink.ops.all_reduce_two_shot import reference
 def exchange(x: Any, inbox: Any, out: Any) -> None:
     """One tile to everyone, and the sum of everyone's, in fp32."""
     s, m, n = tl.tile_id(x)
+    tl.consumer_tile_wait(x, (s, m, n))
     tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
     tl.producer_tile_notify(inbox, (s, m, n))
     acc = tl.zeros(tl.tile_shape(x), tl.float32)

@@ -139,7 +139,8 @@ def layout(t: torch.Tensor, symmetric: bool = False) -> Layout:
     """What a plan may know of the tensor's memory."""
     unit = next((a for a in reversed(range(t.dim())) if t.stride(a) == 1), None)
     item = t.element_size()
-    others = [t.stride(a) for a in range(t.dim()) if a != unit and t.shape[a] > 1]
+    # A descriptor names the stride of an axis of one position too, and torch puts anything there.
+    others = [t.stride(a) for a in range(t.dim()) if a != unit]
     aligned = t.data_ptr() % 16 == 0 and all(s * item % 16 == 0 for s in others)
     return Layout(unit, aligned, t.is_contiguous(), symmetric and t.is_contiguous())
 

@@ -14,25 +14,26 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.plan import GridAxis, Plan, StepPlan
 from tilelink.mapping.verify.geometry import World
+from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.sites import sites
 from tilelink.mapping.verify.words import Told, signals_on
 
 
 def together(plan: Plan, world: World, laid: Mapping[str, Laid], path: str) -> bool:
-    """Whether the step `path`, which waits for words of its own, is proven to end by the rule above."""
-    step = plan.step(path)
-    if step.fused or step.engine != "workers" or not _same_tiles(world, step):
+    """Whether the workers of `path`, which wait for words of their own, are proven to end by the rule above."""
+    host = plan.step(path)
+    if host.engine != "workers" or not _same_tiles(world, host):
         return False
-    return all(_tile_by_tile(world, step, w, n) for w, n in _pairs(plan, laid, path))
+    return all(_tile_by_tile(world, host, w, n) for w, n in _pairs(plan, laid, path))
 
 
 def _pairs(plan: Plan, laid: Mapping[str, Laid], path: str) -> Iterator[tuple[Told, Told]]:
-    """Each wait of the step with each notify of it that may be what it waits for."""
+    """Each wait of the workers with each notify of theirs that may be what it waits for."""
     for channel in plan.channels:
         for wait in signals_on(plan, laid, channel, "await"):
             for notify in signals_on(plan, laid, channel, "notify"):
-                if wait.path == notify.path == path:
+                if root(wait.laid.step) == root(notify.laid.step) == path:
                     yield wait, notify
 
 
@@ -52,12 +53,16 @@ def _same(world: World, grid: GridAxis) -> bool:
     return spans is not None and spans.rows == 1
 
 
-def _tile_by_tile(world: World, step: StepPlan, wait: Told, notify: Told) -> bool:
+def _tile_by_tile(world: World, host: StepPlan, wait: Told, notify: Told) -> bool:
     """Whether the notify comes before the wait in every tile, and each tile has words of its own for both."""
-    if notify.site.tests or notify.site.loops or not _before(step, notify, wait):
+    step = wait.laid.step
+    if wait.path != notify.path or step.own_rows or notify.site.tests or notify.site.loops:
         return False
-    tiled = [k for k, g in enumerate(step.grid) if g.kind != "own" and world.number(g.count) > 1]
-    return all(_told_apart(wait, notify, k) for k in tiled)
+    axes = step.host_axes if step.into is not None else tuple(range(len(step.grid)))
+    tiled = [a for a, g in enumerate(host.grid) if g.kind != "own" and world.number(g.count) > 1]
+    if not set(tiled) <= set(axes):
+        return False
+    return _before(step, notify, wait) and all(_told_apart(wait, notify, axes.index(a)) for a in tiled)
 
 
 def _before(step: StepPlan, notify: Told, wait: Told) -> bool:

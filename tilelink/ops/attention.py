@@ -1,0 +1,49 @@
+"""What the attention operators share: blocks of keys with an online softmax (arXiv:2503.20313, section 5: sequence parallel)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+
+import tilelink
+import tilelink.language as tl
+
+TILES = tilelink.sms(S=128, T=64, num_warps=8, num_stages=2)
+"""Fits into the shared memory of an H200 for heads of up to 256 elements; not measured."""
+
+
+def exponent(q: Any, scale: float | None) -> float:
+    """By what scores are multiplied when weights are powers of two; None: by `D ** -0.5` and log2(e)."""
+    return 1.4426950408889634 * (float(q.size("D")) ** -0.5 if scale is None else scale)
+
+
+@triton.jit
+def soften(score, keep, scale, top, total):
+    """One block of scores: (weights, factor of what was added up so far, new maximum, new sum); weights are powers of two."""
+    score = tl.where(keep, score * scale, -1e30)
+    new = tl.maximum(top, tl.max(score, 1))
+    weight, factor = tl.exp2(score - new[:, None]), tl.exp2(top - new)
+    return weight, factor, new, total * factor + tl.sum(weight, 1)
+
+
+@tilelink.program("S/R h D, T g D, T g D -> S/R h D")
+def flash(q: Any, keys: Any, values: Any, out: Any, *, causal: bool, scale: float) -> None:
+    """Some rows of a head. Keys are taken from these rows' own place on and then from the first: as they come in a ring."""
+    s, h, _ = tl.tile_id(out)
+    g = h * tl.size(keys, 1) // tl.size(q, 1)
+    rows, query, middle = tl.tile_range(out, s), tl.tile_load(q, (s, h)), tl.tile_begin(out, s)
+    top, total = tl.full([rows.shape[0]], -1e30, tl.float32), tl.zeros([rows.shape[0]], tl.float32)
+    acc = tl.zeros(query.shape, tl.float32)
+    for turn in range(2):
+        first = middle * (1 - turn)
+        last = middle * turn + (tl.tile_end(out, s) if causal else tl.size(keys, 0)) * (1 - turn)
+        for t in tl.tiles(keys, axis=0, start=first, stop=last):
+            tl.consumer_tile_wait(keys, (t, g))
+            tl.consumer_tile_wait(values, (t, g))
+            cols = tl.tile_range(keys, t)[None, :]
+            keep = (cols >= first) & (cols < last) & ((cols <= rows[:, None]) | (not causal))
+            score = tl.dot(query, tl.trans(tl.tile_load(keys, (t, g))))
+            weight, factor, top, total = soften(score, keep, scale, top, total)
+            acc = tl.dot(weight.to(query.dtype), tl.tile_load(values, (t, g)), acc * factor[:, None])
+    tl.tile_store(out, (s, h), acc / total[:, None])

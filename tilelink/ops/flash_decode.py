@@ -1,0 +1,50 @@
+"""Decoding over a cache of keys and values that is split over the ranks (arXiv:2503.20313, section 5; split keys)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+from tilelink.ops.attention import exponent
+from tilelink.ops.decoding import merge, partial_decode
+
+
+@tilelink.operator(
+    "b g Q D, b S/R g D, b S/R g D, b i32 <S+1 -> b g Q D",
+    schedule={"partial_decode": tilelink.sms(S=64), "merge": tilelink.sms()},
+)
+def flash_decode(q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 8, scale: float | None = None) -> Any:
+    """Attention of one new position per sequence over a cache: `softmax(q @ keys.T * scale) @ values`.
+
+    Args:
+        q: the queries, `[b, g, Q, D]`: `Q` of each of `g` groups of heads; alike on all ranks.
+        keys: this rank's positions of the cache, `[b, S/R, g, D]`, rows contiguous.
+        values: as `keys`.
+        lengths: positions that are there, `[b]` of i32, from 1 to `S`; alike on all ranks.
+        splits: parts of a rank's positions that are looked at side by side.
+        scale: of the scores; default: `D ** -0.5`.
+
+    Returns:
+        `[b, g, Q, D]` in the dtype of `q`, alike on all ranks; partial sums travel in fp32.
+    """
+    accs = tilelink.symmetric("R c b g Q D", like=q, dtype="f32", c=splits)
+    tops, totals = (tilelink.symmetric("R c b g Q", like=accs) for _ in range(2))
+    partial_decode(q, keys, values, lengths, accs, tops, totals, scale=exponent(q, scale))
+    return merge(q, accs, tops, totals)
+
+
+@flash_decode.reference
+def reference(
+    q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 8, scale: Any = None, group: Any = None
+) -> Any:
+    """The same in plain torch, one after the other."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.functional import scaled_dot_product_attention as attend
+
+    whole = [[torch.empty_like(t) for _ in range(dist.get_world_size(group))] for t in (keys, values)]
+    for parts, mine in zip(whole, (keys, values), strict=True):
+        dist.all_gather(parts, mine.contiguous(), group=group)
+    k, v = (torch.cat(parts, 1).transpose(1, 2) for parts in whole)
+    there = torch.arange(k.shape[2], device=q.device) < lengths[:, None]
+    return attend(q, k, v, attn_mask=there[:, None, None, :], scale=scale)

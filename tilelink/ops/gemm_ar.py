@@ -1,0 +1,36 @@
+"""Matmul and all-reduce, overlapped, in the form that suits the size (arXiv:2503.20313, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+from tilelink.ops.all_reduce import SMALL
+from tilelink.ops.gemm_ar_one_shot import gemm_ar_one_shot
+from tilelink.ops.gemm_ar_two_shot import gemm_ar_two_shot, reference
+
+FORMS = {"one_shot": gemm_ar_one_shot, "two_shot": gemm_ar_two_shot}
+
+
+@tilelink.operator("M K/R, K/R N -> M N")
+def gemm_ar(x: Any, weight: Any, *, form: str = "") -> Any:
+    """`all_reduce(x @ weight)`.
+
+    Args:
+        x: this rank's columns of the activation, `[M, K/R]`.
+        weight: this rank's rows of the weight, `[K/R, N]`, any strides.
+        form: `one_shot` or `two_shot`; default: one shot up to 256 KiB of result, two beyond.
+
+    Returns:
+        `[M, N]` in the dtype of `x`, in which partial sums travel; added in fp32.
+
+    Raises:
+        ValueError: no such form.
+    """
+    if form not in ("", *FORMS):
+        raise ValueError(f"gemm_ar has no form {form!r}: it has {', '.join(FORMS)}")
+    small = x.size("M") * weight.size("N") * (4 if x.dtype == "f32" else 2) <= SMALL
+    return FORMS[form or ("one_shot" if small else "two_shot")](x, weight)
+
+
+gemm_ar.reference(reference)

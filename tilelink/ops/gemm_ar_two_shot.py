@@ -1,0 +1,39 @@
+"""Matmul, reduce-scatter and all-gather, overlapped (arXiv:2503.20313, section 5: the second half of an MLP, replicated)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+from tilelink.ops.programs import gather, matmul, reduce, scatter
+
+
+@tilelink.operator(
+    "M K/R, K/R N -> M N",
+    schedule={
+        "scatter": tilelink.copy_engine(M=1024, order="ring+1"),
+        "reduce": tilelink.fused("matmul"),
+        "gather": tilelink.copy_engine(push=False),
+    },
+)
+def gemm_ar_two_shot(x: Any, weight: Any) -> Any:
+    """`all_reduce(x @ weight)` for many rows: partial sums go to the owners of the rows while the product goes on.
+
+    Args:
+        x: this rank's columns of the activation, `[M, K/R]`.
+        weight: this rank's rows of the weight, `[K/R, N]`, any strides.
+
+    Returns:
+        `[M, N]` in the dtype of `x`, in which partial sums travel; added in fp32.
+    """
+    return gather(reduce(scatter(matmul(x, weight))))
+
+
+@gemm_ar_two_shot.reference
+def reference(x: Any, weight: Any, *, form: str = "", group: Any = None) -> Any:
+    """The same in plain torch, one after the other."""
+    import torch.distributed as dist
+
+    out = x @ weight
+    dist.all_reduce(out, group=group)
+    return out
