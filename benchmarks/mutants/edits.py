@@ -13,7 +13,7 @@ from tilelink.codegen.naming import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import KernelSource
-from tilelink.ir.plan import BellWait, Copy, Plan, SetWord, StreamOp, Transfer, WordWait
+from tilelink.ir.plan import BellWait, Compute, Copy, Plan, SetWord, StreamOp, Transfer, WordWait
 from tilelink.ir.program import Notify
 from tilelink.mapping import expand
 
@@ -216,8 +216,9 @@ def _rank(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
 
 
 def _turned(ops: list[StreamOp], edit: Edit) -> list[StreamOp]:
-    """Every copy with the word that is set behind it, or every wait with the copy that it is for."""
-    first, then = (Copy, SetWord) if isinstance(edit.op, Notify) else ((BellWait, WordWait), Copy)
+    """Every copy, or call of a library, with the word that is set behind it, or every wait with what it is for."""
+    made = (Copy, Compute)
+    first, then = (made, SetWord) if isinstance(edit.op, Notify) else ((BellWait, WordWait), made)
     at = 0
     while at + 1 < len(ops):
         if isinstance(ops[at], first) and isinstance(ops[at + 1], then):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from tilelink import copy_engine, fused, ops, sms
+from tilelink import copy_engine, fused, library, ops, sms
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case
 from tilelink.frontend import trace
@@ -25,6 +25,8 @@ DEVICE = Device(sms=4)
 MANY = 150
 """Combinations of placements up to which all are tried; above, each step's are tried with the others as they were."""
 ORDERS = ("ring", "ring+1")
+LIBRARIES = {"matmul": "torch.mm"}
+"""By the name of a program, what computes the same: nothing else of this suite knows a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +141,7 @@ def _of_program(step: Step) -> Iterator[Choice]:
     tile: dict[str, Any] = dict.fromkeys(names, TILE)
     for order in ORDERS:
         yield "SMs", sms(order=(order, "group 2"), **tile)
+    if step.program.name in LIBRARIES:
+        first = step.program.param(step.program.domain).shape.axes[0].name
+        whole: dict[str, Any] = {first: f"{first}/R"}
+        yield "library", library(LIBRARIES[step.program.name], **whole)

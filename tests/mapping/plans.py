@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tilelink import Operator, copy_engine, fused, sms
+from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.frontend import trace
 from tilelink.ir.plan import Channel, Layout, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Placement
@@ -74,6 +74,12 @@ def forms(tile: int = 16) -> dict[str, tuple[Operator, dict[str, Placement]]]:
                 gemm_rs,
                 {"scatter": scatter, "reduce": fused("matmul"), "matmul": made},
             )
+    parts, chunks = library("torch.mm", M="M/R"), library("torch.mm", M=tile + 5, streams=2)
+    engine = copy_engine(M=2 * tile, push=True)
+    one["ag_gemm library"] = ag_gemm, {"gather": engine, "matmul": parts}
+    one["ag_gemm library, pull by SMs"] = ag_gemm, {"gather": sms(2, M=tile, order="ring"), "matmul": chunks}
+    one["gemm_rs library"] = gemm_rs, {"matmul": parts, "scatter": copy_engine(M=tile), "reduce": add}
+    one["gemm_rs library, pull"] = gemm_rs, {"matmul": chunks, "scatter": copy_engine(push=False), "reduce": add}
     ring = sms(4, M=tile, N=tile, order="ring+1")
     one["gemm_rs_ring"] = gemm_rs_ring, {"ring": ring, "matmul": made}
     one["gemm_rs_ring fused"] = gemm_rs_ring, {"ring": fused("matmul"), "matmul": made}

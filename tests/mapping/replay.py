@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import BellWait, Copy, GridAxis, Launch, Plan, SetWord, StepPlan, WordWait
+from tilelink.ir.plan import BellWait, Compute, Copy, GridAxis, Launch, Plan, SetWord, StepPlan, WordWait
 from tilelink.ir.program import At, Bounds, Holder, If, Let, Load, Notify, OfTile, Op, Store, Tile, Tiles, Wait, walk
 from tilelink.ir.wiring import ViewAxis, entries
 from tilelink.mapping import expand
@@ -175,11 +175,27 @@ class Replay:
                     assert at.stop <= target.writer.size, "outside"
                     target.writer.reshape(-1)[at] = self._event(clock)
                     target.times.reshape(-1)[at] += 1
+            elif isinstance(op, Compute):
+                self._compute(op, rank, clock)
             elif isinstance(op, SetWord):
                 w = self.words[(op.channel, op.pe)]
                 w.value[op.word] += 1
                 w.known[op.word] |= clock.known
             yield lambda: True
+
+    def _compute(self, op: Compute, rank: int, clock: Clock) -> None:
+        for piece in op.inputs:
+            source = self.buffers.get((piece.tensor, rank))
+            if source is None or self.plan.wiring.tensor(piece.tensor).origin == "argument":
+                continue
+            for event in np.unique(source.writer[tuple(slice(*b) for b in piece.bounds)]):
+                if event < 0 or not clock.known >> int(event) & 1:
+                    raise Wrong(f"a library function reads {piece.tensor} before it is there")
+        target = self.buffers[(op.output.tensor, rank)]
+        at = tuple(slice(*b) for b in op.output.bounds)
+        assert all(b[1] <= n for b, n in zip(op.output.bounds, target.writer.shape, strict=True)), "outside"
+        target.writer[at] = self._event(clock)
+        target.times[at] += 1
 
     def _check_run(self, tensor: str, source: Buffer, run: slice, clock: Clock) -> None:
         assert run.stop <= source.writer.size, "outside"

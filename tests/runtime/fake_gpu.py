@@ -76,6 +76,20 @@ class Stream:
         self.cuda_stream = handle
 
 
+CURRENT: list[int] = []
+"""Handles of the streams that torch's work goes to, the innermost last."""
+
+
+@contextmanager
+def entered(stream: Stream) -> Iterator[None]:
+    """As `torch.cuda.stream`."""
+    CURRENT.append(stream.cuda_stream)
+    try:
+        yield
+    finally:
+        CURRENT.pop()
+
+
 class FakeWorld(GpuWorld):
     """Rank `rank` of `ranks`, whose peers' memory is this process's and which nobody else runs in."""
 
@@ -158,6 +172,7 @@ def fake_gpu() -> Iterator[Notes]:
         mock.patch.object(kernels, "resident_workers", return_value=132),
         mock.patch.object(torch.cuda, "current_device", return_value=CPU.index),
         mock.patch.object(torch.cuda, "current_stream", return_value=Stream(MAIN)),
+        mock.patch.object(torch.cuda, "stream", entered),
         mock.patch.object(importlib.import_module("tilelink.pipeline.operator"), "check_devices"),
         mock.patch.object(torch.Tensor, "is_cuda", property(lambda self: True)),
     ):

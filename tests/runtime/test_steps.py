@@ -16,8 +16,8 @@ import triton
 from triton import knobs
 from triton.backends.nvidia import driver as triton_driver
 
-from tests.runtime.fake_gpu import COMPILER, MAIN, FakeWorld, Notes, fake_gpu
-from tilelink import Operator, TilelinkError, copy_engine, fused, sms
+from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeWorld, Notes, fake_gpu
+from tilelink import Operator, TilelinkError, copy_engine, fused, library, sms
 from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.runtime import work as W
 from tilelink.runtime.memory import Workspace
@@ -38,6 +38,10 @@ OPERATORS = {
     "AG+GEMM, own kernel": ag_gemm.schedule(gather=sms(8, M=64, push=True, own_kernel=True), matmul=sms(**TILES)),
     "GEMM+RS, copy engine": gemm_rs.schedule(
         scatter=copy_engine(M=64), reduce=fused("matmul"), matmul=sms(order="ring+1", **TILES)
+    ),
+    "AG+GEMM, library": ag_gemm.schedule(gather=copy_engine(push=True), matmul=library("torch.mm", M="M/R")),
+    "GEMM+RS, library": gemm_rs.schedule(
+        scatter=copy_engine(M=64), reduce=ADD, matmul=library("torch.mm", M="M/R", streams=2)
     ),
     "GEMM+RS, fused": gemm_rs.schedule(scatter=fused("matmul"), reduce=ADD, matmul=sms(order="ring+1", **TILES)),
 }
@@ -202,6 +206,39 @@ def test_a_cached_call_asks_neither_triton_nor_for_memory(
     monkeypatch.setattr(Workspace, "view", refuse)
     for _ in range(4):
         op(*given, out=out, session=session)
+
+
+def test_a_library_function_is_called_on_its_stream_between_wait_and_wait(notes: Notes, session: Session) -> None:
+    """On views of the call's own tensors and of the slot's, after as much of the driver's work as there is before."""
+    heard: list[tuple[int, int, list[tuple[int, int]]]] = []
+
+    def mm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
+        assert not torch.is_grad_enabled()
+        heard.append((CURRENT[-1], notes.count(), [(t.data_ptr(), t.nbytes) for t in (x, weight, out)]))
+        torch.mm(x, weight, out=out)
+
+    op = ag_gemm.schedule(gather=copy_engine(push=True), matmul=library(mm, M="M/R"))
+    x, weight = torch.randn(64, 128).bfloat16(), torch.randn(128, 192).bfloat16()
+    out = begun(op, session, (x, weight))
+    (workspace,) = session.workspaces.values()
+    for _ in range(2):
+        rows = workspace.view(f"rows/{workspace.calls % 2}", torch.bfloat16, 256 * 128).view(256, 128)
+        rows.copy_(torch.randn(256, 128))
+        heard.clear()
+        found = [line.split() for line in lines(notes, op, session, (x, weight), out)]
+        # enter; fork twice; the pushes with their words; the function, and await_word before all but the first; joins.
+        begin = 1 + 2 * 2 + 2 * (RANKS - 1)
+        assert [line[0] for line in found] == (
+            ["launch", *["record", "wait"] * 2, *["copy"] * 2 * (RANKS - 1), *["launch"] * (RANKS - 1)]
+            + ["record", "wait"] * 2
+        )
+        assert [(stream, count) for stream, count, _ in heard] == [(102, begin + k) for k in range(RANKS)]
+        for k, (_, _, views) in enumerate(heard):
+            part = (RANK + k) % RANKS
+            source = x if k == 0 else rows[64 * part :]
+            there = [(source.data_ptr(), x.nbytes), (weight.data_ptr(), weight.nbytes)]
+            assert views == [*there, (out[64 * part :].data_ptr(), out.nbytes // RANKS)]
+            torch.testing.assert_close(out[64 * part :][:64], torch.mm(source[:64], weight))
 
 
 @pytest.mark.parametrize("kind", ["session", "watched"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from tilelink.codegen.checked import check_text
 from tilelink.codegen.enter import emit_await, emit_enter, emit_leave, emit_ready
@@ -97,9 +98,24 @@ def describe(s: StepPlan) -> str:
         pieces = f", in {s.pieces} pieces" if s.pieces > 1 else ""
         return f"{direction}fused into {s.into}{pieces}"
     order = f", order {' '.join(s.order_names)}"
+    if s.library is not None:
+        return f"library {s.library.name}({', '.join(_viewed(s))}){order}{_streams(s)}"
     if s.engine == "stream":
         return f"{direction}copy engine{', tiles ' + tiles if tiles else ''}{order}"
     return f"{direction}{s.workers} workers{', tiles ' + tiles if tiles else ''}{order}"
+
+
+def _viewed(s: StepPlan) -> Iterator[str]:
+    """What a library function gets of each parameter: `rows[M by M/R, K]`."""
+    cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in s.grid if g.tile or g.kind == "cut"}
+    for p in s.step.program.params:
+        axes = [v.dim if not v.dim.startswith("_") else "…" for v in s.step.binding(p.name).view]
+        text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in axes)}]"
+        yield text if p.role == "in" else f"out={text}"
+
+
+def _streams(s: StepPlan) -> str:
+    return f", over {s.streams} streams" if s.streams > 1 else ""
 
 
 def _signature(name: str, parameters: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement
 from tilelink.pipeline.schedules import copy_engine, fused, library, sms
 
 PLACEMENTS: dict[str, Callable[..., Placement]] = {
@@ -75,14 +75,17 @@ def parse_placements(texts: Iterable[str], option: str = "--schedule") -> dict[s
 
 
 def placement_text(path: str, placement: Placement) -> str | None:
-    """What `parse_placement` reads back; None where an order is a function of the user's."""
+    """What `parse_placement` reads back; None where an order, or what computes, is a function of the user's."""
     if isinstance(placement, Fused):
         return f"{path}=fused({placement.into!r})"
-    tiles = [f"{dim}={size}" for dim, size in placement.tile]
-    if isinstance(placement, Library):
-        return f"{path}=library({', '.join([repr(placement.function), *tiles])})"
     if not all(isinstance(word, str) for word in placement.order):
         return None
+    tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in placement.tile]
+    if isinstance(placement, Library):
+        if not isinstance(placement.function, str):
+            return None
+        given = [repr(placement.function), *tiles, f"order={placement.order!r}", f"streams={placement.streams}"]
+        return f"{path}=library({', '.join(given)})"
     given = [*tiles, f"order={placement.order!r}", f"push={placement.push}"]
     if isinstance(placement, CopyEngine):
         return f"{path}=copy_engine({', '.join([*given, f'streams={placement.streams}'])})"
@@ -109,7 +112,9 @@ def _call(text: str, option: str, begin: int, node: ast.Call) -> Placement:
     tiles = bound.arguments.get("tile", {})
     places = dict(zip(bound.arguments, node.args, strict=False)) | {k.arg: k.value for k in node.keywords}
     for name, value in {**{n: v for n, v in bound.arguments.items() if n != "tile"}, **tiles}.items():
-        meaning, good = FIELDS.get(name, ("a number of elements", _number)) if name not in tiles else _TILE
+        if make is library and name in tiles and value == f"{name}/R":
+            continue
+        meaning, good = FIELDS.get(name, _TILE) if name not in tiles else _TILE
         if not good(value):
             at = _span(begin, places[name])
             raise _refused(text, option, *at, f"`{name}` is {meaning}, and this is {value!r}", _FORMS)

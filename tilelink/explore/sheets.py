@@ -194,6 +194,8 @@ def _does(s: StepPlan) -> str:
 def _runs_on(plan: Plan, s: StepPlan) -> str:
     if s.engine == "fused":
         return f"the workers of {s.into}"
+    if s.library is not None:
+        return f"{s.library.name}, {s.streams} stream{'s' if s.streams > 1 else ''}"
     if s.engine == "stream":
         return "a copy engine" if s.streams == 1 else f"copy engines, {s.streams} streams"
     kernel = next(k for k in plan.kernels if any(path == s.path for path, _ in k.roles))
@@ -212,7 +214,7 @@ def _tile(g: GridAxis) -> str:
     name = "…" if g.dim.startswith("_") else g.dim
     if g.kind == "unit":
         return f"{name} by 1"
-    return f"{name} by {g.tile}" if g.tile else f"all of {name}"
+    return f"{name} by {g.tile}" if g.tile else f"all of {name}" if g.kind != "cut" else f"{name} by {name}/R"
 
 
 def _count(plan: Plan, s: StepPlan, rank: int) -> int | None:
@@ -378,6 +380,7 @@ def _host(plan: Plan, step: HostStep) -> str:
             inside = " and ".join(f"{path} on {workers} SMs" for path, workers in roles)
             return f"launch {kernel}: {inside}" + (f", on side stream {stream}" if stream else "")
         case Transfer(path, stream):
-            return f"{path}: copies on side stream {stream}" + (
+            does = "copies" if plan.step(path).library is None else "calls a library"
+            return f"{path}: {does} on side stream {stream}" + (
                 f" to {stream + plan.step(path).streams - 1}" if plan.step(path).streams > 1 else ""
             )

@@ -17,7 +17,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.program import Notify, Wait, is_raw
-from tilelink.ir.schedule import Schedule, SortKey
+from tilelink.ir.schedule import Library, Schedule, SortKey
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Step, TensorDecl, Wiring
 
@@ -175,6 +175,8 @@ class StepPlan:
     in_place: tuple[InPlace, ...] = ()
     skip_own: bool = False
     """A push: what stays on this rank is not moved, because its consumer takes it from registers."""
+    library: Library | None = None
+    """A function that computes each tile, called between the waits and the notifies of the program."""
 
     @property
     def path(self) -> str:
@@ -408,7 +410,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The steps of a copy-engine program, on `streams` side streams from `stream` on."""
+    """The steps of a program that streams run, on `streams` side streams from `stream` on."""
 
     path: str
     stream: int
@@ -422,7 +424,7 @@ class Leave:
 HostStep: TypeAlias = Enter | Stage | Fork | Join | Launch | Transfer | Leave
 
 
-# ---------------------------------------------------------------------------- what a copy engine does, ready to execute
+# ------------------------------------------------------------------------------- what a stream does, ready to execute
 @dataclass(frozen=True, slots=True)
 class BellWait:
     """The stream waits until word `word` of a channel is complete, and resets its bell."""
@@ -475,7 +477,23 @@ class SetWord:
     pe: int
 
 
-StreamOp: TypeAlias = BellWait | WordWait | Copy | SetWord
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Positions `[begin, end)` along each stored axis of this rank's own instance of a tensor."""
+
+    tensor: str
+    bounds: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """The library function of a step, once: `inputs` in the program's order. It reads these, and writes all of `output`."""
+
+    inputs: tuple[Piece, ...]
+    output: Piece
+
+
+StreamOp: TypeAlias = BellWait | WordWait | Copy | SetWord | Compute
 
 
 @dataclass(frozen=True, slots=True)

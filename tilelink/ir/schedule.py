@@ -55,12 +55,30 @@ class Fused:
     tile: tuple[tuple[str, int], ...] = ()
 
 
+PART = 0
+"""A tile that is the part of one rank, `M/R`, whatever its size; of a library function."""
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Let a library function (a dotted name such as `torch.mm`) compute each tile; `tile` gives its segments."""
+    """Let a library function compute each tile, one stream step per tile, over `streams` side streams.
 
-    function: str
+    `function`: a dotted name such as `torch.mm`, or the function itself; `tile`: elements per dimension of what it
+    computes, or `PART`. No `order`: along the ring, own rows first where others bring rows, and last where others get them.
+    """
+
+    function: str | Callable[..., Any]
     tile: tuple[tuple[str, int], ...] = ()
+    order: Order = ()
+    streams: int = 1
+
+    @property
+    def name(self) -> str:
+        """`torch.mm`."""
+        if isinstance(self.function, str):
+            return self.function
+        module, name = (getattr(self.function, a, None) for a in ("__module__", "__qualname__"))
+        return f"{module}.{name}" if module and name else repr(type(self.function).__name__)
 
 
 Placement: TypeAlias = Sms | CopyEngine | Fused | Library

@@ -198,23 +198,36 @@ def _copied_in_tiles(uses: list[Use], grids: list[GridAxis]) -> bool:
 def _waits_by_tile(use: Use, a: int) -> bool:
     step = use.consumer.step
     binding = step.binding(use.wait.param)
-    if step.program.movement is not None:
-        return any(
-            v.axis == a and (use.consumer.grid[k].tile is not None or use.consumer.grid[k].kind in ("cut", "mine"))
-            for k, v in enumerate(binding.view)
-        )
+    if step.program.movement is not None or use.consumer.library is not None:
+        found = _waited(use, a)
+        if not isinstance(found, GridAxis):
+            return found is not None
+        # A library function that takes all of an axis waits for each word that a stream sets there.
+        one_by_one = use.consumer.library is not None and use.producer.engine == "stream"
+        return found.tile is not None or found.kind in ("cut", "mine") or one_by_one
     for v, e in zip(binding.view, entries(step, use.wait.param, use.wait.index), strict=True):
         if v.axis == a:
             return isinstance(e, (OfTile, At, Gather))
     return False
 
 
+def _waited(use: Use, a: int) -> GridAxis | At | None:
+    """The partition of the consumer's domain that its wait names on axis `a`, or a position; None: it waits for all."""
+    s = use.consumer
+    view = s.step.binding(use.wait.param).view
+    if s.step.program.movement is not None:
+        return next((s.grid[k] for k, v in enumerate(view) if v.axis == a), None)
+    for v, e in zip(view, entries(s.step, use.wait.param, use.wait.index), strict=True):
+        if v.axis == a:
+            return e if isinstance(e, At) else _domain_axis(s, e)
+    return None
+
+
 def _consumer_cut(use: Use, a: int) -> bool:
-    step = use.consumer.step
-    if step.program.movement is None:
+    if use.consumer.step.program.movement is None and use.consumer.library is None:
         return False
-    view = step.binding(use.wait.param).view
-    return any(v.axis == a and use.consumer.grid[k].kind in ("cut", "mine") for k, v in enumerate(view))
+    found = _waited(use, a)
+    return isinstance(found, GridAxis) and found.kind in ("cut", "mine")
 
 
 def _span(
@@ -245,9 +258,9 @@ def _named(u: Use, tensor: TensorDecl, a: int) -> list[GridAxis]:
 
 
 def _walked(u: Use, a: int) -> int | None:
-    """The tile of a movement along axis `a` of what it waits for."""
-    view = u.consumer.step.binding(u.wait.param).view
-    return next(g.tile for v, g in zip(view, u.consumer.grid, strict=True) if v.axis == a)
+    """The tile of a stream along axis `a` of what it waits for."""
+    found = _waited(u, a)
+    return found.tile if isinstance(found, GridAxis) else None
 
 
 def _at_odds(tensor: TensorDecl, uses: list[Use]) -> TilelinkError:

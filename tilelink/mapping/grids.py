@@ -8,7 +8,7 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.plan import GridAxis, StepPlan, part
 from tilelink.ir.program import Load, OfTile, Store, Tiles
-from tilelink.ir.schedule import CopyEngine, Fused, Sms
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
 from tilelink.mapping.orders import by_table, decode, sort_key, words
 from tilelink.mapping.placement import Placed, directed, hosts
@@ -133,12 +133,13 @@ def _domain_names(step: Step) -> tuple[str | None, ...]:
 def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
     """The plan of a step with workers (or a stream) of its own."""
     placement = p.placement
-    assert isinstance(placement, (Sms, CopyEngine))
+    assert isinstance(placement, (Sms, CopyEngine, Library))
     domain, push = (p.step.program.domain, None) if p.step.program.movement is None else directed(p)
     cuts = p.step.program.signature.global_dims()
     view = p.step.binding(domain).view
     tensor = tensor_of(wiring, p.step, domain)
     names = _domain_names(p.step) if p.step.program.movement is None else (None,) * len(view)
+    forced |= {a for a, v in enumerate(view) if _in_parts(wiring, p, v)}
     grid = tuple(
         grid_axis(wiring, p, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
     )
@@ -159,9 +160,16 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
         stages=placement.stages if isinstance(placement, Sms) else 3,
         workers=placement.count if isinstance(placement, Sms) else None,
         own_kernel=isinstance(placement, Sms) and placement.own_kernel,
-        streams=placement.streams if isinstance(placement, CopyEngine) else 1,
+        streams=1 if isinstance(placement, Sms) else placement.streams,
+        library=placement if isinstance(placement, Library) else None,
         own_rows=any(v.axis is not None and v.axis == tensor.owned for v in view),
     )
+
+
+def _in_parts(wiring: Wiring, p: Placed, v: ViewAxis) -> bool:
+    """Whether the tiles of a library function end where the ranks' parts do: a view of one part is one run of memory."""
+    tile = dict(p.placement.tile).get(v.dim) if isinstance(p.placement, Library) else None
+    return tile is not None and (tile == PART or _ring(wiring, p, v) is not None)
 
 
 def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut: bool, var: str | None) -> GridAxis:

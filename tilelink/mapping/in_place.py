@@ -79,7 +79,7 @@ def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str
 def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> str | None:
     """The tile by which a step waits for the tensor, and reads it, along an axis; None: not so, or it crosses parts."""
     program = s.step.program
-    if program.movement is not None or s.engine != "workers" or s.fused:
+    if program.movement is not None or (s.engine != "workers" and s.library is None) or s.fused:
         return None
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]
@@ -96,6 +96,8 @@ def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> st
         return None
     var = at.pop()
     grid = next((g for g in s.grid if g.var == var and var is not None), None)
+    if s.library is not None:
+        return var if grid is not None and grid.kind == "cut" else None
     if grid is None or grid.kind != "plain" or grid.tile is None:
         return None
     return var if int(F.evaluate(grid.size, sizes)) % (grid.tile * sizes["RANKS"]) == 0 else None

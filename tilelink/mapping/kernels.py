@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from keyword import iskeyword
 
-from tilelink.errors import TilelinkError
+import networkx as nx
+
+from tilelink.errors import Note, TilelinkError
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
 from tilelink.ir.plan import Enter, Fork, HostStep, Join, KernelPlan, Launch, Leave, Stage, StepPlan, Transfer
 from tilelink.ir.topology import Topology
@@ -118,8 +120,8 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     """SMs of a role without a number: what the other roles and the side kernels leave."""
     sms = topology.device.sms
     beside = sum(n or 0 for k in kernels if k.stream != MAIN for _, n in k.roles)
-    # A stream that pulls waits for its peers by one-block kernels, which need somewhere to run meanwhile.
-    beside += any(s.engine == "stream" and not s.push for s in steps.values())
+    # A stream waits for its peers, and for other streams, by one-block kernels, which need somewhere to run meanwhile.
+    beside += any(s.engine == "stream" and (not s.push or _follows_stream(s, steps)) for s in steps.values())
     out: list[KernelPlan] = []
     for k in kernels:
         taken = sum(n or 0 for _, n in k.roles) + (beside if k.stream == MAIN else 0)
@@ -138,56 +140,100 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     return out
 
 
+def _follows_stream(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
+    """Whether a stream takes what a library function makes."""
+    made = {t for o in steps.values() if o.library is not None for t in _tensors(o, "out")}
+    return bool(made & set(_tensors(s, "in")))
+
+
 def host_steps(
+    wiring: Wiring,
     placement: Placement,
     steps: tuple[StepPlan, ...],
     staged: tuple[str, ...],
-    early: frozenset[str],
     enters: bool,
     leaves: bool,
 ) -> tuple[HostStep, ...]:
-    """The sequence of one call. `early`: transfers whose input is ready on entry; the others wait for bells.
-    `leaves`: peers read an argument in place."""
+    """The sequence of one call. `leaves`: peers read an argument in place.
+
+    A stream that waits for a bell can hold up others that share its queue: whoever rings it goes first. A kernel that
+    waits for what a library function makes starts behind it: its workers stay until they have it, and could take all
+    the room that the function needs.
+    """
     out: list[HostStep] = [Enter()] if enters else []
     if staged:
         out.append(Stage(staged))
-    side: list[int] = []
     by_path = {s.path: s for s in steps}
+    open_streams: list[int] = []
 
-    def fork(path: str) -> None:
-        first = placement.streams[path]
-        for stream in range(first, first + by_path[path].streams):
-            side.append(stream)
+    def fork(first: int, count: int) -> None:
+        for stream in range(first, first + count):
+            open_streams.append(stream)
             out.append(Fork(stream))
 
-    late: dict[str, list[str]] = {}
-    for path in placement.streams:
-        fork(path)
-        if path in early:
-            out.append(Transfer(path, placement.streams[path]))
-        else:
-            late.setdefault(_rings(placement, by_path, by_path[path]), []).append(path)
+    def join(streams: list[int]) -> None:
+        for stream in streams:
+            open_streams.remove(stream)
+            out.append(Join(stream))
+
+    pending = dict(placement.streams)
+    for path, first in placement.streams.items():
+        fork(first, by_path[path].streams)
+    done: set[str] = set()
+
+    def transfer() -> None:
+        """All transfers whose input somebody makes who has been started."""
+        while ready := [path for path in pending if _needs(wiring, by_path, path) <= done]:
+            for path in ready:
+                out.append(Transfer(path, pending.pop(path)))
+                done.add(path)
+
+    transfer()
     for k in placement.kernels:
         if k.stream != MAIN:
-            side.append(k.stream)
-            out.append(Fork(k.stream))
+            fork(k.stream, 1)
+        members = {path for path, name in placement.kernel_of.items() if name == k.name}
+        before = [s for s in steps if s.library is not None and any(_comes_of(wiring, m, s.path) for m in members)]
+        for s in (s for s in before if s.path in pending):
+            raise _circular(s, k)
+        join([n for s in before for n in _side_streams(placement, s) if n in open_streams])
         out.append(Launch(k.name, k.stream))
-        # A stream that waits for a bell can hold up others that share its queue: whoever rings it goes first.
-        out += [Transfer(path, placement.streams[path]) for path in late.get(k.name, [])]
-    out += [Join(stream) for stream in side]
+        done |= members
+        transfer()
+    out += [Transfer(path, first) for path, first in pending.items()]
+    join(list(open_streams))
     return (*out, Leave()) if leaves else tuple(out)
 
 
-def _rings(placement: Placement, steps: dict[str, StepPlan], transfer: StepPlan) -> str:
-    """The last kernel that makes what a copy-engine step moves."""
-    movement = transfer.step.program.movement
-    assert movement is not None
-    source = transfer.step.binding(movement.source).tensor
-    makers = [
-        s.into or s.path
-        for s in steps.values()
-        if any(b.tensor == source and s.step.program.param(b.param).role == "out" for b in s.step.bindings)
-    ]
-    return max(
-        (placement.kernel_of[m] for m in makers), key=lambda name: [k.name for k in placement.kernels].index(name)
+def _circular(s: StepPlan, k: KernelPlan) -> TilelinkError:
+    return TilelinkError(
+        "TL312",
+        f"`{s.path}` cannot be placed in a library function",
+        loc=s.step.program.loc,
+        why=f"kernel `{k.name}` makes what it needs and takes what it makes: neither can be over before the other begins",
+        hint="give the steps of that kernel kernels of their own (own_kernel=True), or place it on SMs",
+        notes=(Note("the step", s.step.loc),),
     )
+
+
+def _side_streams(placement: Placement, s: StepPlan) -> range:
+    first = placement.streams[s.path]
+    return range(first, first + s.streams)
+
+
+def _needs(wiring: Wiring, steps: dict[str, StepPlan], path: str) -> set[str]:
+    """The steps that make what a stream moves, or computes with."""
+    s = steps[path]
+    movement = s.step.program.movement
+    read = [s.step.binding(movement.source).tensor] if movement is not None else _tensors(s, "in")
+    return {p.path for tensor in read for p in wiring.producers(tensor)} - {path}
+
+
+def _comes_of(wiring: Wiring, path: str, source: str) -> bool:
+    """Whether a step takes what another makes, or what is made of that, on this rank or another."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(s.path for s in wiring.steps)
+    for s in wiring.steps:
+        read = [b.tensor for b in s.bindings if s.program.param(b.param).role == "in"]
+        graph.add_edges_from((p.path, s.path) for tensor in read for p in wiring.producers(tensor))
+    return path != source and nx.has_path(graph, source, path)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.program import Let, Tiles
-from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Step, Wiring
+from tilelink.mapping.libraries import unsuitable
 from tilelink.mapping.orders import parse, words
 from tilelink.mapping.views import walk
 
@@ -22,7 +23,9 @@ class Placed:
 
     @property
     def tile(self) -> dict[str, int]:
-        return dict(self.placement.tile) if not isinstance(self.placement, Fused) else {}
+        """Elements per dimension; of one that is taken part by part, nothing."""
+        tile = self.placement.tile if not isinstance(self.placement, Fused) else ()
+        return {dim: size for dim, size in tile if size != PART}
 
 
 def place(wiring: Wiring, topology: Topology, schedule: Schedule) -> tuple[Placed, ...]:
@@ -62,7 +65,9 @@ def _check_schedule(wiring: Wiring, schedule: Schedule) -> None:
 
 
 def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
-    """A copy engine without an order takes what is there first first."""
+    """A stream without an order takes what is there first first."""
+    if isinstance(placement, Library) and not placement.order:
+        return replace(placement, order=(_ring(step, wiring),))
     if not isinstance(placement, CopyEngine) or placement.order:
         return placement
     return replace(placement, order=("ring+1",) if _moves_what_is_made(step, wiring) else ("ring",))
@@ -147,7 +152,9 @@ def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topo
     if isinstance(placement, (Sms, Fused)) and movement is not None and movement.pinned:
         raise _refuse(p, "the `rank_*` primitives pin a program to a copy engine", "use tilelink.copy_engine(…)")
     if isinstance(placement, Library):
-        raise _refuse(p, "a library function per tile is not implemented for this step", "place it on SMs")
+        reason = unsuitable(p.step, wiring, placement)
+        if reason is not None:
+            raise _refuse(p, reason, "place it on SMs")
     if isinstance(placement, Fused):
         _check_fused(p, placed, wiring)
         return
@@ -168,7 +175,7 @@ def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topo
 
 
 def _check_numbers(p: Placed) -> None:
-    if isinstance(p.placement, CopyEngine):
+    if isinstance(p.placement, (CopyEngine, Library)):
         _at_least_one(f"`{p.step.path}` over", p.placement.streams, "streams", p.step.loc)
     if isinstance(p.placement, Sms):
         _at_least_one(f"`{p.step.path}` on", p.placement.count, "SMs", p.step.loc)
@@ -198,7 +205,8 @@ def _at_least_one(what: str, number: int | None, unit: str, loc: Loc) -> None:
 
 def _check_tiles(p: Placed) -> None:
     known = {a.dim for b in p.step.bindings for a in b.view}
-    for dim, size in p.tile.items():
+    tile = p.placement.tile if not isinstance(p.placement, Fused) else ()
+    for dim, size in tile:
         if dim not in known:
             raise TilelinkError(
                 "TL315",
@@ -207,7 +215,7 @@ def _check_tiles(p: Placed) -> None:
                 why=f"its dimensions are {', '.join(sorted(d for d in known if not d.startswith('_')))}",
                 hint="name one of them",
             )
-        if p.step.program.movement is None and size & (size - 1):
+        if p.step.program.movement is None and size & (size - 1) and not isinstance(p.placement, Library):
             raise TilelinkError(
                 "TL314",
                 f"a tile of {size} along `{dim}` of `{p.step.path}` is not a power of two",
@@ -227,6 +235,9 @@ def _check_fused(p: Placed, placed: tuple[Placed, ...], wiring: Wiring) -> None:
             why=f"its steps are {', '.join(s.path for s in wiring.steps)}",
             hint="name one of them",
         )
+    host = next(q for q in placed if q.step.path == p.placement.into)
+    if isinstance(host.placement, Library):
+        raise _refuse(p, "a library function ends without giving its tile away", "place it on SMs")
     if hosts(placed)[p.step.path] not in [q.step.path for q in placed if not isinstance(q.placement, Fused)]:
         raise _refuse(p, "programs that are fused into one another have no workers", "place one of them on SMs")
 

@@ -11,7 +11,7 @@ from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan, here, part
 from tilelink.ir.program import Load, is_raw, pointed
-from tilelink.ir.schedule import CopyEngine, Schedule, Sms
+from tilelink.ir.schedule import CopyEngine, Library, Schedule, Sms
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping import credits, kernels
@@ -56,7 +56,6 @@ def make_plan(
     steps = tuple(replace(s, pieces=_pieces(s, found.signals)) for s in steps)
     _check_pieces(steps, found.signals)
     _check_moved(wiring, steps, layouts, set(staged))
-    early = frozenset(s.path for s in steps if s.engine == "stream" and not _waits_for_bell(s, found.signals))
     by_path = {s.path: s for s in steps}
     raw = any(is_raw(s.program) for s in wiring.steps)
     enters = bool(found.channels) or any(s.action == "ready" for s in found.signals) or raw
@@ -74,7 +73,7 @@ def make_plan(
         links=found.links,
         credits=(),
         kernels=where.kernels,
-        host=kernels.host_steps(where, steps, staged, early, enters, _read_in_place(found.signals, buffers, by_path)),
+        host=kernels.host_steps(wiring, where, steps, staged, enters, _read_in_place(found.signals, buffers, by_path)),
         notes=_notes(found.signals, buffers) + _own_parts(steps),
         tables=_tables(placed, steps, dict(sizes), topology.ranks),
     )
@@ -180,7 +179,7 @@ def _tables(
     """The orders by a user's key, worked out for every rank."""
     out: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
     for p, s in zip(placed, steps, strict=True):
-        if s.sort_key is None or s.into is not None or not isinstance(p.placement, (Sms, CopyEngine)):
+        if s.sort_key is None or s.into is not None or not isinstance(p.placement, (Sms, CopyEngine, Library)):
             continue
         order, key = p.placement.order, s.sort_key
         rows = [table_of(s.grid, order, key, {**sizes, "rank": r, "RANKS": ranks}, r, ranks) for r in range(ranks)]
@@ -192,10 +191,6 @@ def _read_in_place(signals: tuple[Signal, ...], buffers: tuple[Buffer, ...], ste
     """Whether peers read an argument where it lies."""
     staged = {b.tensor for b in buffers if b.staged}
     return any(s.action == "ready" and steps[s.path].step.binding(s.op.param).tensor not in staged for s in signals)
-
-
-def _waits_for_bell(s: StepPlan, signals: tuple[Signal, ...]) -> bool:
-    return any(g.path == s.path and g.action == "await" for g in signals)
 
 
 def _own_parts(steps: tuple[StepPlan, ...]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Copy-engine programs written out: which bytes go where, after what, on one rank."""
+"""What streams run, written out: which bytes go where, after what, on one rank."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ from tilelink.ir.plan import (
     holder,
 )
 from tilelink.ir.wiring import TensorDecl, ViewAxis
+from tilelink.mapping.libraries import applied
 
 
 def expand(plan: Plan, path: str, rank: int, *, own: bool = True) -> tuple[tuple[StreamOp, ...], ...]:
-    """The steps of a copy-engine program on rank `rank`, one tuple per side stream; `own`: with what stays there."""
+    """The steps of a program that streams run on rank `rank`, one tuple per side stream; `own`: with what stays there, to
+    be read from where it has been moved to."""
     step = plan.step(path)
+    if step.library is not None:
+        return applied(plan, step, tiles_of(plan, step, rank), rank, in_place=not own)
     out: list[list[StreamOp]] = [[] for _ in range(step.streams)]
     moves = [(tile, _targets(plan, step, tile, rank)) for tile in tiles_of(plan, step, rank)]
     if step.push and not any(s.path == path and s.action == "await" for s in plan.signals):
@@ -50,6 +54,8 @@ def _leaves(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank:
 
 def issued(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
     """`expand` without what stays on the rank, where everyone reads that in place."""
+    if plan.step(path).library is not None:
+        return expand(plan, path, rank, own=False)
     program = plan.step(path).step.program
     assert program.movement is not None
     made = plan.step(path).step.binding(program.movement.destination).tensor

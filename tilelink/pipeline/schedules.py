@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.schedule import CopyEngine, Fused, Library, Schedule, Sms, SortKey
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Schedule, Sms, SortKey
+from tilelink.runtime.functions import function_of
 
 Order = str | SortKey | tuple[str | SortKey, ...]
 
@@ -64,7 +65,10 @@ def _order(order: Any) -> tuple[str | SortKey, ...]:
 def _tile(tile: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
     for dim, size in tile.items():
         if not is_number(size):
-            raise refuse(f"the tile along `{dim}`", size, "a number of elements")
+            wanted = (
+                f"a number of elements{'' if not isinstance(size, str) else f' (of a library function also {dim}/R)'}"
+            )
+            raise refuse(f"the tile along `{dim}`", size, wanted)
         if size < 1:
             raise TilelinkError("TL318", f"a tile of {size} along `{dim}`", hint="tiles have at least one element")
     return tuple(tile.items())
@@ -142,12 +146,35 @@ def fused(into: str, **tile: int) -> Fused:
     return Fused(into, _tile(tile))
 
 
-def library(function: str, **tile: int) -> Library:
-    """Let a library function (`"torch.mm"`) compute each tile.
+def library(function: str | Callable[..., Any], *, order: Order = (), streams: int = 1, **tile: int | str) -> Library:
+    """Let a library function compute each tile, on a stream of its own behind the waits: cuBLAS as `"torch.mm"`.
+
+    A program qualifies that makes one tensor, stores each of its tiles once, as a whole and at home, and loads whole axes
+    or the same tile of others: then a tile reads and writes plain slices of tensors. The function replaces what the
+    program computes; its waits, loads, stores and notifies stay what others go by. It must
+
+    - take views of the program's inputs in the program's order, `out=` a view of its result (none of them need be
+      contiguous), and the program's constants by name;
+    - compute what the program computes, from these views alone: it is told no positions and no rank;
+    - write all of `out`, read none of it, and write nothing else;
+    - run on torch's current stream, neither waiting for it nor looking at values, so that CUDA graphs can hold it.
+
+    It is called without gradients, once per tile that is not empty; in the simulated world with tensors of the CPU.
+
+    Args:
+        function: a dotted name, or the function itself (which no table of tuned schedules can hold).
+        order: as for `sms`; default: `ring` where it reads what a program makes, else `ring+1`.
+        streams: side streams that take the tiles in turn.
+        tile: elements per dimension of what it makes, of any size; `M="M/R"`: the part of one rank. A dimension that is
+            not named is whole. Where ranks hold parts, tiles end at their borders.
 
     Raises:
-        TilelinkError: TL318, TL329, as `sms`.
+        TilelinkError: TL318, TL329, as `sms`; TL408, there is no function of this name.
     """
-    if not isinstance(function, str):
-        raise refuse("`function`", function, "a dotted name")
-    return Library(function, _tile(tile))
+    if not isinstance(function, str) and not callable(function):
+        raise refuse("`function`", function, "a dotted name, or a function")
+    function_of(function)
+    _numbers(streams=streams)
+    sizes = {dim: size for dim, size in tile.items() if size != f"{dim}/R"}
+    cut = dict(_tile(sizes)) | {dim: PART for dim, size in tile.items() if size == f"{dim}/R"}
+    return Library(function, tuple((dim, cut[dim]) for dim in tile), _order(order), streams)

@@ -19,12 +19,16 @@ from tilelink.ir import plan as P
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.runtime import work as W
+from tilelink.runtime.functions import explained, function_of
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
-from tilelink.runtime.tracing import CallEvents, KernelEvents
+from tilelink.runtime.tracing import CallEvents, KernelEvents, What
 from tilelink.runtime.world import World
 
 Placed = tuple[int, W.Work]
 """The stream's number, and what it is given."""
+
+
+_DOES: dict[type, What] = {P.Copy: "copy", P.Compute: "compute"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +184,11 @@ class _Preparation:
         step, events = self.world.step(self._transfer(path, op), stream, self.first), self.events
         if events is None or isinstance(op, P.SetWord):
             return step
-        side, what = self.world.side_stream(stream), "copy" if isinstance(op, P.Copy) else "wait"
+        side, what = self.world.side_stream(stream), _DOES.get(type(op), "wait")
         detail = f"to rank {op.pe}" if isinstance(op, P.Copy) and op.at == "target" else ""
         detail = f"from rank {op.pe}" if isinstance(op, P.Copy) and op.at == "source" else detail
+        library = self.plan.step(path).library
+        detail = library.name if isinstance(op, P.Compute) and library is not None else detail
         return lambda call: events.around(side, stream, path, what, detail, lambda: step(call))
 
     def _transfer(self, path: str, op: P.StreamOp) -> W.Work:
@@ -194,10 +200,24 @@ class _Preparation:
             return W.Copy(W.Run(words, op.word, 1), W.Run(self._state("epoch"), 0, 1))
         if isinstance(op, P.WordWait):
             return self._word_wait(path, op)
+        if isinstance(op, P.Compute):
+            return self._apply(path, op)
         there, here = (tuple((o[0], o[k]) for o in op.outer) for k in (1, 2))
         target = self._run(op.target, op.target_offset, op.count, op.pe if op.at == "target" else None, there)
         source = self._run(op.source, op.source_offset, op.count, op.pe if op.at == "source" else None, here)
         return W.Copy(target, source)
+
+    def _apply(self, path: str, op: P.Compute) -> W.Apply:
+        step = self.plan.step(path)
+        assert step.library is not None
+        inputs = tuple(self._view(piece) for piece in op.inputs)
+        function = explained(function_of(step.library.function), step.library.name, path, step.step.loc)
+        return W.Apply(function, inputs, self._view(op.output), dict(step.step.constants))
+
+    def _view(self, piece: P.Piece) -> W.View:
+        """Part of this rank's instance."""
+        given = self._comes_with_the_call(piece.tensor)
+        return W.View(W.Given(piece.tensor) if given else self.buffer(piece.tensor), piece.bounds)
 
     def _word_wait(self, path: str, op: P.WordWait) -> W.Launch:
         value = self._state("epoch")
@@ -209,8 +229,8 @@ class _Preparation:
             word = self._state(op.kind)[op.word :]
         args: dict[str, W.Value] = {"word_at": word, "value_at": value}
         if any(a.kind == "watch" for a in self.loaded.source.kernel("await_word").args):
-            sites = [(s.path, s.kind) for s in self.loaded.source.sites]
-            args |= {"watch_at": self.watch, "site": sites.index((path, op.kind)), "word": op.word}
+            sites = [(s.path, s.kind, s.of if s.kind == "channel" else "") for s in self.loaded.source.sites]
+            args |= {"watch_at": self.watch, "site": sites.index((path, op.kind, op.of)), "word": op.word}
         return W.Launch(self.loaded.module.await_word, 1, args, 1, 1)
 
     def _run(self, tensor: str, first: int, count: int, pe: int | None, outer: tuple[tuple[int, int], ...]) -> W.Run:

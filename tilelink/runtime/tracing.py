@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -46,13 +46,16 @@ def _tiles(world: World, plan: Plan, layout: TraceLayout, workers: int) -> list[
     return found
 
 
+What: TypeAlias = Literal["wait", "copy", "compute"]
+
+
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
     """What a stream did between two stamps, for step `path`."""
 
     stream: int
     path: str
-    what: Literal["wait", "copy"]
+    what: What
     detail: str
     begin: Stamp
     end: Stamp
@@ -76,7 +79,7 @@ class CallEvents:
         stream: Stream,
         number: int,
         path: str,
-        what: Literal["wait", "copy"],
+        what: What,
         detail: str,
         act: Callable[[], None],
     ) -> None:

@@ -125,7 +125,25 @@ class Follow:
     other: int
 
 
-Work: TypeAlias = Launch | Copy | Stage | WaitBell | Follow
+@dataclass(frozen=True, slots=True)
+class View:
+    """Positions `[begin, end)` along each axis of a tensor."""
+
+    of: torch.Tensor | Given
+    bounds: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """`function(*inputs, out=output, **constants)` on views, on the stream."""
+
+    function: Callable[..., object]
+    inputs: tuple[View, ...]
+    output: View
+    constants: Mapping[str, bool | int | float | str]
+
+
+Work: TypeAlias = Launch | Copy | Stage | WaitBell | Follow | Apply
 
 
 Step: TypeAlias = Callable[[Call], None]
@@ -145,6 +163,11 @@ def run_of(run: Run, call: Call, world: World) -> torch.Tensor:
     """The elements of a run."""
     shape, strides = (*(n for n, _ in run.outer), run.count), (*(s for _, s in run.outer), 1)
     return tensor_of(run.of, call, world).view(-1)[run.first :].as_strided(shape, strides)
+
+
+def view_of(view: View, call: Call) -> torch.Tensor:
+    whole = call.tensors[view.of.name] if isinstance(view.of, Given) else view.of
+    return whole[tuple([slice(begin, end) for begin, end in view.bounds])]
 
 
 def ends_of(work: Copy | Stage, call: Call, world: World) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -187,6 +210,14 @@ def plain_step(work: Work, number: int, world: World) -> Step:
     if isinstance(work, Follow):
         other = work.other
         return lambda call: stream_of(number, call, world).wait(stream_of(other, call, world).record())
+
+    if isinstance(work, Apply):
+
+        def apply(call: Call) -> None:
+            inputs = [view_of(v, call) for v in work.inputs]
+            stream_of(number, call, world).apply(work.function, inputs, view_of(work.output, call), work.constants)
+
+        return apply
 
     def copy(call: Call) -> None:
         ends = ends_of(work, call, world)

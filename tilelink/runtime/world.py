@@ -42,6 +42,16 @@ class Stream(Protocol):
         """Copy bytes by a copy engine; either side may be a peer's memory. Same shape and dtype, rows contiguous."""
         ...
 
+    def apply(
+        self,
+        function: Callable[..., object],
+        inputs: Sequence[torch.Tensor],
+        output: torch.Tensor,
+        constants: Mapping[str, bool | int | float | str],
+    ) -> None:
+        """`function(*inputs, out=output, **constants)` with this stream as torch's current one, without gradients."""
+        ...
+
     def wait_bell(self, bell: torch.Tensor) -> None:
         """Block the stream until the one-element int64 `bell` is 1, then set it back to 0."""
         ...

@@ -12,6 +12,7 @@ from tilelink.runtime.tracing import CallEvents, KernelEvents
 from tilelink.runtime.world import World
 from tilelink.tracing.spans import Kind, Lane, Span, kind_of
 
+_KINDS: dict[str, Kind] = {"wait": "wait", "copy": "communicate", "compute": "compute"}
 AROUND: dict[str, Kind] = {"enter": "set up", "ready": "set up", "leave": "set up"}
 
 
@@ -125,7 +126,7 @@ def _stream_lanes(world: World, events: CallEvents, skew: int) -> list[Lane]:
     times = [(t - skew) / 1000 for t in world.read(stamps)] if stamps else []
     found: dict[int, list[Span]] = {}
     for k, e in enumerate(events.streams):
-        kind: Kind = "wait" if e.what == "wait" else "communicate"
+        kind = _KINDS[e.what]
         span = Span(times[2 * k], times[2 * k + 1], kind, e.path, 0, e.detail)
         if span.end > span.begin:
             found.setdefault(e.stream + 1, []).append(span)

@@ -42,6 +42,8 @@ class Lane:
     @property
     def label(self) -> str:
         """The steps that ran here."""
+        if self.worker is None and any(s.kind == "compute" for s in self.spans):
+            return "library"
         if self.worker is None:
             return "main stream" if self.stream == 0 else "copy engine"
         return ", ".join(dict.fromkeys(s.name for s in self.spans if s.kind not in ("wait", "set up")))
@@ -111,6 +113,7 @@ def _spans(records: list[Record], worker: int | None, steps: Mapping[str, tuple[
     found: list[tuple[str, Span]] = []
     if worker is None:
         found += [("", Span(r.time, r.until, "communicate", "copy", 0, r.detail)) for r in records if r.what == "copy"]
+        found += [("", Span(r.time, r.until, "compute", r.detail, 0, "")) for r in records if r.what == "compute"]
     for before, after in pairwise(records):
         # A span is named by where it ends, and the last one of a kernel by where it begins.
         names = [r.function for r in (after, before) if r.what not in ("launch", "end")]

@@ -12,7 +12,7 @@ KINDS: dict[str, type[Any]] = {"sms": Sms, "copy_engine": CopyEngine, "fused": F
 
 
 def record_of(schedule: Schedule) -> dict[str, Any] | None:
-    """None where a user's function orders tiles: a function is no data."""
+    """None where a user's function orders tiles, or computes them: a function is no data."""
     placements = {path: _placement(p) for path, p in schedule.entries}
     if any(p is None for p in placements.values()):
         return None
@@ -41,7 +41,9 @@ def _placement(placement: Placement) -> dict[str, Any] | None:
     kind = next(name for name, cls in KINDS.items() if isinstance(placement, cls))
     found: dict[str, Any] = {"on": kind}
     for f in fields(placement):
-        value = getattr(placement, f.name)
+        value: Any = getattr(placement, f.name)
+        if f.name == "function" and callable(value):
+            return None
         if f.name == "tile":
             found |= {"tile": dict(value)} if value else {}
         elif f.name == "order":

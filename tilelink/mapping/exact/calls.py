@@ -11,6 +11,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.plan import (
     BellWait,
+    Compute,
     Copy,
     Enter,
     Fork,
@@ -18,6 +19,7 @@ from tilelink.ir.plan import (
     KernelPlan,
     Launch,
     Leave,
+    Piece,
     Plan,
     SetWord,
     Stage,
@@ -239,7 +241,8 @@ class _Host:
         self.started.append(h.path)
         step = self.plan.step(h.path)
         self._check_open(range(h.stream, h.stream + step.streams))
-        self._check_slices(step)
+        if step.library is None:
+            self._check_slices(step)
         for k, ops in enumerate(_expanded(self.plan, step, self.rank)):
             for position, op in enumerate(ops):
                 self._then(h.stream + k, self._stream_op(step, op, position))
@@ -262,11 +265,14 @@ class _Host:
 
     def _stream_op(self, step: StepPlan, op: StreamOp, position: int) -> Event:
         body = list(walk(step.step.program.body))
-        kinds = (Move, Store) if isinstance(op, Copy) else (Notify,) if isinstance(op, SetWord) else (Wait,)
+        kinds = (Move, Store) if isinstance(op, (Copy, Compute)) else (Notify,) if isinstance(op, SetWord) else (Wait,)
         loc = next((o.loc for o in body if isinstance(o, kinds)), step.step.loc)
         event = Event(self.rank, step.path, step.path, "copy", loc, position, what=step.path)
         if isinstance(op, Copy):
             event.reads, event.writes = self._flat(op, reading=True), self._flat(op, reading=False)
+        elif isinstance(op, Compute):
+            event.kind = "write"
+            event.reads, event.writes = [self._part(p) for p in op.inputs], [self._part(op.output)]
         elif isinstance(op, SetWord):
             event.kind, event.raises = "notify", [(op.channel, op.pe, op.word)]
         elif isinstance(op, BellWait):
@@ -276,6 +282,13 @@ class _Host:
             name = op.of if op.kind == "channel" else op.kind
             event.kind, event.waits = "wait", [(name, self.rank, op.word)]
         return event
+
+    def _part(self, piece: Piece) -> Access:
+        instance = piece.tensor, self.rank
+        for (begin, end), extent in zip(piece.bounds, self.sizes.extents(instance), strict=True):
+            if begin < 0 or end > extent:
+                raise Outside(f"`{piece.tensor}` from {begin} to {end}", self.rank, "", (), None)
+        return Access(instance, piece.bounds)
 
     def _flat(self, op: Copy, *, reading: bool) -> list[Access]:
         """Runs of elements; boxes of one axis over the flat instance."""

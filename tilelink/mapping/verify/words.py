@@ -199,8 +199,9 @@ def delivery(told: Told) -> Delivery:
     laid, signal, op = told.laid, told.signal, told.op
     assert isinstance(op, Notify)
     own = Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
-    if signal.to == "self" or (signal.to == "owner" and laid.step.engine == "stream" and not laid.step.push):
-        # A stream tells the rank that it has copied to: when it pulls, its own.
+    copies = laid.step.engine == "stream" and laid.step.library is None
+    if signal.to == "self" or (signal.to == "owner" and copies and not laid.step.push):
+        # A copy engine tells the rank that it has copied to: when it pulls, its own.
         return own
     if signal.to == "all":
         return Delivery("all")

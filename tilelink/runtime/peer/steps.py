@@ -32,6 +32,8 @@ def settled(work: W.Work, number: int, world: GpuWorld, first: W.Call) -> W.Step
         return _wait_bell(work, number, world)
     if isinstance(work, W.Follow):
         return _follow(work, number, world)
+    if isinstance(work, W.Apply):
+        return _apply(work, number, world, first)
     return _copy(work, number, world, first)
 
 
@@ -156,6 +158,29 @@ def _address(
         offset = begin - W.tensor_of(side, first, world).data_ptr()
         return lambda call: W.tensor_of(side, call, world).data_ptr() + offset, False
     return lambda call: begin, True
+
+
+# -------------------------------------------------------------------------------------------------------------- libraries
+def _apply(work: W.Apply, number: int, world: GpuWorld, first: W.Call) -> W.Step:
+    """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
+    inputs, output = [_view(v, first) for v in work.inputs], _view(work.output, first)
+    function, constants, stream = work.function, work.constants, world.side_stream(number)
+
+    def apply(call: W.Call) -> None:
+        stream.apply(function, [view(call) for view in inputs], output(call), constants)
+
+    return apply
+
+
+def _view(view: W.View, first: W.Call) -> Callable[[W.Call], torch.Tensor]:
+    if not isinstance(view.of, W.Given):
+        fixed = W.view_of(view, first)
+        return lambda call: fixed
+    name = view.of.name
+    if all((0, n) == bounds for n, bounds in zip(first.tensors[name].shape, view.bounds, strict=True)):
+        return lambda call: call.tensors[name]
+    place = tuple([slice(begin, end) for begin, end in view.bounds])
+    return lambda call: call.tensors[name][place]
 
 
 # ------------------------------------------------------------------------------------------------------- bells and events

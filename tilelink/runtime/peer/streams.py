@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,17 @@ class CudaStream:
                 target.copy_(source, non_blocking=True)
         else:
             self._copy_pieces(target, source)
+
+    def apply(
+        self,
+        function: Callable[..., object],
+        inputs: Sequence[torch.Tensor],
+        output: torch.Tensor,
+        constants: Mapping[str, bool | int | float | str],
+    ) -> None:
+        """Let a library compute on this stream; whatever the function raises."""
+        with torch.no_grad(), torch.cuda.stream(self.stream):
+            function(*inputs, out=output, **constants)
 
     def wait_bell(self, bell: torch.Tensor) -> None:
         """Block the stream until the one-element int64 `bell` is 1, then set it back to 0.

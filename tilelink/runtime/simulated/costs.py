@@ -24,6 +24,10 @@ class Costs:
     def access(self, nbytes: int, remote: bool) -> float:
         return nbytes / (self.remote_bytes if remote else self.local_bytes)
 
+    def library(self, flops: int, nbytes: int, sms: int) -> float:
+        """A library function on all SMs."""
+        return self.launch + max(flops / self.flops, nbytes / self.local_bytes) / sms
+
     def flight(self, remote: bool) -> float:
         """From the moment a word is written until whoever waits for it knows."""
         return self.remote_signal if remote else self.signal

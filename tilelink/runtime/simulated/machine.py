@@ -218,6 +218,19 @@ class Machine:
         else:
             self.observer.store(agent, to, "threads")
 
+    def observe_reads(self, agent: Agent, *tensors: torch.Tensor) -> None:
+        """A stream is about to read these, by a library."""
+        if self.observer is not None:
+            for tensor in (t for t in tensors if t.numel()):
+                self.opened(tensor)
+                self.observer.load(agent, block_of(tensor), "threads")
+
+    def observe_write(self, agent: Agent, tensor: torch.Tensor) -> None:
+        """A stream is about to write this, by a library."""
+        if self.observer is not None and tensor.numel():
+            self.opened(tensor)
+            self.observer.store(agent, block_of(tensor), "threads")
+
     def observe_bell(self, agent: Agent, bell: torch.Tensor) -> None:
         """A stream has seen a bell at 1 and set it back to 0."""
         if self.observer is not None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-What = Literal["launch", "wait", "resume", "signal", "copy", "end"]
+What = Literal["launch", "wait", "resume", "signal", "copy", "compute", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """One thing that happened, in the order in which it happened (`step`).
 
-    `time`, `until`: simulated microseconds; they differ for a copy. `stream`: 0 is the main stream, side stream i is
+    `time`, `until`: simulated microseconds; they differ for a copy and for a library
+    function. `stream`: 0 is the main stream, side stream i is
     i + 1. `worker`: None for what a stream itself does. `kernel`: the launched function; `function`: the innermost
     function of the emitted file, `line` its line (0: not in an emitted file). `detail`: the word or buffer and values.
     """

@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 import inspect
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.kernels import LINES
@@ -85,6 +86,15 @@ class SimulatedStream:
                 why="a copy engine moves bytes: both sides have one shape and one dtype",
             )
         self._push(lambda: self._run_copy(target, source))
+
+    def apply(
+        self,
+        function: Callable[..., object],
+        inputs: Sequence[torch.Tensor],
+        output: torch.Tensor,
+        constants: Mapping[str, bool | int | float | str],
+    ) -> None:
+        self._push(lambda: self._run_apply(function, inputs, output, constants))
 
     def wait_bell(self, bell: torch.Tensor) -> None:
         self._push(lambda: self._run_wait_bell(bell))
@@ -187,6 +197,39 @@ class SimulatedStream:
         agent.clock += machine.costs.copy + nbytes / machine.costs.copy_bytes
         machine.copied(low, high, before)
         machine.record("copy", begin, until=agent.clock, detail=f"{nbytes} bytes")
+
+    # ---------------------------------------------------------------------------------------------------------- libraries
+    def _run_apply(
+        self,
+        function: Callable[..., object],
+        inputs: Sequence[torch.Tensor],
+        output: torch.Tensor,
+        constants: Mapping[str, bool | int | float | str],
+    ) -> None:
+        """What a library reads it reads at once, and it needs one SM at least; what it writes comes in pieces."""
+        machine, agent, free = self._machine, self.agent, self._processors.free
+        name = getattr(function, "__name__", type(function).__name__)
+        text = f"call of {name}: it has no SM, all {self._processors.count} are taken"
+        machine.scheduler.block(Wait(self._processors, lambda: text), lambda: bool(free))
+        begin = agent.clock = max(agent.clock, heapq.heappop(free))
+        machine.scheduler.switch()
+        machine.observe_reads(agent, *inputs)
+        # Poisoned: a function that reads what it is to write, or leaves some of it out, is found out.
+        made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8)
+        made = made.view(output.dtype).view(output.shape)
+        with torch.no_grad(), FlopCounterMode(display=False) as counted:
+            function(*inputs, out=made, **constants)
+        rows = max(1, -(-output.shape[0] // PIECES)) if output.dim() else 1
+        for first in range(0, output.shape[0] if output.dim() else 1, rows):
+            machine.scheduler.switch()
+            piece = (slice(first, first + rows),) if output.dim() else ()
+            machine.observe_write(agent, output[piece])
+            output[piece].copy_(made[piece])
+        nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output))
+        agent.clock += machine.costs.library(counted.get_total_flops(), nbytes, self._processors.count)
+        self._processors.give_back(agent.clock)
+        machine.scheduler.wake(self._processors)
+        machine.record("compute", begin, until=agent.clock, detail=name)
 
     def _run_wait_bell(self, bell: torch.Tensor) -> None:
         machine, agent = self._machine, self.agent

@@ -1,0 +1,325 @@
+# pyright: reportArgumentType=false
+"""Library functions instead of kernels: which programs can have them, what streams do, and that it is right."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.mapping.plans import plan_of
+from tests.operators.problems import AG, RS, Kind, run
+from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
+from tilelink.codegen import emit
+from tilelink.ir.plan import Compute, Join, Launch, Plan, StreamOp, Transfer, WordWait
+from tilelink.ir.topology import Device
+from tilelink.mapping import issued, verify
+from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
+from tilelink.ops.programs import matmul
+
+SIZES = {"M": 64, "K": 16, "N": 24}
+PARTS = library("torch.mm", M="M/R")
+TILE = {"M": 16, "N": 16, "K": 16}
+
+
+def summed(inbox: torch.Tensor, *, out: torch.Tensor) -> None:
+    """The reduction of GEMM+RS, written by a user."""
+    torch.sum(inbox, 0, out=out)
+
+
+AG_FORMS: dict[str, Operator] = {
+    "push": ag_gemm.schedule(gather=copy_engine(push=True), matmul=PARTS),
+    "pull in chunks": ag_gemm.schedule(gather=copy_engine(M=8, push=False), matmul=PARTS),
+    "chunks of chunks, two streams": ag_gemm.schedule(
+        gather=copy_engine(M=8, push=True), matmul=library("torch.mm", M=12, streams=2)
+    ),
+    "SMs": ag_gemm.schedule(gather=sms(2, M=16, push=True), matmul=PARTS),
+    "all at once": ag_gemm.schedule(gather=copy_engine(push=True), matmul=library("torch.mm")),
+}
+RS_FORMS: dict[str, Operator] = {
+    "scatter by copy engine": gemm_rs.schedule(
+        scatter=copy_engine(M=8), matmul=library("torch.mm", M=8), reduce=sms(M=16, N=16)
+    ),
+    "scatter pulls": gemm_rs.schedule(scatter=copy_engine(push=False), matmul=PARTS, reduce=sms(M=16, N=16)),
+    "scatter by SMs": gemm_rs.schedule(scatter=sms(2, M=8), matmul=PARTS, reduce=sms(M=16, N=16)),
+    "reduction": gemm_rs.schedule(
+        scatter=copy_engine(), matmul=sms(order="ring+1", **TILE), reduce=library(summed, M=8)
+    ),
+    "all of it": gemm_rs.schedule(scatter=copy_engine(), matmul=PARTS, reduce=library(summed)),
+}
+FORMS = [(AG, name, op) for name, op in AG_FORMS.items()] + [(RS, name, op) for name, op in RS_FORMS.items()]
+
+
+@pytest.mark.parametrize(("kind", "name", "op"), FORMS, ids=[f"{k.name} {n}" for k, n, _ in FORMS])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_against_torch(kind: Kind, name: str, op: Operator, ranks: int) -> None:
+    """Three calls with data of their own: ragged parts, and a rank without rows."""
+    for rows in (33, 2) if ranks > 2 else (33,):
+        calls = [kind.call(rows, 24, 16, ranks, torch.float32, salt=s) for s in range(3)]
+        run(op, calls, seed=ranks, straggler=0)
+
+
+def test_a_weight_that_is_turned_and_wants_gradients() -> None:
+    calls = [AG.call(32, 24, 16, 2, torch.float32, turned=True)]
+    for _, weight in calls[0].tensors:
+        weight.requires_grad_()
+    try:
+        run(AG_FORMS["push"], calls)
+    finally:
+        for _, weight in calls[0].tensors:
+            weight.requires_grad_(False)
+
+
+# ------------------------------------------------------------------------------------------------------ what streams do
+def ops_of(plan: Plan, rank: int) -> list[StreamOp]:
+    (ops,) = issued(plan, "matmul", rank)
+    return list(ops)
+
+
+def test_own_rows_first_read_where_they_lie_then_each_part_behind_its_word() -> None:
+    plan = plan_of(ag_gemm, 4, SIZES, gather=copy_engine(push=True), matmul=PARTS)
+    first, *rest = ops_of(plan, 1)
+    assert isinstance(first, Compute)
+    assert [(p.tensor, p.bounds[0]) for p in (*first.inputs, first.output)] == [
+        ("x", (0, 16)),
+        ("weight", (0, 16)),
+        ("out", (16, 32)),
+    ]
+    for wait, call, part in zip(rest[::2], rest[1::2], (2, 3, 0), strict=True):
+        assert wait == WordWait("rows", "channel", part)
+        assert isinstance(call, Compute)
+        lies = (16 * part, 16 * part + 16), (0, 16)
+        assert (call.inputs[0].tensor, call.inputs[0].bounds) == ("rows", lies)
+        assert call.output.bounds == (lies[0], (0, 24))
+
+
+def test_a_kernel_that_waits_for_a_library_starts_behind_it() -> None:
+    """Its workers would stay, and leave the function no room; the copies go on beside."""
+    plan = plan_of(gemm_rs, 4, SIZES, scatter=copy_engine(M=8), matmul=PARTS, reduce=sms(M=16, N=16))
+    kinds = [h for h in plan.host if isinstance(h, (Transfer, Join, Launch))]
+    assert kinds == [
+        Transfer("matmul", 1),
+        Transfer("scatter", 2),
+        Join(1),
+        Launch("reduce", 0),
+        Join(2),
+    ]
+    assert plan.step("reduce").workers == 63  # of 64: a stream that waits for the function's words has one
+
+
+def test_on_a_device_with_two_sms() -> None:
+    """The simulation gives a library function no room that a kernel's workers have."""
+    call = RS.call(33, 24, 16, 3, torch.float32)
+
+    def main() -> torch.Tensor:
+        return RS_FORMS["scatter by copy engine"](*call.tensors[tilelink.rank()], K=16)
+
+    for rank, got in enumerate(tilelink.launch(main, 3, device=Device(sms=2))):
+        call.check(rank, got)
+
+
+def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The detector sees what the function reads."""
+
+    def careless(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
+        streams = issued(plan, path, rank)
+        if path != "matmul":
+            return streams
+        return tuple(tuple(op for op in ops if not isinstance(op, WordWait)) for ops in streams)
+
+    pipeline = importlib.import_module("tilelink.pipeline.operator")
+    monkeypatch.setattr(pipeline, "issued", careless)
+    op = AG_FORMS["push"].with_schedule(AG_FORMS["push"].schedules)
+    with pytest.raises(TilelinkError, match="TL507"):
+        run(op, [AG.call(33, 24, 16, 2, torch.float32)], seed=0, straggler=1)
+
+
+def test_the_emitted_file_says_what_is_called() -> None:
+    plan = plan_of(ag_gemm, 4, SIZES, gather=copy_engine(push=True), matmul=library("torch.mm", M="M/R", streams=2))
+    source = emit(plan)
+    assert (
+        "    matmul  library torch.mm(rows[M by M/R, K], weight[K, N], out=out[M by M/R, N]), order ring, over 2 streams"
+        in (source.text.splitlines())
+    )
+    assert [k.name for k in source.kernels] == ["enter", "await_word"]
+
+
+def test_a_trace_shows_the_library() -> None:
+    call = AG.call(32, 24, 16, 2, torch.float32)
+    trace = AG_FORMS["push"].trace(*[[t[k] for t in call.tensors] for k in (0, 1)])
+    lanes = [lane for lane in trace.lanes if lane.label == "library"]
+    assert [lane.rank for lane in lanes] == [0, 1]
+    for lane in lanes:
+        assert [(s.kind, s.name, s.detail) for s in lane.spans if s.kind == "compute"] == [
+            ("compute", "matmul", "torch.mm")
+        ] * 2
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+def test_an_operator_of_a_users_functions_alone() -> None:
+    """A function of two inputs and a constant behind one of a library: streams wait for one another by words."""
+
+    @program("M N, M N -> M N")
+    def gated(gate: Any, up: Any, out: Any, *, power: int = 1) -> None:
+        m, n = tl.tile_id(out)
+        tl.consumer_tile_wait(gate, (m, n))
+        g, u = tl.tile_load(gate, (m, n)), tl.tile_load(up, (m, n))
+        tl.tile_store(out, (m, n), g * u * power)
+
+    def gating(gate: torch.Tensor, up: torch.Tensor, *, out: torch.Tensor, power: int) -> None:
+        out.copy_(gate * up * power)
+
+    @operator("M K, K N, M N -> M N")
+    def gated_matmul(x: Any, weight: Any, up: Any) -> Any:
+        return gated(matmul(x, weight), up, power=3)
+
+    x, weight, up = torch.randn(20, 8), torch.randn(8, 12), torch.randn(20, 12)
+    op = gated_matmul.schedule(matmul=library("torch.mm", M=8), gated=library(gating, M=8, order="row"))
+    (got,) = tilelink.launch(lambda: op(x, weight, up), 1)
+    torch.testing.assert_close(got, (x @ weight) * up * 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda rows, weight, *, out: torch.mm(rows, weight),
+        lambda rows, weight, *, out: out.add_(torch.mm(rows, weight)),
+        lambda rows, weight, *, out: out[1:].copy_(torch.mm(rows, weight)[1:]),
+    ],
+    ids=["leaves its result elsewhere", "adds to what is there", "leaves out a row"],
+)
+def test_functions_that_do_not_write_their_tile_are_found_out(wrong: Callable[..., Any]) -> None:
+    """The simulation gives them poison to write to."""
+    with pytest.raises(AssertionError, match="relative error nan"):
+        run(AG_FORMS["push"].schedule(matmul=library(wrong, M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)])
+
+
+def test_a_function_that_refuses_its_views_is_named_with_them() -> None:
+    with pytest.raises(TilelinkError) as caught:
+        run(AG_FORMS["push"].schedule(matmul=library("torch.add", M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)])
+    error = caught.value
+    assert error.code == "TL409"
+    assert error.message.startswith("`torch.add` does not compute a tile of `matmul`: ")
+    assert error.why == "it is called as torch.add(float32[16, 16], float32[16, 24], out=float32[16, 24])"
+
+
+@pytest.mark.parametrize("name", ["torch.no_such_thing", "no_such_module.mm", "torch", "", "mm"])
+def test_functions_that_are_not_there(name: str) -> None:
+    with pytest.raises(TilelinkError, match="TL408"):
+        library(name, M="M/R")
+
+
+# ------------------------------------------------------------------------------------------------- what cannot be placed
+@program("M N -> M N")
+def branching(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    if tl.tile_begin(out, m) > 4:
+        value = value * 2
+    tl.tile_store(out, (m, n), value)
+
+
+@program("M N -> M N")
+def masked(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)), mask=tl.tile_load(x, (m, n)) > 0)
+
+
+@program("M N -> M N, M N")
+def doubled(x: Any, out: Any, twice: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)))
+    tl.tile_store(twice, (m, n), 2 * tl.tile_load(x, (m, n)))
+
+
+@program("h N -> h N")
+def walked(x: Any, out: Any) -> None:
+    h, n = tl.tile_id(out)
+    tl.tile_store(out, (h, n), tl.tile_load(x, (h, n)))
+
+
+@program("M M -> M M")
+def turned(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)) + tl.tile_load(x, (n, m)))
+
+
+def only(signature: str, body: Callable[..., Any]) -> Operator:
+    @operator(signature, name="only")
+    def wired(x: Any) -> Any:
+        return body(x)
+
+    return wired
+
+
+@pytest.mark.parametrize(
+    ("op", "step", "placement", "why"),
+    [
+        (ag_gemm, "gather", PARTS, "it only moves: there is nothing to compute"),
+        (
+            gemm_rs_ring,
+            "ring",
+            PARTS,
+            "a library function makes one tensor, tile by tile, and this program is not made so",
+        ),
+        (
+            ag_gemm,
+            "matmul",
+            library("torch.mm", K=16),
+            "the function gets all of `K`, which is no axis of what it makes",
+        ),
+        (
+            only("M N -> M N", branching),
+            "branching",
+            PARTS,
+            "it branches or loops, and a function takes each tile whole",
+        ),
+        (only("M N -> M N", masked), "masked", PARTS, "it does not store each tile once, as a whole and at home"),
+        (
+            only("M N -> M N, M N", doubled),
+            "doubled",
+            PARTS,
+            "a library function makes one tensor, tile by tile, and this program is not made so",
+        ),
+        (only("h N -> h N", walked), "walked", library("torch.abs"), "it walks `h` one at a time"),
+        (
+            only("M M -> M M", turned),
+            "turned",
+            PARTS,
+            "it reads `x` at two tiles, and the function gets one view of it",
+        ),
+    ],
+    ids=["movement", "pushes", "depth", "branch", "mask", "two results", "single", "two tiles"],
+)
+def test_what_cannot_be_placed_in_a_library_says_why(op: Operator, step: str, placement: Any, why: str) -> None:
+    with pytest.raises(TilelinkError) as caught:
+        plan_of(op, 2, {"M": 16, "K": 16, "N": 16, "h": 4}, **{step: placement})
+    error = caught.value
+    assert error.code == "TL312"
+    assert error.message == f"`{step}` cannot be placed in a library function"
+    assert error.why == why
+
+
+def test_nothing_is_fused_into_a_library_function() -> None:
+    with pytest.raises(TilelinkError, match="TL312: `scatter` cannot be placed so: fused") as caught:
+        plan_of(gemm_rs, 2, SIZES, scatter=fused("matmul"), matmul=PARTS, reduce=sms(M=16, N=16))
+    assert caught.value.why == "a library function ends without giving its tile away"
+
+
+def test_tiles_that_do_not_exist() -> None:
+    with pytest.raises(TilelinkError, match=r"TL329: the tile along `M` is 'K/R'"):
+        library("torch.mm", M="K/R")
+    with pytest.raises(TilelinkError, match="TL315"):
+        plan_of(ag_gemm, 2, SIZES, gather=copy_engine(push=True), matmul=library("torch.mm", Q=4))
+
+
+def test_the_proof_covers_it() -> None:
+    plan = plan_of(gemm_rs, 4, SIZES, scatter=copy_engine(M=8), matmul=PARTS, reduce=sms(M=16, N=16))
+    said = {p.rule: p.text for p in verify(plan).proofs}
+    assert "(`matmul` → `scatter` → `reduce`)" in said["deadlock"]
+    assert "`matmul_out`" in said["coverage"]

@@ -1,0 +1,70 @@
+"""Library functions by name: what `tilelink.library("torch.mm")` stands for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tilelink.errors import Loc, TilelinkError
+
+
+def function_of(named: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself.
+
+    Raises:
+        TilelinkError: TL408, there is none of this name.
+    """
+    return _found(named) if isinstance(named, str) else named
+
+
+@functools.lru_cache(maxsize=256)
+def _found(name: str) -> Callable[..., Any]:
+    """The longest module that the name begins with, and in it the attribute that the rest names."""
+    words = name.split(".")
+    for count in range(len(words) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(words[:count]))
+        except ModuleNotFoundError:
+            continue
+        for word in words[count:]:
+            found = getattr(found, word, None)
+        if callable(found):
+            return found
+        break
+    raise TilelinkError(
+        "TL408",
+        f"there is no function `{name}`",
+        why="a library function is named by its module and its own name, or passed itself",
+        hint='write for example tilelink.library("torch.mm", M="M/R")',
+    )
+
+
+def explained(function: Callable[..., Any], name: str, path: str, loc: Loc) -> Callable[..., None]:
+    """The function, whose refusals become TL409 with the shapes that it was given.
+
+    Args:
+        name, path, loc: what the function is called, and the step that it computes.
+    """
+
+    def call(*inputs: torch.Tensor, out: torch.Tensor, **constants: Any) -> None:
+        try:
+            function(*inputs, out=out, **constants)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            given = [*(_said(t) for t in inputs), f"out={_said(out)}", *(f"{k}={v!r}" for k, v in constants.items())]
+            raise TilelinkError(
+                "TL409",
+                f"`{name}` does not compute a tile of `{path}`: {str(error).splitlines()[0] if str(error) else type(error)}",
+                loc=loc,
+                why=f"it is called as {name}({', '.join(given)})",
+                hint="name a function that takes the program's inputs in their order, and `out=`",
+            ) from error
+
+    return call
+
+
+def _said(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
