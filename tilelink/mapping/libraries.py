@@ -39,6 +39,7 @@ from tilelink.ir.program import (
     Tiles,
     Wait,
     Whole,
+    is_raw,
     tile_names,
     walk,
 )
@@ -54,6 +55,8 @@ def unsuitable(step: Step, wiring: Wiring, placement: Library) -> str | None:
     program = step.program
     if program.movement is not None:
         return "it only moves: there is nothing to compute"
+    if is_raw(program):
+        return "it takes pointers, and nobody knows what lies behind them"
     return _of_tensors(step, wiring) or _of_body(step) or _of_tiles(step, placement)
 
 
