@@ -46,7 +46,7 @@ def _unlinked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_unlinked")
 @pytest.mark.parametrize(
     ("placed", "reach"),
-    [(p, "network") for p in PLACEMENTS] + [(p, "peer") for p in PLACEMENTS if p.name.endswith("as it comes")],
+    [(p, "peer") for p in PLACEMENTS] + [(named(n), "network") for n in ("ag_gemm as it comes", "gemm_rs SMs push")],
     ids=str,
 )
 def test_kernels(placed: Placed, reach: str) -> None:
@@ -74,7 +74,7 @@ LINKED = [
 
 @pytest.mark.parametrize(("name", "kernel", "target", "inside"), LINKED)
 def test_kernels_link_with_the_bitcode(name: str, kernel: str, target: str, inside: str) -> None:
-    plan, source = made(named(name), target, "network")
+    plan, source = made(named(name), target, "peer")
     bitcode = {"extern_libs": {EXTERN_LIBRARY: str(device_bitcode(CAPABILITIES[target]))}}
     ptx = compile_kernel(plan, source, source.kernel(kernel), target, **bitcode).asm["ptx"]
     assert not re.search(r"\.extern \.func", ptx)

@@ -79,7 +79,8 @@ def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
     if program.movement is not None:
         if program.movement.pinned or (topology.world == "peer" and not _moves_what_is_made(step, wiring)):
             return CopyEngine(push=True if not program.movement.pinned else None)
-        return Sms(count=2, tile=_leading(step, 128), order=("ring",))
+        push = True if topology.reach == "network" else None
+        return Sms(count=2, tile=_leading(step, 128), order=("ring",), push=push)
     dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
     loops = [_loop_dim(step, op) for op in walk(program.body) if isinstance(op, Tiles)]
     inner = [d for d in loops if d is not None and d not in dims]

@@ -18,6 +18,7 @@ from tilelink.mapping import credits, kernels
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.grids import divisible, plan_steps, table_name
 from tilelink.mapping.in_place import with_own_parts
+from tilelink.mapping.network import check_network
 from tilelink.mapping.orders import table_of
 from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import Placed, place
@@ -46,6 +47,7 @@ def make_plan(
     placed = place(wiring, topology, schedule)
     steps = plan_steps(wiring, placed)
     check_owners(wiring, steps, dict(sizes), topology.ranks)
+    check_network(wiring, steps, topology)
     where = kernels.assign(wiring, steps, topology)
     steps = tuple(_with_workers(s, where) for s in steps)
     found = lower(wiring, schedule, steps, where)

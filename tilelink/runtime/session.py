@@ -257,6 +257,7 @@ def simulated(
     watchdog: float | None = None,
     debug: bool | None = None,
     delayed_stores: bool = False,
+    nodes: int = 1,
 ) -> list[T]:
     """Run `main` once for every rank of a simulated world; its results by rank.
 
@@ -264,6 +265,7 @@ def simulated(
         policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.policy`.
         races: look for accesses that nothing orders.
         delayed_stores: stores may arrive late and in another order, until something orders them.
+        nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.
         watchdog: as of `launch`.
         debug: as of `launch`.
 
@@ -313,7 +315,8 @@ def launch(
         ranks: simulated ranks; ignored under torchrun.
         watchdog: seconds that a wait of a kernel may take before it is reported; default: TILELINK_WATCHDOG.
         debug: whether calls are checked on the host and on the device; default: TILELINK_DEBUG.
-        options: those of the simulated world: `seed`, `straggler`, `policy`, `races`, `delayed_stores`, `device`, `recorder`.
+        options: those of the simulated world: `seed`, `straggler`, `policy`, `races`, `delayed_stores`, `device`, `nodes`,
+            `recorder`.
 
     Returns:
         results by rank (under torchrun: this rank's alone).

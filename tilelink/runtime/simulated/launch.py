@@ -33,20 +33,22 @@ def simulate(
     recorder: Recorder | None = None,
     observer: Observer | None = None,
     delayed_stores: bool = False,
+    nodes: int = 1,
 ) -> list[Any]:
     """Run `main(world)` as every rank, and return the results by rank.
 
     The same seed gives the same schedule. The rank `straggler` runs only while no other can. `policy` stands for both,
     and there are more of them. `recorder` keeps a trace; `observer` sees every access. With `delayed_stores` what a program
-    stores arrives late and in any order that its barriers, fences and releases allow, by `seed`. An exception of one
-    rank ends the run and says which rank it was, and under which policy. Triton kernels are interpreted while this lasts: compile
+    stores arrives late and in any order that its barriers, fences and releases allow, by `seed`. The ranks lie on
+    `nodes` nodes, as many on each, with a network between them. An exception of one rank ends the run and says which rank
+    it was, and under which policy. Triton kernels are interpreted while this lasts: compile
     nothing inside.
     """
     if policy is None:
         policy = Policy(seed=seed) if straggler is None else Policy("straggler", seed, straggler)
     turns = policy.turns() if isinstance(policy, Policy) else policy
     stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed) if delayed_stores else None
-    machine = Machine(ranks, device, Scheduler(turns), costs, recorder, observer, stores)
+    machine = Machine(ranks, device, Scheduler(turns), costs, recorder, observer, stores, nodes)
     interpreter, meetings = Interpreter(machine), Meetings(machine, tuple(range(ranks)))
     results: list[Any] = [None] * ranks
     with Blame(f"under the policy {policy}"), interpreter.patched():

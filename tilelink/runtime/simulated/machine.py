@@ -36,8 +36,10 @@ class Machine:
         recorder: Recorder | None,
         observer: Observer | None,
         stores: StoreBuffer | None = None,
+        nodes: int = 1,
     ) -> None:
         self.ranks = ranks
+        self.per_node = -(-ranks // nodes)
         self.topology = Topology(ranks=ranks, world="simulated", device=device)
         self.scheduler = scheduler
         scheduler.let_time_pass = self.let_time_pass
@@ -61,6 +63,10 @@ class Machine:
             observer.attached(self)
 
     # --------------------------------------------------------------------------------------------------------- accesses
+    def between(self, members: tuple[int, ...]) -> str:
+        """How these ranks reach one another: by loads and stores inside a node, else by puts over a network."""
+        return "peer" if len({m // self.per_node for m in members}) == 1 else "network"
+
     def reach(self, agent: Agent, block: Block, what: str) -> Region:
         """The memory of a rectangle that lies in one piece of it, such as a descriptor's tile."""
         region = self.memory.holding(block, agent.rank)

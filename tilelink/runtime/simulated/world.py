@@ -123,7 +123,8 @@ class SimulatedWorld:
         self.members = meetings.members
         self.rank = self.members.index(host.rank)
         self.ranks = len(self.members)
-        self.topology: Topology = dataclasses.replace(machine.topology, ranks=self.ranks)
+        reach = machine.between(self.members)
+        self.topology: Topology = dataclasses.replace(machine.topology, ranks=self.ranks, reach=reach)
         self._machine = machine
         self._interpreter = interpreter
         self._meetings = meetings

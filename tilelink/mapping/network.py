@@ -1,0 +1,45 @@
+"""What a plan may do where ranks reach one another over a network only: puts from memory, with their signals."""
+
+from __future__ import annotations
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.plan import StepPlan
+from tilelink.ir.program import Store
+from tilelink.ir.topology import Topology
+from tilelink.ir.wiring import Wiring
+from tilelink.mapping.crossing import crosses, reads_remote
+from tilelink.mapping.views import tensor_of, walk
+
+
+def check_network(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> None:
+    """Raises:
+    TilelinkError: TL330, a step that reads from other ranks, or stores to them what is in registers.
+    """
+    if topology.reach != "network" or topology.ranks == 1:
+        return
+    for s in steps:
+        movement = s.step.program.movement
+        if movement is not None and reads_remote(s, movement.source, tensor_of(wiring, s.step, movement.source)):
+            raise _refused(
+                s.step.loc,
+                f"`{s.path}` pulls from ranks that are reached over a network only",
+                "let it push (push=True)",
+            )
+        if movement is not None and s.engine == "fused" and crosses(s, movement.destination):
+            raise _refused(
+                s.step.loc,
+                f"`{s.path}` pushes tiles of `{s.into}` out of registers to ranks that are reached over a network only",
+                "give it workers of its own, which put what lies in memory: sms(2, push=True)",
+            )
+        for op in walk(s.step.program.body) if movement is None else ():
+            if isinstance(op, Store) and crosses(s, op.param):
+                raise _refused(
+                    op.loc,
+                    f"`{s.path}` stores to ranks that are reached over a network only",
+                    "store the tile, and let a movement of its own push it",
+                )
+
+
+def _refused(loc: Loc, message: str, hint: str) -> TilelinkError:
+    why = "a network takes puts: contiguous memory of this rank, copied to another"
+    return TilelinkError("TL330", message, loc=loc, why=why, hint=hint)
