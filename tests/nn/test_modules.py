@@ -13,7 +13,14 @@ from torch import nn
 
 import tilelink
 from tests.operators.problems import TOLERANCE, part
-from tilelink.nn import ColumnParallelLinear, ParallelAttention, ParallelMLP, Replicated, RowParallelLinear
+from tilelink.nn import (
+    ColumnParallelLinear,
+    ParallelAttention,
+    ParallelMLP,
+    Replicated,
+    RowParallelLinear,
+    SequenceParallelAttention,
+)
 
 Make = Callable[..., nn.Module]
 """This rank's part of the whole layer, of which it takes what `of` takes."""
@@ -111,9 +118,31 @@ def test_gated_mlp() -> None:
     spread(whole, torch.randn(8, 16), 0, 2, make, check)
 
 
+def test_activations_that_every_rank_has() -> None:
+    """One loss, which every rank computes: an all-reduce there, and one of the gradient back."""
+    whole, x = Whole(), torch.randn(2, 5, 16)
+    wanted, wanted_x = differentiated(whole, x)
+
+    def main() -> None:
+        layer = ParallelMLP.of(whole.up, whole.down, sequence_parallel=False)
+        y, mine = differentiated(torch.compile(layer, fullgraph=True, backend="aot_eager"), x)
+        close(y, wanted)
+        close(mine.grad, wanted_x.grad)
+        close(layer.up.weight.grad, whole.up.weight.grad.chunk(2)[tilelink.rank()])
+        close(layer.down.weight.grad, whole.down.weight.grad.chunk(2, 1)[tilelink.rank()])
+        close(layer.down.bias.grad, whole.down.bias.grad)
+
+    tilelink.launch(main, 2)
+
+
 @pytest.mark.parametrize("shape", [(7, 16), (1, 7, 16)])
 def test_an_uneven_sequence(shape: tuple[int, ...]) -> None:
     spread(Whole(), torch.randn(shape), -2, 2, lambda w: ParallelMLP.of(w.up, w.down), lambda *_: None, given=True)
+
+
+def placed(t: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """Larger from position to position."""
+    return t * (1 + (first + torch.arange(t.shape[-2])) / 5)[:, None]
 
 
 class WholeAttention(nn.Module):
@@ -125,7 +154,7 @@ class WholeAttention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (p(x).unflatten(-1, (-1, 4)).transpose(-2, -3) for p in (self.query, self.key, self.value))
-        y = nn.functional.scaled_dot_product_attention(2 * q, 2 * k, v, is_causal=True, enable_gqa=True)
+        y = nn.functional.scaled_dot_product_attention(placed(q), placed(k), v, is_causal=True, enable_gqa=True)
         return self.output(y.transpose(-2, -3).flatten(-2))
 
 
@@ -134,7 +163,7 @@ def test_attention(groups: int, backend: str | None) -> None:
     whole = WholeAttention(groups)
 
     def make(w: Any) -> nn.Module:
-        return ParallelAttention.of(w.query, w.key, w.value, w.output, 4, rotate=lambda t: 2 * t)
+        return ParallelAttention.of(w.query, w.key, w.value, w.output, 4, rotate=placed)
 
     def check(layer: nn.Module, rank: int) -> None:
         want = torch.cat([p.weight.grad.chunk(2)[rank] for p in (whole.query, whole.key, whole.value)])
@@ -142,6 +171,30 @@ def test_attention(groups: int, backend: str | None) -> None:
         close(layer.get_parameter("output.bias").grad, whole.output.bias.grad)
 
     spread(whole, torch.randn(3, 8, 16), -2, 2, make, check, backend=backend)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "backend"), [((3, 8, 16), 2, "aot_eager"), ((7, 16), 4, None), ((2, 5, 16), 1, None)]
+)
+def test_attention_of_positions(shape: tuple[int, ...], groups: int, backend: str | None) -> None:
+    whole = WholeAttention(groups)
+
+    def make(w: Any) -> nn.Module:
+        layer = SequenceParallelAttention(16, 4, groups, rotate=placed)
+        projections = (w.query, w.key, w.value)
+        with torch.no_grad():
+            layer.inputs.module.weight.copy_(torch.cat([p.weight for p in projections]))
+            layer.inputs.module.bias.copy_(torch.cat([p.bias for p in projections]))
+            layer.output.module.load_state_dict(w.output.state_dict())
+        return layer
+
+    def check(layer: nn.Module, rank: int) -> None:
+        del rank
+        want = torch.cat([p.weight.grad for p in (whole.query, whole.key, whole.value)])
+        close(layer.get_parameter("inputs.module.weight").grad, want)
+        close(layer.get_parameter("output.module.bias").grad, whole.output.bias.grad)
+
+    spread(whole, torch.randn(shape), -2, 2, make, check, backend=backend, given=True)
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])

@@ -275,12 +275,50 @@ def test_all_reduce(form: str) -> None:
     tilelink.launch(main, 2)
 
 
-ARGUMENTS: dict[str, tuple[TorchOperator, tuple[tuple[int, int], ...], bool]] = {
+def test_all_gather_and_reduce_scatter() -> None:
+    """Each the other's gradient, with 3, 3 and 1 rows."""
+    x = random(7, 4, seed=0)
+
+    def main() -> None:
+        own = part(7, tilelink.rank(), RANKS)
+        mine = x[own].clone().requires_grad_()
+        whole = functional.all_gather(mine, M=7)
+        kept = functional.reduce_scatter((tilelink.rank() + 1) * whole)
+        kept.square().sum().backward()
+        close(whole, x)
+        close(kept, 6 * x[own])
+        close(mine.grad, 2 * 6 * 6 * x[own])
+
+    tilelink.launch(main, RANKS)
+
+
+def test_a_result_that_all_ranks_go_on_with() -> None:
+    """GEMM+AR: one loss, which every rank computes."""
+    x, weight = [random(6, 8, seed=r) for r in range(2)], [random(8, 4, seed=5 + r) for r in range(2)]
+    y = x[0] @ weight[0] + x[1] @ weight[1]
+
+    def main() -> None:
+        rank = tilelink.rank()
+        mine, own = x[rank].clone().requires_grad_(), weight[rank].clone().requires_grad_()
+        got = functional.gemm_ar(mine, own)
+        got.square().sum().backward()
+        close(got, y)
+        close(mine.grad, 2 * y @ weight[rank].t())
+        close(own.grad, x[rank].t() @ (2 * y))
+
+    tilelink.launch(main, 2)
+
+
+ARGUMENTS: dict[str, tuple[TorchOperator, tuple[tuple[int, ...], ...], bool]] = {
     "ag_gemm": (functional.ag_gemm, ((4, 16), (16, 8)), True),
     "gemm_rs": (functional.gemm_rs, ((8, 16), (16, 8)), True),
     "ag_outer": (functional.ag_outer, ((4, 16), (8, 8)), False),
     "outer_ag": (functional.outer_ag, ((8, 16), (4, 8)), False),
     "all_reduce": (functional.all_reduce, ((8, 16),), True),
+    "all_gather": (functional.all_gather, ((4, 2, 8),), True),
+    "reduce_scatter": (functional.reduce_scatter, ((8, 16),), True),
+    "gemm_ar": (functional.gemm_ar, ((8, 16), (16, 8)), True),
+    "ag_attention": (functional.ag_attention, ((4, 4, 8), (4, 2, 8), (4, 2, 8)), True),
 }
 
 

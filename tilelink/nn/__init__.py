@@ -12,6 +12,7 @@ from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear
 from tilelink.nn.mlp import ParallelMLP
 from tilelink.nn.operators import Call, TorchOperator, register
 from tilelink.nn.replicated import Replicated
+from tilelink.nn.sequence import SequenceParallelAttention
 
 __all__ = [
     "Call",
@@ -20,6 +21,7 @@ __all__ = [
     "ParallelMLP",
     "Replicated",
     "RowParallelLinear",
+    "SequenceParallelAttention",
     "TorchOperator",
     "functional",
     "group_name",

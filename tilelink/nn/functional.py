@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tilelink import ops
+from tilelink.nn.groups import rank_of, ranks_of
 from tilelink.nn.operators import Call, register
 
 
@@ -46,6 +47,45 @@ def _turned(weight: torch.Tensor) -> bool:
 def _of_summed(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor]:
     """All-reduce: every rank's result depends on every rank's argument."""
     return (all_reduce(grad, group=call.group),)
+
+
+def _of_all(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor]:
+    """All-gather: reduce-scatter."""
+    return (reduce_scatter(grad.flatten(1), group=call.group).view_as(call.tensors[0]),)
+
+
+def _of_own(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor]:
+    """Reduce-scatter: all-gather."""
+    return (all_gather(grad, group=call.group, M=call.tensors[0].shape[0]),)
+
+
+def _of_alike(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """GEMM+AR, with whose result all ranks go on alike, to one loss: its gradient is on every rank already."""
+    x, weight = call.tensors
+    return grad @ weight.t() if call.wanted[0] else None, x.t() @ grad if call.wanted[1] else None
+
+
+def _of_attended(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Attention over gathered keys: plain torch with all scores of this rank's rows in memory, then reduce-scatter."""
+    q, k, v = (t.float() for t in call.tensors)
+    rows, heads, groups = q.shape[0], q.shape[1], k.shape[1]
+    length = call.given.get("S")
+    keys, values = (all_gather(t, group=call.group, M=length) for t in (k, v))
+    keys, values = (t.repeat_interleave(heads // groups, 1) for t in (keys, values))
+    scale = call.given.get("scale", q.shape[2] ** -0.5)
+    score = torch.einsum("shd,thd->hst", q, keys) * scale
+    if call.given.get("causal", True):
+        first = rank_of(call.group) * -(-keys.shape[0] // ranks_of(call.group))
+        later = torch.arange(keys.shape[0], device=q.device) > first + torch.arange(rows, device=q.device)[:, None]
+        score = score.masked_fill(later, -torch.inf)
+    weight, grad = score.softmax(-1), grad.float()
+    spread = torch.einsum("shd,thd->hst", grad, values)
+    spread = weight * (spread - (spread * weight).sum(-1, keepdim=True)) * scale
+    found = [torch.einsum("hst,thd->shd", spread, keys)]
+    for by, what in ((spread, q), (weight, grad)):
+        whole = torch.einsum("hst,shd->thd", by, what).unflatten(1, (groups, -1)).sum(2)
+        found.append(reduce_scatter(whole.flatten(1), group=call.group).unflatten(1, (groups, -1)))
+    return tuple(g.to(call.tensors[0].dtype) for g in found)
 
 
 def replicated(x: torch.Tensor, *, group: str = "") -> torch.Tensor:
@@ -87,4 +127,8 @@ ag_outer = register(ops.ag_outer)
 outer_ag = register(ops.outer_ag)
 ag_gemm = register(ops.ag_gemm, backward=_of_gathered)
 gemm_rs = register(ops.gemm_rs, backward=_of_scattered)
-all_reduce = register(ops.all_reduce, backward=_of_summed)
+all_reduce = register(ops.all_reduce, backward=_of_summed, autocast=False)
+all_gather = register(ops.all_gather, backward=_of_all, autocast=False)
+reduce_scatter = register(ops.reduce_scatter, backward=_of_own, autocast=False)
+gemm_ar = register(ops.gemm_ar, backward=_of_alike)
+ag_attention = register(ops.ag_attention, backward=_of_attended)

@@ -24,6 +24,8 @@ class ColumnParallelLinear(nn.Module):
         bias: whether there is one; each rank has that of its features.
         group: the ranks: a process group, a `DeviceMesh` of one dimension, what `tilelink.group` gave, a name; None: all.
         dim: the axis of activations that is split over the ranks, as Python counts them.
+        sequence_parallel: False: activations between layers are the same on all ranks (arXiv:1909.08053). Then nothing
+            is gathered, and the gradient of `x` is summed over the ranks. There is one loss, which every rank computes.
         device: as of `torch.nn.Linear`.
         dtype: as of `torch.nn.Linear`.
 
@@ -45,24 +47,26 @@ class ColumnParallelLinear(nn.Module):
         *,
         group: Any = None,
         dim: int = -2,
+        sequence_parallel: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         whole = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
-        self._take(whole, group_name(group), dim)
+        self._take(whole, group_name(group), dim, sequence_parallel)
 
     @classmethod
-    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2) -> Self:
+    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2, sequence_parallel: bool = True) -> Self:
         """This rank's part of a layer that every rank has."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
-        made._take(linear, group_name(group), dim)
+        made._take(linear, group_name(group), dim, sequence_parallel)
         return made
 
-    def _take(self, whole: nn.Linear, group: str, dim: int) -> None:
+    def _take(self, whole: nn.Linear, group: str, dim: int, sequence_parallel: bool) -> None:
         self.in_features, self.out_features = whole.in_features, whole.out_features
         self.group, self.ranks, self.dim = group, ranks_of(group), dim
+        self.sequence_parallel = sequence_parallel
         self.weight = part_of(whole.weight, 0, group, "out_features")
         self.bias = None if whole.bias is None else part_of(whole.bias, 0, group, "out_features")
 
@@ -76,6 +80,8 @@ class ColumnParallelLinear(nn.Module):
         Raises:
             TilelinkError: TL231 an axis that cannot be split; those of the operator `ag_gemm`.
         """
+        if not self.sequence_parallel:
+            return nn.functional.linear(F.replicated(x, group=self.group), self.weight, self.bias)
         check_rows(x, self.dim, x.shape[self.dim] * self.ranks if length is None else length, self.ranks)
         y = F.ag_gemm(to_rows(x, self.dim), self.weight.t(), group=self.group, M=length)
         if self.bias is not None:
@@ -95,6 +101,7 @@ class RowParallelLinear(nn.Module):
         bias: whether there is one; every rank has all of it, and its gradient is that of all ranks.
         group: as of `ColumnParallelLinear`.
         dim: as of `ColumnParallelLinear`.
+        sequence_parallel: False: every rank gets the sums of all rows (GEMM+AR).
         device: as of `torch.nn.Linear`.
         dtype: as of `torch.nn.Linear`.
 
@@ -116,24 +123,26 @@ class RowParallelLinear(nn.Module):
         *,
         group: Any = None,
         dim: int = -2,
+        sequence_parallel: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         whole = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
-        self._take(whole, group_name(group), dim)
+        self._take(whole, group_name(group), dim, sequence_parallel)
 
     @classmethod
-    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2) -> Self:
+    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2, sequence_parallel: bool = True) -> Self:
         """This rank's part of a layer that every rank has."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
-        made._take(linear, group_name(group), dim)
+        made._take(linear, group_name(group), dim, sequence_parallel)
         return made
 
-    def _take(self, whole: nn.Linear, group: str, dim: int) -> None:
+    def _take(self, whole: nn.Linear, group: str, dim: int, sequence_parallel: bool) -> None:
         self.in_features, self.out_features = whole.in_features, whole.out_features
         self.group, self.ranks, self.dim = group, ranks_of(group), dim
+        self.sequence_parallel = sequence_parallel
         self.weight = part_of(whole.weight, 1, group, "in_features")
         self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().clone())
 
@@ -146,6 +155,9 @@ class RowParallelLinear(nn.Module):
         Raises:
             TilelinkError: TL231 an axis that cannot be split; those of the operator `gemm_rs`.
         """
+        if not self.sequence_parallel:
+            y = F.gemm_ar(x.flatten(0, -2), self.weight.t(), group=self.group).unflatten(0, x.shape[:-1])
+            return y if self.bias is None else y + self.bias.to(y.dtype)
         check_rows(x, self.dim, x.shape[self.dim], self.ranks)
         y = F.gemm_rs(to_rows(x, self.dim), self.weight.t(), group=self.group)
         if self.bias is not None:

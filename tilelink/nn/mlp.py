@@ -24,6 +24,7 @@ class ParallelMLP(nn.Module):
         activation: of the gate, or of `up`.
         group: the ranks, as of `ColumnParallelLinear`.
         dim: the axis of activations that is split over the ranks.
+        sequence_parallel: as of `ColumnParallelLinear`.
         device: of the parameters.
         dtype: of the parameters.
 
@@ -43,14 +44,16 @@ class ParallelMLP(nn.Module):
         activation: Activation = nn.functional.gelu,
         group: Any = None,
         dim: int = -2,
+        sequence_parallel: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         width = hidden * (2 if gated else 1)
         self.gated, self.activation = gated, activation
-        self.up = ColumnParallelLinear(features, width, bias, group=group, dim=dim, device=device, dtype=dtype)
-        self.down = RowParallelLinear(hidden, features, bias, group=group, dim=dim, device=device, dtype=dtype)
+        made: dict[str, Any] = {"group": group, "dim": dim, "sequence_parallel": sequence_parallel}
+        self.up = ColumnParallelLinear(features, width, bias, **made, device=device, dtype=dtype)
+        self.down = RowParallelLinear(hidden, features, bias, **made, device=device, dtype=dtype)
 
     @classmethod
     def of(
@@ -62,15 +65,16 @@ class ParallelMLP(nn.Module):
         activation: Activation = nn.functional.gelu,
         group: Any = None,
         dim: int = -2,
+        sequence_parallel: bool = True,
     ) -> Self:
         """This rank's part of layers that every rank has."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
         made.gated, made.activation = gate is not None, activation
-        made.up = ColumnParallelLinear.of(up, group=group, dim=dim)
-        made.down = RowParallelLinear.of(down, group=group, dim=dim)
+        how: dict[str, Any] = {"group": group, "dim": dim, "sequence_parallel": sequence_parallel}
+        made.up, made.down = ColumnParallelLinear.of(up, **how), RowParallelLinear.of(down, **how)
         if gate is not None:
-            first = ColumnParallelLinear.of(gate, group=group, dim=dim)
+            first = ColumnParallelLinear.of(gate, **how)
             made.up.out_features *= 2
             made.up.weight = nn.Parameter(torch.cat([first.weight.detach(), made.up.weight.detach()]))
             if made.up.bias is not None and first.bias is not None:

@@ -22,12 +22,14 @@ class Call:
 
     Attributes:
         tensors: its arguments, as autograd kept them: never a slot, which later calls write over.
+        tables: those of its results that hold integers, kept too.
         group: the name of its group.
         given: its sizes by name and its constants.
         wanted: whether the gradient of each argument is asked for. On all ranks alike: gradients are collective too.
     """
 
     tensors: tuple[torch.Tensor, ...]
+    tables: tuple[torch.Tensor, ...]
     group: str
     given: Mapping[str, Any]
     wanted: tuple[bool, ...]
@@ -47,6 +49,8 @@ class TorchOperator:
     names: tuple[str, ...]
     """What follows the tensors and the group: sizes and constants."""
     defaults: tuple[Any, ...]
+    cast: tuple[bool, ...]
+    """Which tensors autocast casts."""
 
     def __call__(self, *tensors: torch.Tensor, group: str = "", **given: Any) -> Any:
         """Run on this rank.
@@ -64,10 +68,12 @@ class TorchOperator:
             if name not in self.names:
                 raise TypeError(f"{self.name} takes no {name}=; it takes {', '.join(self.names)}")
         rest = [given.get(name, default) for name, default in zip(self.names, self.defaults, strict=True)]
-        return self.overload(*_autocast(tensors), group, *rest)
+        return self.overload(*_autocast(tensors, self.cast), group, *rest)
 
 
-def register(operator: Operator, *, backward: Backward | None = None, name: str | None = None) -> TorchOperator:
+def register(
+    operator: Operator, *, backward: Backward | None = None, name: str | None = None, autocast: bool = True
+) -> TorchOperator:
     """Make an operator known to torch, as `tilelink::<name>`. Once per name and process.
 
     The schema, and the shapes that `torch.compile` asks for, follow from the operator's signature.
@@ -76,6 +82,7 @@ def register(operator: Operator, *, backward: Backward | None = None, name: str 
         operator: as it is to run; one with another schedule needs another name.
         backward: its gradients, in operators that are registered too; None: it has none.
         name: instead of the operator's own.
+        autocast: whether it multiplies matrices, which autocast has a dtype for.
 
     Raises:
         TilelinkError: TL233 the name is taken; TL230, when shapes are asked for that the inputs do not tell.
@@ -85,8 +92,10 @@ def register(operator: Operator, *, backward: Backward | None = None, name: str 
     sizes = dict.fromkeys(
         a.name for s in operator.signature.inputs for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS
     )
-    names = (*sizes, *(p.name for p in constants))
-    defaults = (*(None for _ in sizes), *(p.default for p in constants))
+    needed = [p for p in constants if p.default is inspect.Parameter.empty]
+    others = [p for p in constants if p not in needed]
+    names = (*(p.name for p in needed), *sizes, *(p.name for p in others))
+    defaults = (*(None for _ in (*needed, *sizes)), *(p.default for p in others))
     name = name or operator.name
     if hasattr(torch.ops.tilelink, name):
         raise TilelinkError(
@@ -100,8 +109,9 @@ def register(operator: Operator, *, backward: Backward | None = None, name: str 
         [
             *(f"Tensor {p.name}" for p in tensors),
             "str group",
+            *(_typed(p) for p in needed),
             *(f"SymInt? {size}=None" for size in sizes),
-            *(_typed(p) for p in constants),
+            *(_typed(p) for p in others),
         ]
     )
     returned = ", ".join("Tensor" for _ in operator.signature.outputs)
@@ -132,20 +142,22 @@ def register(operator: Operator, *, backward: Backward | None = None, name: str 
     if backward is not None:
         _differentiate(defined, backward, parts)
     overload = getattr(torch.ops.tilelink, name).default
-    return TorchOperator(f"tilelink::{name}", operator, overload, names, defaults)
+    cast = tuple(autocast and shape.dtype is None for shape in operator.signature.inputs)
+    return TorchOperator(f"tilelink::{name}", operator, overload, names, defaults, cast)
 
 
 def _differentiate(defined: Any, backward: Backward, parts: Callable[[Sequence[Any]], Any]) -> None:
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        del output
         tensors, ctx.group, ctx.given = parts(inputs)
-        ctx.save_for_backward(*tensors)
+        results = output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*tensors, *(t for t in results if not t.is_floating_point()))
+        ctx.count = len(tensors)
 
-    def differentiate(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        tensors = ctx.saved_tensors
-        call = Call(tensors, ctx.group, ctx.given, tuple(ctx.needs_input_grad[: len(tensors)]))
-        found = backward(call, *(g.contiguous() for g in gradients))
-        return (*found, *(None for _ in ctx.needs_input_grad[len(tensors) :]))
+    def differentiate(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        saved, count, wanted = ctx.saved_tensors, ctx.count, tuple(ctx.needs_input_grad)
+        call = Call(saved[:count], saved[count:], ctx.group, ctx.given, wanted[:count])
+        found = backward(call, *(None if g is None else g.contiguous() for g in gradients))
+        return (*found, *(None for _ in wanted[count:]))
 
     defined.register_autograd(differentiate, setup_context=keep)
 
@@ -156,17 +168,21 @@ def _parameters(operator: Operator, kinds: tuple[Any, ...]) -> list[inspect.Para
 
 def _typed(constant: inspect.Parameter) -> str:
     """A constant of the operator's body, in the words of torch's schemas."""
+    said = (
+        constant.annotation if isinstance(constant.annotation, str) else inspect.formatannotation(constant.annotation)
+    )
+    kind = said.replace(" | None", "?")
     if constant.default is inspect.Parameter.empty:
-        kind = constant.annotation if isinstance(constant.annotation, str) else constant.annotation.__name__
         return f"{kind} {constant.name}"
     default = f'"{constant.default}"' if isinstance(constant.default, str) else constant.default
-    return f"{type(constant.default).__name__} {constant.name}={default}"
+    return f"{kind} {constant.name}={default}"
 
 
-def _autocast(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Under autocast the floating tensors as autocast would have them for a matrix product."""
+def _autocast(tensors: Sequence[torch.Tensor], cast: Sequence[bool]) -> Sequence[torch.Tensor]:
+    """Under autocast the floating tensors among those that are `cast`, as autocast would have them for a matrix product."""
     kind = tensors[0].device.type
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
-    return [t.to(dtype) if t.dtype in (torch.float32, torch.float16, torch.bfloat16) else t for t in tensors]
+    floats = (torch.float32, torch.float16, torch.bfloat16)
+    return [t.to(dtype) if wanted and t.dtype in floats else t for t, wanted in zip(tensors, cast, strict=True)]

@@ -20,8 +20,9 @@ def from_rows(y: torch.Tensor, like: torch.Tensor, dim: int) -> torch.Tensor:
     return y.unflatten(0, (y.shape[0] // max(math.prod(others), 1), *others)).movedim(0, dim)
 
 
-def check_rows(x: torch.Tensor, dim: int, total: int, ranks: int) -> None:
-    """Whether `total` positions along `dim` are split over the ranks where rows of the matrix are.
+def check_rows(x: torch.Tensor, dim: int, total: int, ranks: int, *, cut: bool = True) -> None:
+    """Whether `total` positions along `dim` are split over the ranks where rows of the matrix are; unless it is `cut`
+    only whether there is such an axis.
 
     Raises:
         TilelinkError: TL231.
@@ -35,7 +36,7 @@ def check_rows(x: torch.Tensor, dim: int, total: int, ranks: int) -> None:
             why="its last axis holds the features, and one of those before is split over the ranks",
             hint="name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
         )
-    if total % ranks and not alone:
+    if cut and total % ranks and not alone:
         raise TilelinkError(
             "TL231",
             f"{total} positions of an activation of shape {tuple(x.shape)} are not split evenly over {ranks} ranks",

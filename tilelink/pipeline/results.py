@@ -28,7 +28,7 @@ def results_of(
     Args:
         operator: whose signature names its results.
         tensors: the rank's part of each input, or tensors without data of the same kind.
-        given: as of a call; what is no size is not looked at.
+        given: as of a call; a constant may be the size of a result.
         ranks: how many there are.
         rank: whose results.
 
@@ -40,7 +40,7 @@ def results_of(
     dims = sizes_of(signature)
     said = {name: size for name, size in given.items() if name in dims}
     shapes = [tuple(t.shape) for t in tensors]
-    sizes = bind_sizes(signature, shapes, ranks, said, loc=operator.loc, rank=rank)
+    sizes = {**given, **bind_sizes(signature, shapes, ranks, said, loc=operator.loc, rank=rank)}
     rows = _own(signature.inputs, shapes, said)
     found = []
     for shape in signature.outputs:
@@ -48,7 +48,7 @@ def results_of(
             _extent(operator, a, sizes, rows, ranks, rank) for a in shape.axes if (a.name, a.split) != ("R", "R")
         ]
         if shape.rest is not None:
-            extents[shape.rest : shape.rest] = [size for name, size in sizes.items() if name.startswith("_")]
+            extents[shape.rest : shape.rest] = [sizes[name] for name in sizes if name.startswith("_")]
         found.append((tuple(extents), DTYPES[shape.dtype] if shape.dtype else tensors[0].dtype))
     return tuple(found)
 
