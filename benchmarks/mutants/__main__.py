@@ -26,9 +26,13 @@ HOWS = ("static", "equivalent", "simulation", "survived")
 def main(
     out: Annotated[Path, typer.Option(help="Where the rows go as JSON.")] = Path("benchmarks/results/mutants.json"),
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
-    only: Annotated[str, typer.Option(help="One operator.")] = "",
+    only: Annotated[str, typer.Option(help="One operator; the rows of others stay as they are in OUT.")] = "",
+    simulate: Annotated[int, typer.Option(help="Mutants of an operator simulated though refused before.")] = 700,
 ) -> None:
-    """Mutate, verify, simulate. Ends with 1 if a mutant survives or only the simulation sees it."""
+    """Mutate, verify, simulate. Ends with 1 if a mutant survives or only the simulation sees it.
+
+    Mutants that the static checks do not refuse are always simulated.
+    """
     console = Console()
     tasks = [(name, k) for name, op in operators().items() if only in ("", name) for k, _ in enumerate(mappings(op))]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -38,11 +42,14 @@ def main(
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
     ):
         bar = progress.add_task("placed operators", total=len(tasks))
-        futures = {pool.submit(rows_of_number, *task): task for task in tasks}
+        futures = {pool.submit(rows_of_number, *task, simulate): task for task in tasks}
         for future in as_completed(futures):
             found[futures[future]] = future.result()
             progress.advance(bar)
     rows = [row for task in tasks for row in found[task]]
+    if only and out.is_file():
+        known = [Row(**r) for r in json.loads(out.read_text())["rows"] if r["operator"] != only]
+        rows = sorted([*known, *rows], key=lambda r: r.operator)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"about": about(rows), "rows": [r.as_json() for r in rows]}, indent=1) + "\n")
     console.print(score(rows))
@@ -88,7 +95,9 @@ def _numbers(rows: list[Row]) -> Iterable[str]:
 
 
 def _share(rows: list[Row]) -> float:
-    return sum(r.simulation_too for r in rows) / len(rows) if rows else 1.0
+    """Of those that it was asked for."""
+    asked = [r.simulation_too for r in rows if r.simulation_too is not None]
+    return sum(asked) / len(asked) if asked else 1.0
 
 
 def _print_each(console: Console, title: str, rows: list[Row], how: str) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 from tilelink import copy_engine, fused, library, ops, sms
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import Case
-from tilelink.frontend import trace
+from tilelink.explore.cases import Case, constants_of
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Dim, Shape
@@ -58,7 +57,7 @@ def operators() -> dict[str, Operator]:
 
 def mappings(operator: Operator) -> Iterator[Mapping]:
     """Each assignment of the steps to resources that can be planned and is proven, in the first order of which it is."""
-    wiring = _wiring(operator)
+    wiring = Case(operator, sizes(operator), RANKS, "f32").wiring()
     seen: set[str] = set()
     for choices in _combinations(operator, wiring):
         name = ", ".join(f"{path}: {found[0]}" for path, found in choices.items())
@@ -69,10 +68,21 @@ def mappings(operator: Operator) -> Iterator[Mapping]:
 
 
 def sizes(operator: Operator) -> tuple[tuple[str, int], ...]:
-    """Two tiles along every axis; of a split one, two tiles on each rank, and the last ones are ragged."""
+    """Two tiles along every axis; of a split one, two tiles on each rank, and the last ones are ragged. Of what is walked
+    singly, two or three. Constants are sizes too, such as a capacity.
+    """
     axes = [a for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Dim) and a.name != RANK_AXIS]
     split = {a.name for s in operator.signature.shapes for a in s.axes if a.split == RANK_AXIS}
-    return tuple({a.name: 2 * TILE * RANKS - 3 if a.name in split else 2 * TILE for a in axes}.items())
+    named = {a.name for s in operator.signature.shapes for a in s.axes}
+    found: dict[str, int] = {}
+    for dim in (*(Dim(a.name) for a in axes), *map(Dim, constants_of(operator))):
+        if dim.name in split:
+            found[dim.name] = 2 * RANKS - 1 if dim.unit else 2 * TILE * RANKS - 3
+        elif dim.name in named:
+            found[dim.name] = 3 if dim.unit else 2 * TILE
+        else:
+            found[dim.name] = TILE + 3
+    return tuple(found.items())
 
 
 def _mapping(operator: Operator, wiring: Wiring, name: str, choices: dict[str, Choice]) -> Mapping | None:
@@ -81,7 +91,8 @@ def _mapping(operator: Operator, wiring: Wiring, name: str, choices: dict[str, C
     shapes = dict(zip(wiring.arguments, placed.signature.inputs, strict=True))
     layouts = {n: _layout(case, shape) for n, shape in shapes.items()}
     try:
-        plan = make_plan(wiring, Topology(RANKS, device=DEVICE), placed.schedules, dict(sizes(placed)), layouts)
+        sizes_of = {n: v for n, v in case.sizes if n in wiring.sizes}
+        plan = make_plan(wiring, Topology(RANKS, device=DEVICE), placed.schedules, sizes_of, layouts)
         verify(plan)
     except TilelinkError:
         return None
@@ -92,12 +103,6 @@ def _layout(case: Case, shape: Shape) -> Layout:
     """One that the argument has on every rank."""
     local = [case.local_shape(shape, rank) for rank in range(RANKS)]
     return Layout(len(local[0]) - 1, aligned=all(s[-1] % 4 == 0 for s in local))
-
-
-def _wiring(operator: Operator) -> Wiring:
-    dtypes = [s.dtype or "f32" for s in operator.signature.inputs]
-    given = dict(sizes(operator))
-    return trace(operator.name, operator.fn, operator.signature, given, dtypes, {}, operator.loc, ranks=RANKS)
 
 
 def _combinations(operator: Operator, wiring: Wiring) -> Iterator[dict[str, Choice]]:

@@ -59,7 +59,7 @@ def test_a_plan_needs_no_data() -> None:
 
 
 def test_what_is_no_product_is_not_compared() -> None:
-    @tilelink.operator("M/R K, e+1 i32 offsets -> M K")
+    @tilelink.operator("M/R K, e+1 i32 -> M K")
     def other(x: object, start: object) -> object:
         return x
 
@@ -68,6 +68,39 @@ def test_what_is_no_product_is_not_compared() -> None:
     assert case.local_shape(other.signature.inputs[1], 0) == (5,)
     with pytest.raises(TilelinkError, match=r"^TL706"):
         case.arguments(0)
+
+
+def test_tables_keep_their_contracts_and_differ_by_seed() -> None:
+    """Whole ones are the same on every rank; what offsets split they split to the end."""
+    sizes = (("I", 8), ("T", 40), ("k", 3), ("e", 6), ("H", 8))
+    calls = [Case(ops.moe_rs, sizes, ranks=2, dtype="f32", seed=seed) for seed in range(3)]
+    for case in calls:
+        _, start, slot, *_ = case.arguments(0)
+        assert (start.dtype, slot.dtype) == (torch.int32, torch.int32)
+        assert torch.equal(start, case.arguments(1)[1])
+        assert int(start[0]) == 0
+        assert int(start[-1]) == 120
+        assert bool((start.diff() >= 0).all())
+        assert slot.shape == (40, 3)
+        assert torch.equal(slot.flatten().sort().values, torch.arange(120, dtype=torch.int32))
+        assert all(torch.equal(a, b) for a, b in zip(case.arguments(1), case.arguments(1), strict=True))
+    assert len({tuple(case.arguments(0)[1].tolist()) for case in calls}) == 3
+
+
+def test_split_tables_are_each_ranks_own_and_constants_are_sizes() -> None:
+    sizes = (("T", 100), ("H", 8), ("k", 4), ("experts", 5), ("capacity", 7))
+    case = Case(ops.ep_dispatch, sizes, ranks=3)
+    assert case.given == {"T": 100, "experts": 5, "capacity": 7}
+    tables = [case.arguments(r)[1] for r in range(3)]
+    assert [tuple(t.shape) for t in tables] == [(34, 4), (34, 4), (32, 4)]
+    assert set(torch.cat(tables).flatten().tolist()) == set(range(5))
+    assert not torch.equal(tables[0], tables[1])
+    with pytest.raises(TilelinkError, match=r"^TL704: the size of `capacity` is missing"):
+        Case(ops.ep_dispatch, sizes[:-1], ranks=3)
+    combine = Case(ops.ep_combine, (("experts", 5), ("C", 7), ("H", 8), ("T", 100), ("k", 4)), ranks=3)
+    counts = torch.cat([combine.arguments(r)[1] for r in range(3)])
+    assert int(counts.min()) >= 0
+    assert int(counts.max()) <= 7
 
 
 def test_errors_are_relative_and_safe() -> None:

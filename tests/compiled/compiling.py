@@ -23,7 +23,7 @@ TARGETS = {
 CAPABILITIES = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "gfx942": 94}
 """What a device of each target says of itself, and plans are made for."""
 
-POINTERS = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32", "i64": "i64"}
+POINTERS = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32", "i64": "i64", "f8e4m3": "fp8e4nv"}
 
 
 def type_of(plan: Plan, arg: Arg) -> str:

@@ -9,7 +9,6 @@ from tests.compiled import hazards
 from tests.compiled.checking import RANKS, check, emitted
 from tests.compiled.compiling import TARGETS, functions, texts
 from tests.operators import loops, raw, splits
-from tests.operators.moe import ag_moe
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
 from tilelink import sms
@@ -83,15 +82,4 @@ def test_tiles_that_the_device_counts(target: str) -> None:
     start, at = (torch.empty(n, dtype=torch.int32) for n in (9, 64))
     plan, source = emitted(operator, [x, start, weight, at], target)
     assert "shmem.is_last(" in source.text
-    check(plan, source, target, pipelined=False)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_gathered_rows_and_tables(target: str) -> None:
-    """Index vectors and a run-time split need nothing that a target lacks."""
-    operator = ag_moe.schedule(
-        gather=sms(2, M=32), gather_choice=sms(1, M=32), count=sms(T=32), place=sms(T=32), grouped=sms(P=32, N=32, H=32)
-    )
-    tokens, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))
-    plan, source = emitted(operator, [tokens, torch.empty(64, 2, dtype=torch.int32), weight], target)
     check(plan, source, target, pipelined=False)

@@ -11,12 +11,11 @@ from tests.compiled import hazards
 from tests.compiled.checking import check, emitted
 from tests.compiled.compiling import TARGETS, texts
 from tests.compiled.test_placements import PLACEMENTS, of_rank
-from tests.operators.moe import ag_moe
 from tilelink import Operator, copy_engine, sms
 from tilelink.codegen import emit
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
-from tilelink.ops import ag_gemm, gemm_rs
+from tilelink.ops import ag_gemm, ag_moe, gemm_rs
 
 WATCHED = Checks(watchdog=True)
 BIG = sms(M=128, N=256, K=64, num_warps=8, num_stages=3, order="ring+1")

@@ -25,7 +25,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
-from tilelink.ops import ag_gemm, gemm_rs
+from tilelink.ops import ag_gemm, ep_combine, gemm_rs
 from tilelink.ops.programs import matmul, scatter
 
 TILE = sms(M=16, N=16, K=16, order="ring+1")
@@ -183,8 +183,8 @@ def test_a_rank_that_stores_its_own_and_hands_on_others(ranks: int, rows: int) -
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_axes_that_only_choose_who_is_told(ranks: int) -> None:
     """`send_back` has a tile per rank, and tells one rank of each."""
-    sizes = {"e": 5, "C": 8, "H": 16, "T": 9, "K": 2}
-    plan = plan_of(language.ep_combine, ranks, sizes, send_back=sms(2, C=4, H=16), collect=sms(T=8, H=16))
+    sizes = {"experts": 5, "C": 8, "H": 16, "T": 9, "k": 2}
+    plan = plan_of(ep_combine, ranks, sizes, send_back=sms(2, C=4, H=16), collect=sms(T=8, H=16))
     assert verify(plan)
 
 

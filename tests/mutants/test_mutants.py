@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from benchmarks.mutants.scoring import Row, refused, row_of, rows_of
 from benchmarks.mutants.simulating import ADVERSARIES, noticed, results_of
 from tilelink import ops
 
+SOME = 300
+"""Mutants of an operator that are looked at here."""
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants.json"
 OPERATORS = m.operators()
 KINDS = {
@@ -69,10 +73,14 @@ def test_the_kinds_of_mutations() -> None:
 @pytest.mark.timeout(600)  # half a minute on a free core, and CI has not always one
 @pytest.mark.parametrize("operator", sorted(OPERATORS))
 def test_no_mutant_is_accepted(operator: str) -> None:
-    """Statically; one that the proof accepts is shown to be equivalent by the exact graph."""
-    for found in m.mappings(OPERATORS[operator]):
-        original = running(found.plan)
-        for mutation in mutations(found.plan):
+    """Statically; one that the proof accepts is shown to be equivalent by the exact graph. Of operators that have a great
+    many, some; `make mutants` looks at all."""
+    every = [(found, mutation) for found in m.mappings(OPERATORS[operator]) for mutation in mutations(found.plan)]
+    some = random.Random(0).sample(range(len(every)), min(len(every), SOME))
+    for _, group in groupby((every[k] for k in sorted(some)), key=lambda one: one[0].name):
+        changes = list(group)
+        original = running(changes[0][0].plan)
+        for found, mutation in changes:
             changed = mutant(original, mutation) if mutation.always else None
             if refused(mutation, changed) is None:
                 row = row_of(found, mutation, mutant(original, mutation), None)
@@ -100,5 +108,7 @@ def test_the_table_that_is_committed() -> None:
     assert {r.operator for r in rows} == set(OPERATORS), "run `make mutants`"
     assert {r.caught_by for r in rows} <= {"static", "equivalent"}
     harmful = [r for r in rows if r.caught_by != "equivalent"]
-    assert sum(r.simulation_too for r in harmful) >= 0.9 * len(harmful)
+    asked = [r.simulation_too for r in harmful if r.simulation_too is not None]
+    assert sum(asked) >= 0.9 * len(asked)
+    assert {r.operator for r in harmful if r.simulation_too is not None} == set(OPERATORS)
     assert all(r.by for r in rows)

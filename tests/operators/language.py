@@ -6,7 +6,6 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.moe import ag_moe, count, place
 from tilelink.ops.programs import gather, matmul, reduce, scatter, share
 
 NEG = -1e30
@@ -122,34 +121,6 @@ def glu(rows: Any, gate: Any, up: Any, out: Any) -> None:
     tl.producer_tile_notify(out, (m, n))
 
 
-# ------------------------------------------------------------------------------------------------------------------ routing
-@tilelink.program("P I, e+1 i32, e I H -> P/start H")
-def grouped_down(hidden: Any, start: Any, weight: Any, out: Any) -> None:
-    p, n = tl.tile_id(out)
-    e = tl.segment(out, p)
-    tl.consumer_tile_wait(hidden, p)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for k in tl.tiles(hidden, axis=1):
-        acc = tl.dot(tl.tile_load(hidden, (p, k)), tl.tile_load(weight, (e, k, n)), acc)
-    tl.tile_store(out, (p, n), acc)
-    tl.producer_tile_notify(out, (p, n))
-
-
-@tilelink.program("P H, T K i32, T K -> T H")
-def combine(expert: Any, slot: Any, gate: Any, out: Any) -> None:
-    """The weighted sum of a token's experts, in token order."""
-    t, h = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    tl.consumer_tile_wait(slot)
-    tl.consumer_tile_wait(gate, t)
-    for k in tl.static_range(tl.size(slot, 1)):
-        at = tl.tile_load(slot, (t, k), other=-1)
-        tl.consumer_tile_wait(expert, (at, h))
-        acc += tl.tile_load(gate, (t, k))[:, None] * tl.tile_load(expert, (at, h))
-    tl.tile_store(out, (t, h), acc)
-    tl.producer_tile_notify(out, (t, h))
-
-
 # ---------------------------------------------------------------------------------------------------------------- attention
 @tilelink.program("S/R h D, T g D, T g D -> S/R h D")
 def flash(q: Any, keys: Any, values: Any, out: Any, *, causal: bool = True) -> None:
@@ -211,60 +182,6 @@ def merge(accs: Any, tops: Any, totals: Any, out: Any) -> None:
     tl.producer_tile_notify(out, (b, g))
 
 
-# --------------------------------------------------------------------------------------------------------- expert parallelism
-@tilelink.program("T H, P i32, e+1 i32, e R/R i32 -> e/R R C H, e/R R i32")
-def dispatch(x: Any, order: Any, start: Any, mine: Any, inbox: Any, counts: Any) -> None:
-    """This rank's tokens of expert `e` to whoever has that expert."""
-    e, s = tl.tile_id(mine)
-    tl.consumer_tile_wait(order)
-    tl.consumer_tile_wait(start)
-    first, n = tl.tile_load(start, e), tl.tile_load(start, e + 1) - tl.tile_load(start, e)
-    for c in tl.tiles(inbox, axis=2, stop=n):
-        at = tl.where(tl.tile_range(inbox, c) < n, tl.tile_range(inbox, c), -1)
-        who = tl.tile_load(order, tl.where(at >= 0, first + at, -1), other=-1)
-        tl.tile_push_data(inbox, (e, s, at), tl.tile_load(x, who))
-    tl.tile_push_data(counts, (e, s), n)
-    tl.producer_tile_notify(inbox, (e, s))
-    tl.producer_tile_notify(counts, (e, s))
-
-
-@tilelink.program("e r C H, e r i32, e H N -> e r C N")
-def expert_matmul(inbox: Any, sizes: Any, weight: Any, out: Any) -> None:
-    e, r, c, n = tl.tile_id(out)
-    tl.consumer_tile_wait(sizes, (e, r))
-    tl.consumer_tile_wait(inbox, (e, r, c))
-    if tl.tile_begin(out, c) < tl.tile_load(sizes, (e, r)):
-        acc = tl.zeros(tl.tile_shape(out), tl.float32)
-        for k in tl.tiles(inbox, axis=3):
-            acc = tl.dot(tl.tile_load(inbox, (e, r, c, k)), tl.tile_load(weight, (e, k, n)), acc)
-        tl.tile_store(out, (e, r, c, n), acc)
-    tl.producer_tile_notify(out, (e, r, c, n))
-
-
-@tilelink.program("e/R R C H, e/R R i32 -> e R/R C H")
-def send_back(y: Any, counts: Any, back: Any) -> None:
-    e, s, c, h = tl.tile_id(y)
-    tl.consumer_tile_wait(y, (e, s, c, h))
-    tl.consumer_tile_wait(counts, (e, s))
-    if tl.tile_begin(y, c) < tl.tile_load(counts, (e, s)):
-        tl.tile_push_data(back, (e, s, c, h), tl.tile_load(y, (e, s, c, h)))
-    tl.producer_tile_notify(back, (e, s, c, h))
-
-
-@tilelink.program("e C H, T K i32, T K i32, e+1 i32, T K -> T H")
-def collect(back: Any, choice: Any, slot: Any, start: Any, gate: Any, out: Any) -> None:
-    t, h = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    tl.consumer_tile_wait(slot)
-    tl.consumer_tile_wait(start)
-    for k in tl.static_range(tl.size(choice, 1)):
-        e = tl.tile_load(choice, (t, k), other=-1)
-        at = tl.tile_load(slot, (t, k)) - tl.tile_load(start, e)
-        tl.consumer_tile_wait(back, (e, at, h))
-        acc += tl.tile_load(gate, (t, k))[:, None] * tl.tile_load(back, (e, at, h))
-    tl.tile_store(out, (t, h), acc)
-
-
 # --------------------------------------------------------------------------------------------------------------- operators
 @tilelink.operator("M/R K, K N -> M N")
 def ag_gemm_ring(x: Any, weight: Any) -> Any:
@@ -302,18 +219,6 @@ def mlp(x: Any, gate: Any, up: Any, down: Any) -> Any:
     return reduce(scatter(matmul(glu(gather(x), gate, up), down)))
 
 
-@tilelink.operator("P I/R, e+1 i32, T K i32, e I/R H, T K -> T/R H")
-def moe_rs(hidden: Any, start: Any, slot: Any, weight: Any, gate: Any) -> Any:
-    return reduce(scatter(combine(grouped_down(hidden, start, weight), slot, gate)))
-
-
-@tilelink.operator("T/R H, T/R K i32, T/R K, e H I/R, e I/R H -> T/R H")
-def moe_layer(tokens: Any, choice: Any, gate: Any, up: Any, down: Any) -> Any:
-    hidden, start, slot = ag_moe(tokens, choice, up)
-    gates = gather(gate, name="gather_gate")
-    return reduce(scatter(combine(grouped_down(hidden, start, down), slot, gates)))
-
-
 @tilelink.operator("S/R h D, S/R g D, S/R g D -> S/R h D")
 def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> Any:
     return flash(q, gather(k, name="gather_k"), gather(v, name="gather_v"), causal=causal)
@@ -323,26 +228,6 @@ def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> Any:
 def flash_decode(q: Any, keys: Any, values: Any, *, splits: int = 2) -> Any:
     accs, tops, totals = partial_decode(q, keys, values, c=splits)
     return merge(share(accs, name="share_accs"), share(tops, name="share_tops"), share(totals, name="share_totals"))
-
-
-@tilelink.operator("T/R H, T/R K i32 -> e/R R C H, e/R R i32, T/R K i32, e+1 i32")
-def ep_dispatch(x: Any, choice: Any, *, experts: int, capacity: int) -> Any:
-    mine = count(choice, e=experts)
-    order, start, slot = place(choice, mine)
-    inbox, counts = dispatch(x, order, start, mine, C=capacity, e=experts)
-    return inbox, counts, slot, start
-
-
-@tilelink.operator("e/R R C H, e/R R i32, T/R K i32, T/R K i32, e+1 i32, T/R K -> T/R H")
-def ep_combine(y: Any, counts: Any, choice: Any, slot: Any, start: Any, gate: Any) -> Any:
-    return collect(send_back(y, counts), choice, slot, start, gate)
-
-
-@tilelink.operator("T/R H, T/R K i32, T/R K, e/R H H -> T/R H")
-def ep_layer(x: Any, choice: Any, gate: Any, weight: Any, *, capacity: int) -> Any:
-    inbox, counts, slot, start = ep_dispatch(x, choice, experts=weight.size("e"), capacity=capacity)
-    y = expert_matmul(inbox, counts, weight)
-    return ep_combine(y, counts, choice, slot, start, gate)
 
 
 def elsewhere(owner: str) -> Any:

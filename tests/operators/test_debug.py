@@ -10,13 +10,14 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.operators.moe import ag_moe
-from tests.operators.test_moe import FEW, MOE, Layer
+from tests.operators import test_ep
+from tests.operators.routings import Mixture
+from tests.operators.test_moe import FEW, JOBS, run
 from tilelink import TilelinkError, sms
 from tilelink.codegen import emit
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
-from tilelink.ops import ag_gemm
+from tilelink.ops import ag_gemm, ag_moe, ep_dispatch, moe_rs
 from tilelink.runtime.session import require
 
 RANKS = 3
@@ -106,15 +107,14 @@ def test_an_argument_that_is_no_permutation(order: list[int], why: str) -> None:
         assert error.message == f"argument `order` of `picked` is no `permutation`: {why}"
 
 
-def test_right_tables_pass() -> None:
-    """Tables made on the device, index vectors with holes, a run-time split."""
+@pytest.mark.parametrize("name", JOBS)
+def test_right_tables_pass(name: str) -> None:
+    """Tables made on the device, index vectors with holes, run-time splits."""
+    run(JOBS[name], [Mixture.of(13, "random"), Mixture.of(13, "some choices of nobody")], RANKS, debug=True)
 
-    def main() -> None:
-        me = tilelink.rank()
-        for layer in (Layer.random(13, "random"), Layer.random(13, "an expert without tokens")):
-            layer.check(me, RANKS, MOE(*layer.on(me, RANKS), T=13, I=20))
 
-    tilelink.launch(main, RANKS, debug=True, device=FEW)
+def test_right_tables_of_expert_parallelism_pass() -> None:
+    test_ep.run([Mixture.of(13, "random"), Mixture.of(13, "some choices of nobody")], RANKS, capacity=3, debug=True)
 
 
 @pytest.mark.parametrize("start", [[0, 3, 2, 6], [1, 2, 3, 4], [0, 2, 4, 99]])
@@ -134,12 +134,51 @@ def test_offsets_that_are_none(start: list[int]) -> None:
 
 
 def test_offsets_are_looked_at_where_a_split_begins() -> None:
-    layer = Layer.random(13, "random")
-    plan = ag_moe.plan(*layer.on(0, 1), T=13, I=20, topology=Topology(1, device=FEW))
+    tensors = torch.empty(13, 24), torch.empty(13, 3, dtype=torch.int32), torch.empty(5, 24, 20)
+    plan = ag_moe.plan(*tensors, topology=Topology(1, device=FEW))
     on, off = emit(plan, Checks(debug=True)).text, emit(plan).text
     assert "watch_at" not in off
     assert re.search(r"shmem\.check\(start_fine, watch_at, \d+, -1\)", on)
-    assert "offsets `start`, from 0, sorted, up to T * K" in on
+    assert "offsets `start`, from 0, sorted, up to T * k" in on
+
+
+def choice_of(*values: int) -> torch.Tensor:
+    return torch.tensor([[values[tilelink.rank()], 0, 1]], dtype=torch.int32)
+
+
+def test_a_choice_of_an_expert_that_is_not_there() -> None:
+    """A size of the inputs bounds it, or a constant. Only rank 1 has it; all learn of it."""
+    weight, x = torch.ones(4, 8, 6), torch.ones(1, 8)
+    first = errors(lambda: ag_moe(x, choice_of(0, 4, 3), weight), lambda: ag_moe(x, choice_of(0, 3, -1), weight))
+
+    def dispatched(*values: int) -> None:
+        ep_dispatch(x, choice_of(*values), experts=4, capacity=2)
+
+    second = errors(lambda: dispatched(0, 4, 3), lambda: dispatched(1, 3, 2))
+    for name, size, found in (("ag_moe", "e", first), ("ep_dispatch", "experts", second)):
+        assert [e.code for e in found] == ["TL471", "TL473", "TL471"]
+        assert found[1].message == f"argument `choice` of `{name}` is no `<{size}`: 4 is not below 4"
+
+
+@pytest.mark.parametrize(
+    ("start", "slot", "why"),
+    [
+        ([0, 4, 3, 6], [0, 1, 2, 3, 4, 5], "argument `start` of `moe_rs` is no `offsets`: entry 2 is 3, after 4"),
+        (
+            [0, 2, 3, 7],
+            [0, 1, 2, 3, 4, 5],
+            "argument `start` of `moe_rs` is no `offsets`: it ends with 7, and there is room for 6",
+        ),
+        ([0, 2, 3, 6], [0, 1, 2, 2, 4, 5], "argument `slot` of `moe_rs` is no `permutation`: 2 is there 2 times"),
+    ],
+)
+def test_tables_of_rows_that_are_none(start: list[int], slot: list[int], why: str) -> None:
+    def given(start: list[int], slot: list[int]) -> None:
+        tables = torch.tensor(start, dtype=torch.int32), torch.tensor(slot, dtype=torch.int32).view(3, 2)
+        moe_rs(torch.ones(6, 8), *tables, torch.ones(3, 8, 16), torch.ones(3, 2))
+
+    for error in errors(lambda: given(start, slot), lambda: given([0, 2, 3, 6], [5, 4, 3, 2, 1, -1])):
+        assert (error.code, error.message) == ("TL473", why)
 
 
 def test_sizes_that_differ_within_what_is_allocated() -> None:

@@ -90,67 +90,10 @@ def decoded(ranks: int) -> Problem:
     return Problem(each([q] * ranks, split(k, ranks, 1), split(v, ranks, 1)), [(wanted,)] * ranks, {"S": s})
 
 
-EXPERTS, TOP, TOKENS, H, I = 3, 2, 9, 12, 10  # noqa: E741  # as the signature calls them
-
-
-def routing() -> tuple[T, T, T, T]:
-    """(choice, row of each choice sorted by expert, start of each expert's rows, gates)"""
-    generator = torch.Generator().manual_seed(7)
-    choice = torch.stack([torch.randperm(EXPERTS, generator=generator)[:TOP] for _ in range(TOKENS)]).to(torch.int32)
-    by_row = torch.argsort(choice.flatten(), stable=True)
-    slot = torch.empty(TOKENS * TOP, dtype=torch.int32)
-    slot[by_row] = torch.arange(TOKENS * TOP, dtype=torch.int32)
-    start = torch.zeros(EXPERTS + 1, dtype=torch.int32)
-    start[1:] = torch.bincount(choice.flatten(), minlength=EXPERTS).cumsum(0)
-    return choice, slot.view(TOKENS, TOP), start, torch.rand(TOKENS, TOP, generator=generator)
-
-
-def experts_summed(ranks: int) -> Problem:
-    choice, slot, start, gate = routing()
-    hidden, weight = random(TOKENS * TOP, I), random(EXPERTS, I, H)
-    of_row = torch.sort(choice.flatten(), stable=True).values.long()
-    rows = torch.einsum("pi,pih->ph", hidden, weight[of_row])
-    wanted = (gate[:, :, None] * rows[slot.long()]).sum(1)
-    inputs = each(split(hidden, ranks, 1), [start] * ranks, [slot] * ranks, split(weight, ranks, 1), [gate] * ranks)
-    return Problem(inputs, each(split(wanted, ranks)), {"I": I})
-
-
-def expert_layer(ranks: int) -> Problem:
-    choice, _, _, gate = routing()
-    x, up, down = random(TOKENS, H), random(EXPERTS, H, I), random(EXPERTS, I, H)
-    rows = torch.einsum("th,tkhi,tkiz->tkz", x, up[choice.long()], down[choice.long()])
-    wanted = (gate[:, :, None] * rows).sum(1)
-    inputs = each(split(x, ranks), split(choice, ranks), split(gate, ranks), split(up, ranks, 2), split(down, ranks, 1))
-    return Problem(inputs, each(split(wanted, ranks)), {"T": TOKENS, "I": I})
-
-
-def parallel_experts(ranks: int) -> Problem:
-    choice, _, _, gate = routing()
-    x, weight = random(TOKENS, H), random(EXPERTS, H, H)
-    wanted = (gate[:, :, None] * torch.einsum("th,tkhz->tkz", x, weight[choice.long()])).sum(1)
-    inputs = each(split(x, ranks), split(choice, ranks), split(gate, ranks), split(weight, ranks))
-    return Problem(inputs, each(split(wanted, ranks)), {"T": TOKENS, "e": EXPERTS, "capacity": TOKENS})
-
-
 TILE = sms(M=8, N=16, K=16, order=("ring+1",))
 READ = sms(M=8, N=16, K=16, order=("ring",))
 ADD = sms(M=8, N=16)
 MOVE = sms(2, M=8)
-MOE = {
-    "gather": MOVE,
-    "gather_choice": sms(1, M=8),
-    "gather_gate": sms(1, M=8),
-    "count": sms(T=8),
-    "place": sms(T=8),
-    "grouped": sms(P=16, N=16, H=16),
-    "grouped_down": sms(P=16, H=16, I=16),
-    "combine": sms(T=8, H=16),
-    "scatter": sms(2, M=8),
-    "reduce": ADD,
-}
-
-
-AG_MOE = ("gather", "gather_choice", "count", "place", "grouped")
 
 
 def only(op: Operator, **placements: Any) -> Operator:
@@ -198,14 +141,6 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
     "ulysses": (only(ops.ulysses, to_heads=sms(2, S=4), keep_heads=sms(S=4)), resharded),
     "fsdp": (only(ops.fsdp, gather=sms(2, M=4), matmul_as_it_comes=TILE), sharded_weight),
     "mlp": (only(ops.mlp, gather=MOVE, glu=sms(M=8, N=16, K=16), matmul=TILE, scatter=MOVE, reduce=ADD), perceptron),
-    "moe_rs": (
-        ops.moe_rs.schedule({k: v for k, v in MOE.items() if k in ("grouped_down", "combine", "scatter", "reduce")}),
-        experts_summed,
-    ),
-    "moe_layer": (
-        ops.moe_layer.schedule({f"ag_moe.{k}" if k in AG_MOE else k: v for k, v in MOE.items()}),
-        expert_layer,
-    ),
     "ag_attention": (
         only(ops.ag_attention, gather_k=sms(1, M=4), gather_v=sms(1, M=4), flash=sms(S=16, T=16)),
         attention(False),
@@ -224,19 +159,6 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
             merge=sms(4),
         ),
         decoded,
-    ),
-    "ep_layer": (
-        ops.ep_layer.schedule(
-            {
-                "ep_dispatch.count": sms(T=8),
-                "ep_dispatch.place": sms(T=8),
-                "ep_dispatch.dispatch": sms(C=8),
-                "expert_matmul": sms(C=16, N=16, H=16),
-                "ep_combine.send_back": sms(2, C=8, H=16),
-                "ep_combine.collect": sms(T=8, H=16),
-            }
-        ),
-        parallel_experts,
     ),
 }
 

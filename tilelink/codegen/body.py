@@ -383,7 +383,9 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
     pointer, mask = access.address(scope, start, pieces, blocks)
     if only_if is not None:
         mask = f"{mask} & ({only_if})" if mask else only_if
-    other = expression(scope, op.other) if op.other is not None else "0"
+    # Triton turns no integer into fp8.
+    nothing = "0.0" if tensor.dtype.startswith("f8") else "0"
+    other = expression(scope, op.other) if op.other is not None else nothing
     tail = f", mask={mask}, other={other}" if mask else ""
     scope.lines.add(f"{name} = tl.load({pointer}{tail})", op.loc)
 

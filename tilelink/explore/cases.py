@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import Parameter
+from inspect import signature as parameters_of
 from typing import Any
 
 import torch
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Size, Sum
+from tilelink.explore.contents import table
+from tilelink.frontend import trace
+from tilelink.ir import formula as F
+from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Product, Shape, Size, Sum
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
+from tilelink.ir.wiring import Wiring
 from tilelink.pipeline.arguments import Bound, bind
 from tilelink.pipeline.operator import Operator, Stages
 from tilelink.runtime.memory import DTYPES
@@ -52,10 +59,11 @@ def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """`operator` with global `sizes` of its signature on `ranks` ranks.
+    """`operator` with global `sizes` of its signature, and its constants, on `ranks` ranks.
 
     Inputs are normally distributed and depend on nothing but `seed`, input and rank; the first input of rank r is
-    scaled by r + 1, so that a tile of the wrong rank is seen.
+    scaled by r + 1, so that a tile of the wrong rank is seen. Tables have any values that keep their contract; one that
+    is not split is the same on every rank.
 
     Raises:
         TilelinkError: TL704, a size is missing or is no size of the operator; TL705, not a dtype of a case.
@@ -97,10 +105,10 @@ class Case:
     # ---------------------------------------------------------------------------------------------------------- inputs
     @property
     def given(self) -> dict[str, Any]:
-        """Sizes that shards leave open, by name: to be passed by keyword."""
+        """Sizes that shards leave open, and constants, by name: to be passed by keyword."""
         axes = [a for s in self.operator.signature.inputs for a in s.axes]
         split = {a.name for a in axes if a.split == RANK_AXIS and a.name != RANK_AXIS}
-        return {n: v for n, v in self.sizes if n in split}
+        return {n: v for n, v in self.sizes if n in split or n in constants_of(self.operator)}
 
     def local_shape(self, shape: Shape, rank: int) -> tuple[int, ...]:
         """Elements per axis that rank `rank` holds of a tensor of the signature."""
@@ -110,7 +118,7 @@ class Case:
         """One rank's inputs, on `device`; on `meta` without data.
 
         Raises:
-            TilelinkError: TL706, an input is a table, whose values a case cannot make up.
+            TilelinkError: TL706, an input is a table without a contract, whose values a case cannot make up.
         """
         return [self._argument(k, rank, device) for k in range(len(self.operator.signature.inputs))]
 
@@ -132,17 +140,37 @@ class Case:
         dtype = DTYPES[shape.dtype or self.dtype]
         if device == "meta":
             return torch.empty(local, dtype=dtype, device=device)
-        if shape.contract is not None or not dtype.is_floating_point:
+        if shape.contract is None and not dtype.is_floating_point:
             raise TilelinkError(
                 "TL706",
                 f"input {k + 1} of `{self.operator.name}` is a table: `{shape}`",
                 loc=self.operator.loc,
-                why="random numbers would break what it promises",
-                hint="run the operator from Python, with tables of your own",
+                why="nothing says which numbers may stand in it",
+                hint="give it a contract (`offsets`, `permutation`, `<e`), or run the operator from Python, with your own tables",
             )
+        if shape.contract is not None and not any(a.split == RANK_AXIS for a in shape.axes):
+            rank = 0
         generator = torch.Generator(device).manual_seed((self.seed * 64 + k) * 4096 + rank)
+        if shape.contract is not None:
+            return table(shape.contract, local, self._most(k, shape.contract), generator).to(dtype)
         values = torch.randn(local, generator=generator, device=device, dtype=torch.float32)
         return (values * (rank + 1 if k == 0 else 1)).to(dtype)
+
+    def _most(self, k: int, contract: Contract) -> int:
+        """What the values of input `k` stay below, or where its offsets end: with the axis that they split."""
+        if contract.of is not None:
+            return self._size(contract.of)
+        wiring = self.wiring()
+        split = [a.size for t in wiring.tensors for a in t.axes if a.split == wiring.arguments[k]]
+        return int(F.evaluate(split[0], {**dict(self.sizes), "RANKS": self.ranks})) if split else 0
+
+    def wiring(self) -> Wiring:
+        """Tensors and steps, made from sizes alone."""
+        op = self.operator
+        sizes = {n: v for n, v in self.sizes if n in _dims(op)}
+        constants = {n: v for n, v in self.sizes if n in constants_of(op)}
+        dtypes = [s.dtype or self.dtype for s in op.signature.inputs]
+        return trace(op.name, op.fn, op.signature, sizes, dtypes, constants, op.loc, ranks=self.ranks)
 
     def _held(self, axis: Axis, rank: int) -> range:
         size = self._size(axis.size)
@@ -212,16 +240,25 @@ def _own_slice(axis: Axis) -> bool:
     return axis.name == RANK_AXIS and axis.split == RANK_AXIS
 
 
+def constants_of(operator: Operator) -> list[str]:
+    """The constants that a call has to name."""
+    known = parameters_of(operator.fn).parameters.values()
+    return [p.name for p in known if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
+
+
 def _names(operator: Operator) -> list[str]:
-    """The sizes that an operator's inputs have, in the order in which they appear."""
-    found: list[str] = []
-    for shape in operator.signature.inputs:
-        for axis in shape.axes:
-            found += [n for n in _names_of(axis.size) if n not in found and n != RANK_AXIS]
-    return found
+    """The sizes that an operator's inputs have, in the order in which they appear, and its constants."""
+    return [*_dims(operator), *constants_of(operator)]
 
 
-def _names_of(size: Size) -> list[str]:
+def _dims(operator: Operator) -> list[str]:
+    found = (n for shape in operator.signature.inputs for axis in shape.axes for n in _names_of(axis.size))
+    return list(dict.fromkeys(n for n in found if n != RANK_AXIS))
+
+
+def _names_of(size: Size) -> Iterator[str]:
     if isinstance(size, Dim):
-        return [size.name]
-    return _names_of(size.left) + _names_of(size.right) if isinstance(size, (Sum, Product)) else []
+        yield size.name
+    elif isinstance(size, (Sum, Product)):
+        yield from _names_of(size.left)
+        yield from _names_of(size.right)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.arguments import check_dtype, check_keywords, outside, record_of, wrong_count
-from tilelink.frontend.binding import RANKS, Dimensions, Given, Slot, align, evaluate_size, names_of, sizes_of
+from tilelink.frontend.binding import RANKS, Dimensions, Given, Slot, align, dims_of, evaluate_size, names_of, sizes_of
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.running import Frame, Trace, running, tracing
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
@@ -61,6 +61,7 @@ def trace(
     ]
     records = [t.record for t in tensors]
     _link_tables(name, records, loc)
+    _check_contracts(name, signature, {*sizes, *constants}, loc)
     dimensions = Dimensions(name, signature, ranks, loc, operator=True)
     _add(dimensions, _pairs(name, names, signature.inputs, records, loc))
     with running(run), run.inside(Frame(name, "", dimensions, dtypes[0] if dtypes else "f32")):
@@ -147,6 +148,17 @@ def _link_tables(user: str, records: list[Record], loc: Loc | None) -> None:
         record.axes = tuple(
             replace(a, split=tables.get(a.split, a.split)) if isinstance(a.split, str) else a for a in record.axes
         )
+
+
+def _check_contracts(user: str, signature: Signature, known: set[str], loc: Loc | None) -> None:
+    """What tables promise to stay below is a size of the inputs, or a constant."""
+    for shape in signature.inputs:
+        of = None if shape.contract is None else shape.contract.of
+        for name in () if of is None else dims_of(of):
+            if name not in known | {RANK_AXIS}:
+                why = f"`{shape}` of the signature needs it"
+                hint = "name a size of the inputs, or a constant of the operator"
+                raise TilelinkError("TL205", f"the size `{name}` of `{user}` is not known", loc=loc, why=why, hint=hint)
 
 
 def _pairs(

@@ -6,7 +6,8 @@ What a program makes of them, and tables that programs make themselves, are chec
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -16,13 +17,23 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.shape import Dim, Product, Size, Sum
 
 
-def broken(plan: Plan, tensors: Sequence[torch.Tensor]) -> TilelinkError | None:
-    """TL473 for the first argument that does not keep its contract; None if all do. Waits for the device."""
+def broken(
+    plan: Plan, tensors: Sequence[torch.Tensor], constants: Mapping[str, Any] | None = None
+) -> TilelinkError | None:
+    """TL473 for the first argument that does not keep its contract; None if all do. Waits for the device.
+
+    Args:
+        constants: those of the call, which contracts may name besides its sizes.
+    """
+    sizes = {**(constants or {}), **dict(plan.sizes)}
     for name, table in zip(plan.wiring.arguments, tensors, strict=True):
         decl = plan.wiring.tensor(name)
         if decl.contract is None:
             continue
-        why = {"offsets": _offsets, "permutation": _permutation, "below": _below}[decl.contract.kind](plan, name, table)
+        if decl.contract.of is not None:
+            why = _below(table, _value(decl.contract.of, sizes))
+        else:
+            why = _offsets(plan, name, table) if decl.contract.kind == "offsets" else _permutation(table)
         if why is not None:
             return TilelinkError(
                 "TL473",
@@ -48,8 +59,7 @@ def _offsets(plan: Plan, name: str, table: torch.Tensor) -> str | None:
     )
 
 
-def _permutation(plan: Plan, name: str, table: torch.Tensor) -> str | None:
-    del plan, name
+def _permutation(table: torch.Tensor) -> str | None:
     values = table.flatten()
     values = values[values != -1]
     outside = values[(values < 0) | (values >= table.numel())]
@@ -59,16 +69,12 @@ def _permutation(plan: Plan, name: str, table: torch.Tensor) -> str | None:
     return f"{int(times.argmax())} is there {int(times.max())} times" if int(times.max()) > 1 else None
 
 
-def _below(plan: Plan, name: str, table: torch.Tensor) -> str | None:
-    contract = plan.wiring.tensor(name).contract
-    assert contract is not None
-    assert contract.of is not None
-    most = _value(contract.of, dict(plan.sizes))
+def _below(table: torch.Tensor, most: int) -> str | None:
     outside = table[(table < -1) | (table >= most)]
     return f"{int(outside.flatten()[0])} is not below {most}" if outside.numel() else None
 
 
-def _value(size: Size, sizes: dict[str, int]) -> int:
+def _value(size: Size, sizes: Mapping[str, int]) -> int:
     if isinstance(size, int):
         return size
     if isinstance(size, Dim):

@@ -275,7 +275,7 @@ class Operator:
         if prepared is None:
             prepared = cached[key] = self._prepare(session, tensors, outs, given)
         else:
-            session.vigil.compare(self._broken(session, prepared.plan, tensors) or prepared.said)
+            session.vigil.compare(self._broken(session, prepared.plan, tensors, given) or prepared.said)
         return self._go(session, prepared, tensors, outs)
 
     def _plain(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
@@ -445,7 +445,7 @@ class Operator:
         if traced:
             source = emit(plan, vigil.checks, traced=True)
             stages = Stages(plan, stages.verdict, source)
-        vigil.compare(self._broken(session, plan, tensors) or said)
+        vigil.compare(self._broken(session, plan, tensors, given) or said)
         loaded, workspace = self._load(stages, world.rank), self._workspace(session, bound, plan)
         watch = (
             vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None
@@ -455,12 +455,12 @@ class Operator:
         return prepared
 
     @staticmethod
-    def _broken(session: Session, plan: Plan, tensors: Sequence[Any]) -> TilelinkError | None:
+    def _broken(session: Session, plan: Plan, tensors: Sequence[Any], given: Mapping[str, Any]) -> TilelinkError | None:
         """In debug mode: an argument that does not keep its contract."""
         if not session.vigil.debug or session.world.capturing():
             return None
         session.world.drain()
-        return broken(plan, tensors)
+        return broken(plan, tensors, given)
 
     def _bound(self, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
         world = session.world

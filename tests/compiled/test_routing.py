@@ -1,0 +1,83 @@
+"""Operators with tables compile for every target: index vectors, run-time splits and fp8 need nothing that one lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from triton.compiler.errors import CompilationError
+
+from tests.compiled.checking import check, emitted
+from tests.compiled.compiling import TARGETS
+from tilelink import Operator, copy_engine, fused, ops, sms
+
+TABLES = {"count": sms(T=32), "place": sms(T=32)}
+GATHERS = {"gather": copy_engine(push=True), "gather_choice": sms(1, M=32)}
+DOWN = {
+    "grouped_down": sms(P=32, H=32, I=32, order="column"),
+    "combine": sms(2, T=16, H=32, order=("column", "ring+1")),
+    "scatter": fused("combine"),
+    "reduce": sms(M=16, N=32),
+}
+
+
+def of(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
+
+
+B, F, Z = torch.bfloat16, torch.float32, torch.int32
+
+
+@dataclass(frozen=True)
+class One:
+    """An operator in tiles that compile quickly, and one rank's arguments."""
+
+    operator: Operator
+    tensors: tuple[torch.Tensor, ...]
+    constants: tuple[tuple[str, int], ...] = ()
+
+
+LAYER = {**TABLES, **GATHERS, "gather_score": sms(1, M=32), "grouped_glu": sms(P=32, N=32, H=32)}
+LAYER |= {f"moe_rs.{n}": p for n, p in {**DOWN, "scatter": fused("moe_rs.combine")}.items()}
+EXPERTS = (("experts", 8), ("capacity", 32))
+ONES = {
+    "ag_moe": One(
+        ops.ag_moe.schedule({**TABLES, **GATHERS, "grouped": sms(P=32, N=32, H=32)}),
+        (of(B, 64, 64), of(Z, 64, 2), of(B, 8, 64, 64)),
+    ),
+    "moe_layer": One(
+        ops.moe_layer.schedule(LAYER),
+        (of(B, 64, 64), of(Z, 64, 2), of(F, 64, 2), of(B, 8, 64, 64), of(B, 8, 64, 64), of(B, 8, 64, 64)),
+    ),
+    "moe_rs": One(
+        ops.moe_rs.schedule(DOWN),
+        (of(B, 512, 64), of(Z, 9), of(Z, 256, 2), of(B, 8, 64, 64), of(F, 256, 2)),
+    ),
+    "ep_dispatch": One(
+        ops.ep_dispatch.schedule({**TABLES, "dispatch": sms(C=16, H=64), "arrive": sms(C=16, H=64)}),
+        (of(B, 64, 128), of(Z, 64, 2)),
+        EXPERTS,
+    ),
+    "ep_dispatch_fp8": One(
+        ops.ep_dispatch_fp8.schedule({**TABLES, "dispatch_fp8": sms(C=16, H=64), "arrive_fp8": sms(C=16, H=64)}),
+        (of(B, 64, 128), of(Z, 64, 2)),
+        EXPERTS,
+    ),
+    "ep_combine": One(
+        ops.ep_combine.schedule(send_back=sms(C=16, H=64), collect=sms(T=16, H=64)),
+        (of(B, 2, 4, 32, 128), of(Z, 2, 4), of(Z, 64, 2), of(Z, 64, 2), of(F, 64, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ONES)
+def test_kernels(name: str, target: str) -> None:
+    one = ONES[name]
+    plan, source = emitted(one.operator, list(one.tensors), target, **dict(one.constants))  # pyright: ignore[reportArgumentType]
+    if (name, target) == ("ep_dispatch_fp8", "sm_80"):
+        with pytest.raises(CompilationError, match="fp8e4nv not supported in this architecture"):
+            check(plan, source, target, pipelined=False)
+    else:
+        check(plan, source, target, pipelined=False)

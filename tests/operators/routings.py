@@ -1,0 +1,84 @@
+"""Mixtures of experts to test with: tokens, who chooses what, and what torch makes of it in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from tests.operators.problems import part
+
+T = torch.Tensor
+H, I, E, K = 24, 20, 5, 3  # noqa: E741  # as the signatures call them
+
+
+def _random(tokens: int) -> T:
+    return torch.randint(0, E, (tokens, K), generator=torch.Generator().manual_seed(tokens), dtype=torch.int32)
+
+
+ROUTINGS: dict[str, Callable[[int], T]] = {
+    "random": _random,
+    "experts without tokens": lambda t: torch.tensor([[0, 2, 3], [3, 0, 2]], dtype=torch.int32).repeat(t, 1)[:t],
+    "all tokens to the first": lambda t: torch.zeros(t, K, dtype=torch.int32),
+    "all tokens to the last": lambda t: torch.full((t, K), E - 1, dtype=torch.int32),
+    "some choices of nobody": lambda t: torch.where(_random(t) == 1, -1, _random(t)),
+}
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Global inputs of one call."""
+
+    tokens: T
+    choice: T
+    score: T
+    gate: T
+    up: T
+    down: T
+
+    @staticmethod
+    def of(tokens: int, routing: str = "random", dtype: torch.dtype = torch.float32, salt: int = 0) -> Mixture:
+        generator = torch.Generator().manual_seed(1000 * tokens + salt)
+
+        def random(*shape: int) -> T:
+            return torch.randn(*shape, generator=generator).to(dtype)
+
+        score = torch.rand(tokens, K, generator=generator)
+        return Mixture(
+            random(tokens, H), ROUTINGS[routing](tokens), score, random(E, H, I), random(E, H, I), random(E, I, H)
+        )
+
+    @property
+    def rows(self) -> tuple[T, T]:
+        """(choice, expert) of each row, sorted by expert; choices of nobody come last."""
+        flat = self.choice.flatten().long()
+        by_row = torch.argsort(torch.where(flat < 0, E, flat), stable=True)[: int((flat >= 0).sum())]
+        return by_row, flat[by_row]
+
+    def columns(self, rank: int, ranks: int) -> slice:
+        return part(I, rank, ranks)
+
+    def tokens_of(self, rank: int, ranks: int) -> slice:
+        return part(len(self.tokens), rank, ranks)
+
+    def weighted(self, each: T) -> T:
+        """The sum over a token's choices, `each` being what the chosen expert made: `[T, k, …]`."""
+        return (torch.where(self.choice < 0, 0, self.score)[..., None] * each).sum(1)
+
+    def through(self, *, glu: bool) -> T:
+        """Every token through every expert that it chose: `[T, k, H]`."""
+        of = self.choice.clamp(min=0).long()
+        x = self.tokens.float()
+        up = torch.einsum("th,tkhi->tki", x, self.up.float()[of])
+        if glu:
+            up = torch.nn.functional.silu(torch.einsum("th,tkhi->tki", x, self.gate.float()[of])) * up
+        return torch.einsum("tki,tkih->tkh", up, self.down.float()[of])
+
+
+def close(got: T, want: T) -> None:
+    """Relative Frobenius error; written so that a NaN fails."""
+    assert got.shape == want.shape
+    if want.numel():
+        error, size = float((got.float() - want).norm()), float(want.norm())
+        assert error <= {torch.float32: 1e-5, torch.bfloat16: 2e-2}[got.dtype] * size, error / size if size else error

@@ -1,0 +1,115 @@
+"""Expert parallelism, there: each token to the ranks that hold the experts it chose, all to all and token by token."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import tilelink
+import tilelink.language as tl
+from tilelink.ops import plain
+from tilelink.ops.routing import count, place
+
+
+@tilelink.program("T H, P i32 <T, e+1 i32 offsets, e R/R i32 -> e/R R C H, e/R R i32")
+def dispatch(x: Any, order: Any, start: Any, mine: Any, inbox: Any, counts: Any) -> None:
+    """This rank's tokens of expert `e` to whoever has that expert, as many as there is room for."""
+    e, s = tl.tile_id(mine)
+    tl.consumer_tile_wait(order)
+    tl.consumer_tile_wait(start)
+    first = tl.tile_load(start, e)
+    n = tl.minimum(tl.tile_load(start, e + 1) - first, tl.size(inbox, 2))
+    for c in tl.tiles(inbox, axis=2, stop=n):
+        at = tl.where(tl.tile_range(inbox, c) < n, tl.tile_range(inbox, c), -1)
+        who = tl.tile_load(order, tl.where(at >= 0, first + at, -1), other=-1)
+        for h in tl.tiles(x, axis=1):
+            tl.tile_push_data(inbox, (e, s, at, h), tl.tile_load(x, (who, h)))
+    tl.tile_push_data(counts, (e, s), n)
+    tl.producer_tile_notify(inbox, (e, s))
+    tl.producer_tile_notify(counts, (e, s))
+
+
+@tilelink.program("e r C H, e r i32 -> e r C H, e r i32")
+def arrive(inbox: Any, counts: Any, rows: Any, sizes: Any) -> None:
+    """Out of shared memory, what there is."""
+    e, r, c, h = tl.tile_id(rows)
+    tl.consumer_tile_wait(counts, (e, r))
+    n = tl.tile_load(counts, (e, r))
+    if tl.tile_begin(rows, c) + tl.tile_begin(rows, h) == 0:
+        tl.tile_store(sizes, (e, r), n)
+    tl.consumer_tile_wait(inbox, (e, r, c, h))
+    if tl.tile_begin(rows, c) < n:
+        tl.tile_store(rows, (e, r, c, h), tl.tile_load(inbox, (e, r, c, h)))
+
+
+@tilelink.program("T k i32 <e, T k i32 permutation, e+1 i32 offsets -> T k i32")
+def number(choice: Any, slot: Any, start: Any, at: Any, *, capacity: int) -> None:
+    """Which row of its expert each choice has; −1: none."""
+    t, k = tl.tile_id(at)
+    tl.consumer_tile_wait(slot)
+    tl.consumer_tile_wait(start)
+    first = tl.tile_load(start, tl.tile_load(choice, (t, k), other=-1))
+    row = tl.tile_load(slot, (t, k), other=-1) - first
+    tl.tile_store(at, (t, k), tl.where(row < capacity, row, -1))
+    tl.producer_tile_notify(at, (t, k))
+
+
+def send(x: Any, choice: Any, experts: int, capacity: int) -> tuple[Any, Any, Any]:
+    """Tokens on their way: the inbox of each rank's experts and its counts, in shared memory, and who has which row."""
+    mine = count(choice, e=experts)
+    order, start, slot = place(choice, mine)
+    inbox, counts = dispatch(x, order, start, mine, C=capacity, e=experts)
+    return inbox, counts, number(choice, slot, start, capacity=capacity)
+
+
+@tilelink.operator(
+    "T/R H, T/R k i32 <experts -> experts/R R C H, experts/R R i32, T/R k i32",
+    schedule={
+        "count": tilelink.sms(T=512),
+        "place": tilelink.sms(T=512),
+        "dispatch": tilelink.sms(C=16, H=1024, num_warps=8),
+        "arrive": tilelink.sms(C=16, H=1024, num_warps=8),
+    },
+)
+def ep_dispatch(x: Any, choice: Any, *, experts: int, capacity: int) -> Any:
+    """Send each token to the experts that it chose, which are split over the ranks.
+
+    An expert takes up to `capacity` tokens of each rank. Those beyond, the last in the order of the tokens, are dropped:
+    they do not travel, and `ep_combine` adds nothing for them. With a capacity of `T/R`, and no token that chooses one
+    expert twice, nothing is dropped.
+
+    Args:
+        x: this rank's tokens, `[T/R, H]`.
+        choice: the experts of each of them, `[T/R, k]` int32, each below `experts`; −1: none.
+        experts: how many there are on all ranks.
+        capacity: rows that an expert has for each rank.
+
+    Returns:
+        `rows`: `[experts/R, R, capacity, H]`, for each expert of this rank the tokens of each rank, in their order; what
+        lies past the count is not written. `counts`: `[experts/R, R]` int32, how many rows came. `at`: `[T/R, k]` int32,
+        the row that each choice of this rank has with its expert, −1 where it was dropped; `ep_combine` takes it.
+    """
+    inbox, counts, at = send(x, choice, experts, capacity)
+    rows, sizes = arrive(inbox, counts)
+    return rows, sizes, at
+
+
+@ep_dispatch.reference
+def reference(x: Any, choice: Any, *, experts: int, capacity: int, group: Any = None) -> Any:
+    """The same in plain torch, one after the other; rows past the count are 0."""
+    import torch
+    import torch.distributed as dist
+
+    ranks = dist.get_world_size(group)
+    order, start, slot = plain.tables(choice, experts)
+    outbox = x.new_zeros(experts, capacity, x.shape[1])
+    for e, (first, last) in enumerate(pairwise(start.tolist())):
+        many = min(last - first, capacity)
+        outbox[e, :many] = x[order[first : first + many].long()]
+    rows, counts = torch.empty_like(outbox), torch.empty(experts, dtype=torch.int32, device=x.device)
+    dist.all_to_all_single(rows, outbox, group=group)
+    dist.all_to_all_single(counts, start.diff().clamp(max=capacity), group=group)
+    rows = rows.view(ranks, experts // ranks, capacity, -1).transpose(0, 1).contiguous()
+    at = slot - start[choice.clamp(min=0).long()]
+    at = torch.where((choice < 0) | (at >= capacity), -1, at)
+    return rows, counts.view(ranks, -1).t().contiguous(), at

@@ -1,0 +1,92 @@
+"""Expert parallelism, there, in half the bytes: tokens travel as fp8 with a scale each, made on the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+import tilelink.language as tl
+from tilelink.ops.ep_dispatch import number
+from tilelink.ops.ep_dispatch import reference as exact
+from tilelink.ops.routing import count, place
+
+
+@tilelink.program("T H, P i32 <T, e+1 i32 offsets, e R/R i32 -> e/R R C H f8e4m3, e/R R C f32, e/R R i32")
+def dispatch_fp8(x: Any, order: Any, start: Any, mine: Any, inbox: Any, scales: Any, counts: Any) -> None:
+    """`dispatch`, each row divided by its scale: 448, the largest number of e4m3, stands for its largest element."""
+    e, s = tl.tile_id(mine)
+    tl.consumer_tile_wait(order)
+    tl.consumer_tile_wait(start)
+    first = tl.tile_load(start, e)
+    n = tl.minimum(tl.tile_load(start, e + 1) - first, tl.size(inbox, 2))
+    for c in tl.tiles(inbox, axis=2, stop=n):
+        at = tl.where(tl.tile_range(inbox, c) < n, tl.tile_range(inbox, c), -1)
+        who = tl.tile_load(order, tl.where(at >= 0, first + at, -1), other=-1)
+        most = tl.zeros([at.shape[0]], tl.float32)
+        for h in tl.tiles(x, axis=1):
+            most = tl.maximum(most, tl.max(tl.abs(tl.tile_load(x, (who, h)).to(tl.float32)), 1))
+        scale = tl.where(most > 0, most / 448, 1)
+        for h in tl.tiles(x, axis=1):
+            tl.tile_push_data(inbox, (e, s, at, h), tl.tile_load(x, (who, h)) / scale[:, None])
+        tl.tile_push_data(scales, (e, s, at), scale)
+    tl.tile_push_data(counts, (e, s), n)
+    tl.producer_tile_notify(inbox, (e, s))
+    tl.producer_tile_notify(scales, (e, s))
+    tl.producer_tile_notify(counts, (e, s))
+
+
+@tilelink.program("e r C H, e r C, e r i32 -> e r C H, e r C f32, e r i32")
+def arrive_fp8(inbox: Any, scales: Any, counts: Any, rows: Any, scale: Any, sizes: Any) -> None:
+    """Out of shared memory, what there is."""
+    e, r, c, h = tl.tile_id(rows)
+    tl.consumer_tile_wait(counts, (e, r))
+    n = tl.tile_load(counts, (e, r))
+    if tl.tile_begin(rows, c) + tl.tile_begin(rows, h) == 0:
+        tl.tile_store(sizes, (e, r), n)
+    tl.consumer_tile_wait(scales, (e, r, c))
+    tl.consumer_tile_wait(inbox, (e, r, c, h))
+    if tl.tile_begin(rows, c) < n:
+        if tl.tile_begin(rows, h) == 0:
+            tl.tile_store(scale, (e, r, c), tl.tile_load(scales, (e, r, c)))
+        tl.tile_store(rows, (e, r, c, h), tl.tile_load(inbox, (e, r, c, h)))
+
+
+@tilelink.operator(
+    "T/R H, T/R k i32 <experts -> experts/R R C H f8e4m3, experts/R R C f32, experts/R R i32, T/R k i32",
+    schedule={
+        "count": tilelink.sms(T=512),
+        "place": tilelink.sms(T=512),
+        "dispatch_fp8": tilelink.sms(C=16, H=1024, num_warps=8),
+        "arrive_fp8": tilelink.sms(C=16, H=1024, num_warps=8),
+    },
+)
+def ep_dispatch_fp8(x: Any, choice: Any, *, experts: int, capacity: int) -> Any:
+    """`ep_dispatch` with a payload of fp8 (e4m3) and a scale for each row; for GPUs that have this type, so not for sm_80.
+
+    Args:
+        x: this rank's tokens, `[T/R, H]`.
+        choice: the experts of each of them, `[T/R, k]` int32, each below `experts`; −1: none.
+        experts: how many there are on all ranks.
+        capacity: rows that an expert has for each rank; tokens beyond are dropped, as `ep_dispatch` says.
+
+    Returns:
+        `rows`: `[experts/R, R, capacity, H]` fp8 e4m3; `scale`: `[experts/R, R, capacity]` fp32, and a token is
+        `rows * scale`; `counts` and `at` as of `ep_dispatch`.
+    """
+    mine = count(choice, e=experts)
+    order, start, slot = place(choice, mine)
+    inbox, scales, counts = dispatch_fp8(x, order, start, mine, C=capacity, e=experts)
+    at = number(choice, slot, start, capacity=capacity)
+    rows, scale, sizes = arrive_fp8(inbox, scales, counts)
+    return rows, scale, sizes, at
+
+
+@ep_dispatch_fp8.reference
+def reference(x: Any, choice: Any, *, experts: int, capacity: int, group: Any = None) -> Any:
+    """The same in plain torch, one after the other."""
+    import torch
+
+    rows, counts, at = exact(x.float(), choice, experts=experts, capacity=capacity, group=group)
+    most = rows.abs().amax(-1)
+    scale = torch.where(most > 0, most / 448, 1.0)
+    return (rows / scale[..., None]).to(torch.float8_e4m3fn), scale, counts, at

@@ -1,0 +1,47 @@
+"""What the plain-torch forms of routing operators have in common."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+
+def gathered(x: Any, group: Any) -> Any:
+    """Every rank's `x`, one after the other along the first axis."""
+    import torch
+    import torch.distributed as dist
+
+    out = torch.empty((x.shape[0] * dist.get_world_size(group), *x.shape[1:]), dtype=x.dtype, device=x.device)
+    dist.all_gather_into_tensor(out, x.contiguous(), group=group)
+    return out
+
+
+def tables(choice: Any, experts: int) -> tuple[Any, Any, Any]:
+    """`order`, `start` and `slot` as `routing.place` makes them, all int32; what nobody chose is −1."""
+    import torch
+
+    flat = choice.flatten().long()
+    flat = torch.where(flat < 0, experts, flat)
+    by_row = torch.argsort(flat, stable=True)
+    counts = torch.bincount(flat, minlength=experts + 1)[:experts]
+    start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    slot = torch.empty_like(flat)
+    slot[by_row] = torch.arange(len(flat), device=flat.device)
+    slot = torch.where(flat < experts, slot, -1).view(choice.shape)
+    return (by_row // choice.shape[1]).int(), start.int(), slot.int()
+
+
+def grouped(rows: Any, start: Any, weight: Any) -> Any:
+    """Rows sorted by expert, each times the matrix of its expert; what no expert has is 0."""
+    out = rows.new_zeros(rows.shape[0], weight.shape[2])
+    for e, (first, last) in enumerate(pairwise(start.tolist())):
+        out[first:last] = rows[first:last] @ weight[e]
+    return out
+
+
+def summed(rows: Any, at: Any, score: Any) -> Any:
+    """For each token the weighted sum of its rows, in fp32; −1: no row."""
+    import torch
+
+    picked = rows[at.clamp(min=0).long()].float() if len(rows) else rows.new_zeros(*at.shape, rows.shape[1]).float()
+    return torch.where(at[..., None] < 0, 0.0, score[..., None] * picked).sum(1).to(rows.dtype)
