@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from benchmarks.mutants.mappings import sizes
 from tilelink import ops
 from tilelink.cli import app
+from tilelink.explore.cases import Case
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--shape", "128x64x64", "--world", "2")
@@ -29,6 +32,11 @@ def command(*arguments: str, code: int = 0) -> Result:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == code, done.output + repr(done.exception)
     return done
+
+
+def shape_of(name: str) -> str:
+    """Ragged sizes that an operator has, whatever it is."""
+    return ",".join(f"{n}={v}" for n, v in sizes(getattr(ops, name)))
 
 
 def lines(done: Result) -> list[str]:
@@ -79,7 +87,7 @@ def test_tune_says_what_it_found_and_knows_it_the_next_time() -> None:
 @pytest.mark.parametrize("name", ops.__all__)
 @pytest.mark.parametrize("target", ["simulated", "h200"])
 def test_emit_prints_the_same_python_each_time(name: str, target: str) -> None:
-    arguments = ("emit", name, "--shape", "512x512x512", "--target", target)
+    arguments = ("emit", name, "--shape", shape_of(name), "--target", target)
     text = command(*arguments).stdout
     compile(text, name, "exec")
     assert text.startswith(f'"""{name}: ')
@@ -98,9 +106,11 @@ def test_the_schedule_decides_what_is_emitted() -> None:
 @pytest.mark.parametrize("name", ops.__all__)
 def test_plan_prints_steps_and_tensors_for_any_world(name: str) -> None:
     for world in ("1", "3", "64"):
-        printed = command("plan", name, "--shape", "997x130x77", "--world", world, "--dtype", "f32").output
-        assert "matmul" in printed
+        printed = command("plan", name, "--shape", shape_of(name), "--world", world, "--dtype", "f32").output
         assert f"{world} rank" in printed
+    wiring = Case(getattr(ops, name), sizes(getattr(ops, name)), 64).wiring()
+    for word in (*(s.path for s in wiring.steps), *(t.name for t in wiring.tensors)):
+        assert re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", printed), word
 
 
 def test_plan_draws_a_picture() -> None:
@@ -110,7 +120,7 @@ def test_plan_draws_a_picture() -> None:
 
 @pytest.mark.parametrize("name", ops.__all__)
 def test_verify_says_proved(name: str) -> None:
-    assert "verdict  proved" in lines(command("verify", name, "--shape", "512x512x512"))
+    assert "verdict  proved" in lines(command("verify", name, "--shape", shape_of(name)))
 
 
 def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
@@ -155,7 +165,16 @@ def test_verify_refuses_with_a_diagnostic_on_the_users_line(tmp_path: Path) -> N
 
 
 # ----------------------------------------------------------------------------------------------------------------- run
-@pytest.mark.parametrize("name", ops.__all__)
+PRODUCTS = [name for name in ops.__all__ if Case(getattr(ops, name), sizes(getattr(ops, name)), 1).contraction]
+
+
+@pytest.mark.parametrize("name", sorted({*ops.__all__} - {*PRODUCTS}))
+def test_run_takes_what_it_cannot_compare(name: str) -> None:
+    printed = lines(command("run", name, "--shape", shape_of(name), "--world", "2"))
+    assert "error  not compared: the signature states no product of two tensors" in printed
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 def test_run_compares_with_torch(name: str, dtype: str) -> None:
     printed = lines(command("run", name, "--shape", "131x72x80", "--world", "3", "--dtype", dtype, "--calls", "2"))
@@ -195,9 +214,9 @@ def test_run_can_leave_the_comparison_out() -> None:
 REFUSED = {
     "operator": (
         ("plan", "nope", *SMALL),
-        """
+        f"""
         TL701: there is no operator `nope`
-          why: tilelink.ops has ag_gemm, gemm_rs, gemm_rs_ring
+          why: tilelink.ops has {", ".join(ops.__all__)}
           do:  name one of them, or one of your own as FILE.py:NAME
         """,
     ),
