@@ -157,12 +157,15 @@ class Case:
         return (values * (rank + 1 if k == 0 else 1)).to(dtype)
 
     def _most(self, k: int, contract: Contract) -> int:
-        """What the values of input `k` stay below, or where its offsets end: with the axis that they split."""
+        """What the values of input `k` stay below, or where its offsets end: with the axis that they split, or if that is
+        said of none with the first one."""
         if contract.of is not None:
             return self._size(contract.of)
         wiring = self.wiring()
         split = [a.size for t in wiring.tensors for a in t.axes if a.split == wiring.arguments[k]]
-        return int(F.evaluate(split[0], {**dict(self.sizes), "RANKS": self.ranks})) if split else 0
+        if not split:
+            return self._size(self.operator.signature.inputs[0].axes[0].size)
+        return int(F.evaluate(split[0], {**dict(self.sizes), "RANKS": self.ranks}))
 
     def wiring(self) -> Wiring:
         """Tensors and steps, made from sizes alone."""
