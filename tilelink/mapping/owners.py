@@ -10,7 +10,7 @@ import numpy as np
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.plan import GridAxis, StepPlan, holder
-from tilelink.ir.program import Load, Notify, OfTile, Op, Store, Wait
+from tilelink.ir.program import At, Load, Notify, OfTile, Op, Store, Wait
 from tilelink.ir.wiring import TensorDecl, Wiring, entries
 from tilelink.mapping.views import walk
 
@@ -88,8 +88,16 @@ def _touched(tensor: TensorDecl, s: StepPlan, param: str) -> Iterator[tuple[Op, 
             entry = next(
                 e for v, e in zip(view, entries(s.step, param, op.index), strict=True) if v.axis == tensor.owned
             )
-            grids = (g for g in s.grid if isinstance(entry, OfTile) and g.var == entry.var)
-            yield op, next(grids, None)
+            yield op, _grid_of(s, entry)
+
+
+def _grid_of(s: StepPlan, entry: object) -> GridAxis | None:
+    """The partition whose tile an index entry names; of an axis that is walked singly that is a position."""
+    if isinstance(entry, OfTile):
+        return next((g for g in s.grid if g.var == entry.var), None)
+    if isinstance(entry, At) and entry.ring is None:
+        return next((g for g in s.grid if g.var == entry.expr.text and g.kind == "unit"), None)
+    return None
 
 
 def _runs_where_held(wiring: Wiring, tensor: TensorDecl, s: StepPlan, grid: GridAxis) -> bool:
