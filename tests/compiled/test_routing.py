@@ -46,6 +46,11 @@ ONES = {
         ops.ag_moe.schedule({**TABLES, **GATHERS, "grouped": sms(P=32, N=32, H=32)}),
         (of(B, 64, 64), of(Z, 64, 2), of(B, 8, 64, 64)),
     ),
+    "ag_moe_outer": One(
+        ops.ag_moe_outer.schedule({**TABLES, **GATHERS, "grouped_outer": sms(P=32, H=32, N=32)}),
+        (of(B, 64, 64), of(Z, 64, 2), of(B, 512, 64)),
+        (("experts", 8),),
+    ),
     "moe_layer": One(
         ops.moe_layer.schedule(LAYER),
         (of(B, 64, 64), of(Z, 64, 2), of(F, 64, 2), of(B, 8, 64, 64), of(B, 8, 64, 64), of(B, 8, 64, 64)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import tilelink
 from tests.operators.problems import TOLERANCE, part
 from tilelink import Operator, copy_engine, sms
-from tilelink.ops import ag_outer, outer_ag
+from tilelink.ops import ag_moe_outer, ag_outer, outer_ag, plain
 
 RANKS = 3
 PLACEMENTS: dict[str, dict[str, Any]] = {
@@ -42,3 +43,28 @@ def test_products_over_gathered_rows(name: str, rows: int, dtype: torch.dtype) -
         check(second, [other, own], other.float().T @ split.float())
 
     tilelink.launch(main, RANKS, seed=rows)
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(10, 3), (12, 9), (2, 1)])
+def test_products_over_the_tokens_of_experts(tokens: int, experts: int) -> None:
+    """Ranks of 4, 4 and 2 tokens; experts that nobody chose, and choices of nobody."""
+    generator = torch.Generator().manual_seed(tokens)
+    x = torch.randn(tokens, 20, generator=generator)
+    choice = torch.randint(-1, experts - (experts > 3), (tokens, 2), generator=generator, dtype=torch.int32)
+    others = [torch.randn(tokens * 2, 36, generator=generator) for _ in range(RANKS)]
+    order, start, _ = plain.tables(choice, experts)
+    # What lies behind the rows of the last expert belongs to nobody.
+    for one in others:
+        one[int(start[-1]) :] = torch.nan
+    op = ag_moe_outer.schedule(grouped_outer=sms(P=4, H=16, N=16))
+
+    def main() -> None:
+        rank = tilelink.rank()
+        own = part(tokens, rank, RANKS)
+        rows = list(pairwise(start.tolist()))
+        want = torch.stack([x[order[a:b].long()].T @ others[rank][a:b] for a, b in rows])
+        for _ in range(2):
+            got = op(x[own], choice[own], others[rank], experts=experts, T=tokens)
+            assert float((got - want).norm()) <= TOLERANCE[torch.float32] * float(want.norm())
+
+    tilelink.launch(main, RANKS, seed=tokens)

@@ -10,6 +10,7 @@ from tilelink.nn.attention import ParallelAttention
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear
 from tilelink.nn.mlp import ParallelMLP
+from tilelink.nn.moe import ParallelMoE
 from tilelink.nn.operators import Call, TorchOperator, register
 from tilelink.nn.replicated import Replicated
 from tilelink.nn.sequence import SequenceParallelAttention
@@ -19,6 +20,7 @@ __all__ = [
     "ColumnParallelLinear",
     "ParallelAttention",
     "ParallelMLP",
+    "ParallelMoE",
     "Replicated",
     "RowParallelLinear",
     "SequenceParallelAttention",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from tilelink import ops
 from tilelink.nn.groups import rank_of, ranks_of
@@ -47,6 +48,38 @@ def _turned(weight: torch.Tensor) -> bool:
 def _of_summed(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor]:
     """All-reduce: every rank's result depends on every rank's argument."""
     return (all_reduce(grad, group=call.group),)
+
+
+def _of_routed(call: Call, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+    """AG+MoE: the tokens' gradient is MoE+RS with every weight 1, the experts' a product over their tokens."""
+    tokens, choice, weight = call.tensors
+    start, slot = call.tables
+    rows = experts = None
+    if call.wanted[0]:
+        ones = torch.ones_like(slot, dtype=torch.float32)
+        rows = moe_rs(grad, start, slot, weight.transpose(1, 2), ones, group=call.group)
+    if call.wanted[2]:
+        experts = ag_moe_outer(tokens, choice, grad, group=call.group, experts=weight.shape[0])
+    return rows, None, experts
+
+
+def _of_combined(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """MoE+RS: gradients go to the rows of each expert as AG+MoE sends tokens there, and are weighted there."""
+    hidden, start, slot, weight, score = call.tensors
+    chosen = torch.where(slot < 0, -1, torch.bucketize(slot, start, right=True, out_int32=True) - 1)
+    own = chosen[rank_of(call.group) * grad.shape[0] :][: grad.shape[0]].contiguous()
+    count = hidden.shape[0]
+    at = torch.where(slot < 0, count, slot).long()
+    by_row = score.new_zeros(count + 1).scatter(0, at.flatten(), score.flatten())[:count, None]
+    columns = scores = experts = None
+    if call.wanted[0] or call.wanted[4]:
+        spread, _, _ = ag_moe(grad, own, weight.transpose(1, 2), group=call.group)
+        columns = (spread * by_row).to(hidden.dtype)
+        scores = nn.functional.pad((spread.float() * hidden).sum(1), (0, 1))[at]
+    if call.wanted[3]:
+        weighted = (hidden * by_row).to(hidden.dtype)
+        experts = ag_moe_outer(grad, own, weighted, group=call.group, experts=weight.shape[0]).transpose(1, 2)
+    return columns, None, None, experts, scores
 
 
 def _of_all(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor]:
@@ -128,6 +161,9 @@ outer_ag = register(ops.outer_ag)
 ag_gemm = register(ops.ag_gemm, backward=_of_gathered)
 gemm_rs = register(ops.gemm_rs, backward=_of_scattered)
 all_reduce = register(ops.all_reduce, backward=_of_summed, autocast=False)
+ag_moe_outer = register(ops.ag_moe_outer)
+ag_moe = register(ops.ag_moe, backward=_of_routed)
+moe_rs = register(ops.moe_rs, backward=_of_combined)
 all_gather = register(ops.all_gather, backward=_of_all, autocast=False)
 reduce_scatter = register(ops.reduce_scatter, backward=_of_own, autocast=False)
 gemm_ar = register(ops.gemm_ar, backward=_of_alike)

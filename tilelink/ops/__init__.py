@@ -10,6 +10,7 @@ from tilelink.ops.ag_attention_varlen import ag_attention_varlen
 from tilelink.ops.ag_attention_zigzag import ag_attention_zigzag
 from tilelink.ops.ag_gemm import ag_gemm
 from tilelink.ops.ag_moe import ag_moe
+from tilelink.ops.ag_moe_outer import ag_moe_outer
 from tilelink.ops.ag_outer import ag_outer, outer_ag
 from tilelink.ops.all_gather import all_gather
 from tilelink.ops.all_reduce import all_reduce
@@ -37,6 +38,7 @@ __all__ = [
     "ag_attention_zigzag",
     "ag_gemm",
     "ag_moe",
+    "ag_moe_outer",
     "ag_outer",
     "all_gather",
     "all_reduce",

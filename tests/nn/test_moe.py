@@ -1,0 +1,64 @@
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
+# pyright: reportOptionalSubscript=false, reportIndexIssue=false, reportCallIssue=false
+"""The mixture of experts, against every token through its experts in plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import silu
+
+import tilelink
+from tests.nn.test_modules import close
+from tilelink.nn import ParallelMoE
+
+FEATURES, HIDDEN, EXPERTS, CHOICES = 16, 24, 5, 2
+
+
+def whole(
+    x: torch.Tensor, router: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    score, choice = (x @ router.t()).softmax(-1).topk(CHOICES)
+    every = torch.einsum("ethi,eih->eth", (silu(x @ gate) * (x @ up))[:, :, None], down)  # [experts, tokens, features]
+    mine = every[choice, torch.arange(len(x))[:, None]]
+    return (score / score.sum(-1, keepdim=True))[..., None].mul(mine).sum(1)
+
+
+@pytest.mark.parametrize(("ranks", "backend"), [(2, "aot_eager")])
+def test_tokens_through_their_experts(ranks: int, backend: str) -> None:
+    torch.manual_seed(5)
+    x = torch.randn(12, FEATURES)
+    shapes = (
+        (EXPERTS, FEATURES),
+        (EXPERTS, FEATURES, HIDDEN),
+        (EXPERTS, FEATURES, HIDDEN),
+        (EXPERTS, HIDDEN, FEATURES),
+    )
+    weights = [torch.randn(s) / 3 for s in shapes]
+    exact = [t.double().requires_grad_() for t in (x, *weights)]
+    y = whole(*exact)
+    y.square().sum().backward()
+    dx, drouter, dgate, dup, ddown = (t.grad for t in exact)
+
+    def main() -> None:
+        rank = tilelink.rank()
+        layer = ParallelMoE(FEATURES, HIDDEN, EXPERTS, CHOICES)
+        router, gate, up, down = weights
+        with torch.no_grad():
+            layer.router.module.weight.copy_(router)
+            layer.up.copy_(torch.cat([w.chunk(ranks, 2)[rank] for w in (gate, up)], 2))
+            layer.down.copy_(down.chunk(ranks, 1)[rank])
+        run = torch.compile(layer, fullgraph=True, backend=backend)
+        mine = x.chunk(ranks)[rank].clone().requires_grad_()
+        got = run(mine)
+        got.square().sum().backward()
+        close(got, y.chunk(ranks)[rank])
+        close(mine.grad, dx.chunk(ranks)[rank])
+        close(layer.up.grad, torch.cat([w.chunk(ranks, 2)[rank] for w in (dgate, dup)], 2))
+        close(layer.down.grad, ddown.chunk(ranks, 1)[rank])
+        close(layer.router.module.weight.grad, drouter)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            close(layer(mine), y.chunk(ranks)[rank])
+
+    tilelink.launch(main, ranks)
+    torch._dynamo.reset()
