@@ -12,7 +12,7 @@ from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, constants_of
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.schedule import Placement
-from tilelink.ir.shape import RANK_AXIS, Dim, Shape
+from tilelink.ir.shape import RANK_AXIS, Dim, Shape, Sum
 from tilelink.ir.topology import Device, Topology
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping import make_plan, verify
@@ -71,11 +71,13 @@ def sizes(operator: Operator) -> tuple[tuple[str, int], ...]:
     """Two tiles along every axis; of a split one, two tiles on each rank, and the last ones are ragged. Of what is walked
     singly, two or three. Constants are sizes too, such as a capacity.
     """
+    sums = [a.size.left for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Sum)]
     axes = [a for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Dim) and a.name != RANK_AXIS]
     split = {a.name for s in operator.signature.shapes for a in s.axes if a.split == RANK_AXIS}
     named = {a.name for s in operator.signature.shapes for a in s.axes}
     found: dict[str, int] = {}
-    for dim in (*(Dim(a.name) for a in axes), *map(Dim, constants_of(operator))):
+    summands = [one for one in sums if isinstance(one, Dim)]
+    for dim in (*(Dim(a.name) for a in axes), *summands, *map(Dim, constants_of(operator))):
         if dim.name in split:
             found[dim.name] = 2 * RANKS - 1 if dim.unit else 2 * TILE * RANKS - 3
         elif dim.name in named:
