@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,11 +17,15 @@ from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.explore.cases import Case
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Device, Topology
-from tilelink.pipeline.choosing import estimated, even
+from tilelink.pipeline.choosing import Choice, estimated, even
 from tilelink.runtime.session import require
+from tilelink.tuning import forms
+from tilelink.tuning.estimate import Rates
 from tilelink.tuning.tables import Entry, Problem
 
 RANKS = 2
+RATES = Rates()
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 H200 = Topology(4, "peer", device=Device("NVIDIA H200", 132, capability=90))
 SMALL = Schedule().merged({"gather": copy_engine(push=True), "matmul": sms(M=16, N=16, K=16, order="ring")})
 LARGE = Schedule().merged({"gather": sms(1, M=32), "matmul": sms(M=64, N=64, K=64, order="ring")})
@@ -46,9 +55,7 @@ def fresh(operator: Operator) -> Operator:
 
 
 def unscheduled() -> Operator:
-    import dataclasses
-
-    return dataclasses.replace(fresh(ops.ag_gemm), scheduled=False)
+    return replace(fresh(ops.ag_gemm), scheduled=False)
 
 
 def test_calls_take_the_schedule_that_was_measured_nearby(table: list[Entry]) -> None:
@@ -113,7 +120,9 @@ def test_the_plain_form_runs_where_less_can_be_hidden_than_overlapping_costs() -
         return str(plain_or_not.choice(x, w)), len(plain_or_not.plan(x, w).steps), bool(torch.isfinite(y).all())
 
     words, steps, finite = tilelink.launch(body, RANKS)[0]
-    assert words.startswith("sequential: estimated: 0 µs can be hidden, and overlapping costs about")
+    assert words == (
+        "sequential: estimated: 34 µs overlapped, 29 µs one after the other, and overlapping is to gain 20 µs"
+    )
     assert steps == 2
     assert finite
 
@@ -126,12 +135,65 @@ def test_without_libraries_there_is_no_plain_form() -> None:
         tilelink.launch(body, RANKS)
 
 
-@pytest.mark.parametrize(("m", "sequential"), [(1, True), (128, True), (512, True), (4096, False), (8192, False)])
-def test_the_estimate_for_an_mlp(m: int, sequential: bool) -> None:
-    plan = Case(ops.ag_gemm, (("M", m), ("N", 5504), ("K", 4096)), 4).stages(H200).plan
-    choice = estimated(plan, ops.ag_gemm.schedules)
-    assert choice.schedule.sequential is sequential
-    assert choice.schedule.sequential or choice.schedule == ops.ag_gemm.schedules
+@pytest.mark.parametrize("operator", [ops.ag_gemm, ops.gemm_rs], ids=str)
+@pytest.mark.parametrize("wide", [False, True])
+def test_small_calls_are_sequential_and_large_ones_are_not(operator: Operator, wide: bool) -> None:
+    """The rows that an inference step has, of two MLPs; and from some number of rows on always overlapped."""
+    n, k = (5504, 4096) if operator.name == "ag_gemm" else (4096, 11008)
+    scale = 2 if wide else 1
+
+    def choice(m: int) -> Choice:
+        plan = Case(operator, (("M", m), ("N", scale * n), ("K", scale * k)), 4).stages(H200).plan
+        return estimated(plan, operator.schedules)
+
+    found = [choice(2**e) for e in range(15)]
+    assert all(c.schedule.sequential for c in found[:10])
+    assert all("µs overlapped, " in str(c) and "µs one after the other" in str(c) for c in found)
+    assert not found[13].schedule.sequential
+    assert found[13].schedule == operator.schedules
+    sequential = [c.schedule.sequential for c in found]
+    assert sequential == sorted(sequential, reverse=True)
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    return json.loads((RESULTS / name).read_text())["rows"]
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"), [("ag_gemm-4", ops.ag_gemm), ("gemm_rs-4", ops.gemm_rs), ("ag_gemm-2", ops.ag_gemm)]
+)
+def test_the_estimates_agree_with_what_was_measured(name: str, operator: Operator) -> None:
+    """Both forms, within 8 percent, and never on the wrong side."""
+    ranks = int(name[-1])
+    for row in rows(f"bench-{name}.json"):
+        plan = Case(operator, tuple(row["sizes"].items()), ranks).stages(replace(H200, ranks=ranks)).plan
+        found = forms(plan)
+        assert 0.92 < found.overlapped / 1e3 / row["ms_ours"] < 1.08, row["case"]
+        assert 0.92 < found.sequential / 1e3 / row["ms_sequential"] < 1.08, row["case"]
+        assert row["ms_ours"] < row["ms_sequential"]
+        assert not estimated(plan, operator.schedules).schedule.sequential, row["case"]
+
+
+def test_where_the_rates_come_from() -> None:
+    """They are what the files say that they name."""
+    gathers = rows("bench-ag_gemm-4.json")
+    moved = [2 * r["sizes"]["M"] * r["sizes"]["K"] * 3 / 4 for r in gathers]
+    per_byte, latency = np.polyfit(moved, [1e3 * r["ms_comm"] for r in gathers], 1)
+    assert RATES.nccl == pytest.approx(1 / per_byte, rel=0.03)
+    assert RATES.nccl_call == pytest.approx(latency, rel=0.1)
+    flops = [
+        2 * r["sizes"]["M"] * r["sizes"]["N"] * r["sizes"]["K"] / split / r["ms_gemm"] / 1e3
+        for name, split in (("bench-ag_gemm-4.json", 1), ("bench-gemm_rs-4.json", 4))
+        for r in rows(name)
+    ]
+    assert RATES.flops == pytest.approx(statistics.median(flops), rel=0.05)
+    calls = {(r["operator"], r["schedule"]): r.get("eager_us", 0.0) for r in rows("host-cost-4.json")}
+    m, n, k = 2048, 1024, 512  # what `benchmarks/gpu_host_cost.py` measures
+    work = 2 * m * n * k / RATES.flops
+    gathered, scattered = (2 * m * width * 3 / 4 / RATES.link for width in (k, n))
+    assert RATES.call == pytest.approx(calls["ag_gemm", "dma push"] - max(work, gathered), abs=1)
+    made = calls["gemm_rs", "dma, fused reduce"] - max(work, scattered) - RATES.call
+    assert RATES.made == pytest.approx(made, abs=1)
 
 
 def test_plain_forms_know_even_parts_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import pytest
 import torch
 
 import tilelink
-from tilelink import Operator, TilelinkError, copy_engine, fused, ops, sms
+from tilelink import Operator, TilelinkError, copy_engine, fused, library, ops, sms
+from tilelink.explore.sheets import tuned_sheet
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.pipeline.tuning import Trial, Tuning
+from tilelink.tuning import Times
+from tilelink.tuning.records import form_of
+from tilelink.tuning.search import SEQUENTIAL
 
 RANKS = 2
 MATMUL = sms(M=32, N=32, K=32, order="ring")
@@ -98,6 +103,33 @@ def test_a_candidate_that_does_not_fit_is_not_allocated(monkeypatch: pytest.Monk
         return list(tuning(ops.ag_gemm).search(60, {"matmul": (MATMUL,)}).failed.values())
 
     assert tilelink.launch(body, RANKS) == [["not enough memory"]] * RANKS
+
+
+def test_a_library_slots_and_the_plain_form_are_among_the_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the result says which form won."""
+    by_library = library("torch.mm", M="M/R")
+    space: dict[str, tuple[Placement, ...]] = {"gather": (copy_engine(push=True),), "matmul": (by_library, SLOW)}
+    monkeypatch.setattr("tilelink.pipeline.tuning.space_of", lambda plan: space)
+
+    def body() -> Any:
+        tuned = tuning(ops.ag_gemm)
+        report = tuned.search(60, None)
+        assert report.failed == {}
+        tried = {type(s.get("matmul")).__name__ for s in report.ms}, {s.slots for s in report.ms}
+        kept = tuned.kept(report)
+        record = kept.record()
+        assert record is not None
+        others = {"sequential": Times((0.0,), (0.0,)), "library": Times((1e-9,), (0.0,))}
+        plain = replace(report, final={**report.final, SEQUENTIAL: others["sequential"]})
+        finalists = {"library": Schedule().merged({"matmul": by_library})}
+        best = replace(report, best=finalists["library"], finalists=finalists, final={"library": others["library"]})
+        title = tuned_sheet("op", kept, report).title
+        return tried, report.won == kept.won == record["won"] == form_of(report.best), plain.won, best.won, title
+
+    tried, said, plain, best, title = tilelink.launch(body, RANKS)[0]
+    assert tried == ({"Library", "Sms"}, {1, 2, 3})
+    assert (said, plain, best) == (True, "sequential", "library")
+    assert " won, " in title
 
 
 def test_without_time_the_operator_stays_as_it_comes() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.mapping.plans import plan_of
+from tests.operators import language
 from tilelink import Operator, TilelinkError, ops
 from tilelink.explore.cases import Case
-from tilelink.ir.schedule import CopyEngine, Fused, Sms
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Device, Topology
 from tilelink.tuning import estimate, space_of
 from tilelink.tuning.search import complete
-from tilelink.tuning.space import coordinates, is_matmul
+from tilelink.tuning.space import changed, coordinates, is_matmul
 
 H200 = Topology(4, "peer", device=Device("NVIDIA H200", 132, capability=90))
 SIZES = {"ag_gemm": (8192, 5504, 4096), "gemm_rs": (8192, 4096, 11008), "gemm_rs_ring": (8192, 4096, 11008)}
@@ -33,7 +35,7 @@ def test_what_is_proposed_can_be_planned(name: str) -> None:
         for option in coordinate.options[::3]:
             tried += 1
             try:
-                case(operator.with_schedule(base.merged({coordinate.path: option}))).stages(H200)
+                case(operator.with_schedule(changed(space, base, coordinate.path, option))).stages(H200)
             except TilelinkError as error:
                 refused.append(str(error).splitlines()[0])
     assert tried >= 8
@@ -45,13 +47,59 @@ def test_kinds_of_steps_get_kinds_of_placements() -> None:
     space = space_of(plan)
     assert Fused("matmul") in space["scatter"]
     assert Fused("matmul") in space["reduce"]
-    chunks = [dict(p.tile)["M"] for p in space["scatter"] if isinstance(p, CopyEngine)]
-    assert chunks == [2048, 1024, 512, 256]
+    engines = [p for p in space["scatter"] if isinstance(p, CopyEngine)]
+    assert [dict(p.tile)["M"] for p in engines if p.streams == 1] == [2048, 1024, 512, 256]
+    assert {p.streams for p in engines} == {1, 2, 3}
+    assert {Fused("matmul", (("N", n),)) for n in (32, 64, 128, 256)} < set(space["reduce"])
     matmuls = [p for p in space["matmul"] if isinstance(p, Sms)]
     assert all(p.order[0] == "ring+1" for p in matmuls)
     assert [is_matmul(s) for s in plan.steps] == [True, False, False]
+    libraries = [p for p in space["matmul"] if isinstance(p, Library)]
+    assert [(p.name, dict(p.tile).get("M", "all"), p.streams) for p in libraries] == [
+        *(("torch.mm", rows, n) for n in (1, 2) for rows in (PART, 1024, 512)),
+        ("torch.mm", "all", 1),
+    ]
     gather = space_of(case(ops.ag_gemm).stages(H200).plan)["gather"]
     assert {p.push for p in gather if isinstance(p, CopyEngine)} == {True, False}
+
+
+def test_only_a_plain_matmul_is_offered_to_a_library() -> None:
+    """A gated one takes two weights."""
+    plan = plan_of(language.mlp, 2, {"M": 64, "K": 64, "I": 64, "N": 64})
+    offered = {path for path, options in space_of(plan).items() if any(isinstance(p, Library) for p in options)}
+    assert offered == {"matmul"}
+    assert {s.path for s in plan.steps if is_matmul(s)} == {"glu", "matmul"}
+
+
+def test_every_kind_of_choice_is_varied() -> None:
+    """Around the schedule as it comes and around the best with a library; nothing that is proposed is out of reach."""
+    plan = case(ops.gemm_rs).stages(H200).plan
+    space = space_of(plan)
+    base = complete(plan, ops.gemm_rs.schedules)
+
+    def reached(best: Schedule) -> dict[str, set[Placement]]:
+        found: dict[str, set[Placement]] = {}
+        for c in coordinates(space, best):
+            found.setdefault(c.path, set()).update(c.options)
+        return found
+
+    first = reached(base)
+    assert first["reduce"] == set(space["reduce"])
+    assert {p.streams for p in first["scatter"] if isinstance(p, CopyEngine)} == {1, 2, 3}
+    assert any(isinstance(p, Library) for p in first["matmul"])
+    best = changed(space, base, "matmul", Library("torch.mm", (("M", PART),)))
+    assert isinstance(best.get("reduce"), Sms)
+    case(ops.gemm_rs.with_schedule(best)).stages(H200)
+    assert any(isinstance(p, Sms) for p in reached(best)["matmul"])
+    assert all(p in reached(best)["matmul"] for p in space["matmul"] if isinstance(p, Library))
+
+
+def test_a_library_is_estimated_by_its_work_and_its_calls() -> None:
+    plan = case(ops.ag_gemm).stages(H200).plan
+    base = complete(plan, ops.ag_gemm.schedules)
+    few, many = (base.merged({"matmul": Library("torch.mm", (("M", n),))}) for n in (PART, 64))
+    assert estimate(plan, few) < estimate(plan, many)
+    assert 0.8 < estimate(plan, few) / estimate(plan, base) < 1.25
 
 
 def test_the_estimate_knows_better_from_worse() -> None:

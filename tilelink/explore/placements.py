@@ -77,7 +77,7 @@ def parse_placements(texts: Iterable[str], option: str = "--schedule") -> dict[s
 def placement_text(path: str, placement: Placement) -> str | None:
     """What `parse_placement` reads back; None where an order, or what computes, is a function of the user's."""
     if isinstance(placement, Fused):
-        return f"{path}=fused({placement.into!r})"
+        return f"{path}=fused({', '.join([repr(placement.into), *(f'{d}={n}' for d, n in placement.tile)])})"
     if not all(isinstance(word, str) for word in placement.order):
         return None
     tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in placement.tile]

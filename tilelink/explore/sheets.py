@@ -93,7 +93,7 @@ def tuned_sheet(name: str, entry: Entry, report: Report | None) -> Sheet:
     """What a search has found, the finalists by their interleaved times."""
     if report is None:
         rows = [(f"{entry.ms:.4f}", _words(entry.schedule))]
-        return Sheet(f"{name}: known, {entry.measured}", ("ms", "schedule"), tuple(rows))
+        return Sheet(f"{name}: {entry.won}, known, {entry.measured}", ("ms", "schedule"), tuple(rows))
     ranked = sorted(report.final, key=lambda n: report.final[n].median)
     rows = [
         (f"{report.final[n].median:.4f}", _words(report.finalists.get(n, Schedule(sequential=True)))) for n in ranked
@@ -103,7 +103,7 @@ def tuned_sheet(name: str, entry: Entry, report: Report | None) -> Sheet:
         reasons[why] = reasons.get(why, 0) + 1
     counts = f"{len(report.ms)} measured, {report.estimated_away} estimated away, {report.out_of_time} out of time"
     rows += [("–", f"{n} cannot run: {why}") for why, n in reasons.items()]
-    return Sheet(f"{name}: {counts}", ("ms", "schedule"), tuple(rows))
+    return Sheet(f"{name}: {report.won} won, {counts}", ("ms", "schedule"), tuple(rows))
 
 
 def _words(schedule: Schedule) -> str:
@@ -117,9 +117,9 @@ def _placement_words(placement: Placement) -> str:
     values = [f"{f.name}={getattr(placement, f.name)!r}" for f in fields(placement) if f.name not in ("tile", "order")]
     defaults = [f"{f.name}={f.default!r}" for f in fields(placement)]
     if isinstance(placement, Fused):
-        return f"fused into {placement.into}"
+        return " ".join([f"fused into {placement.into}", *(f"{d}={n}" for d, n in placement.tile)])
     order = getattr(placement, "order", ())
-    words = [*(f"{d}={n}" for d, n in placement.tile), *(v for v in values if v not in defaults)]
+    words = [*(f"{d}={n or f'{d}/R'}" for d, n in placement.tile), *(v for v in values if v not in defaults)]
     return f"{type(placement).__name__.lower()} {' '.join(words)}{f' order {order}' if order else ''}"
 
 

@@ -18,7 +18,7 @@ from tilelink.runtime import environment
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.memory import regions
 from tilelink.runtime.session import Session
-from tilelink.tuning import DiskCache, Entry, Problem, Report, Search, Space, space_of
+from tilelink.tuning import SLOTS, DiskCache, Entry, Problem, Report, Search, Space, space_of
 from tilelink.version import __version__
 
 if TYPE_CHECKING:
@@ -111,14 +111,13 @@ class Tuning:
             free=_free if world.topology.world != "simulated" else lambda: 1 << 40,
             budget=budget,
             rounds=1 if world.topology.world == "simulated" else 11,
+            slots=SLOTS if space is None and any(b.slots > 1 for b in self.plan.buffers) else (),
         ).run()
 
     def kept(self, report: Report) -> Entry:
         """The result as an entry, also in the cache on disk; the plain form where it is the fastest."""
-        plain, best = report.sequential_ms, report.best_ms
-        schedule, ms = report.best, best
-        if plain is not None and plain < best:
-            schedule, ms = Schedule(sequential=True), plain
+        plain, schedule = report.sequential_ms, report.winner
+        ms = plain if schedule.sequential and plain is not None else report.best_ms
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         words = f"{today}, torch {torch.__version__}, Triton {triton.__version__}, tilelink {__version__}"
         entry = Entry(self.problem, schedule, ms, plain, words)

@@ -5,16 +5,17 @@ Knows: worlds, what can go wrong when a kernel is compiled and started, what a s
 Never knows: emitted text, how a candidate does its work.
 """
 
-from tilelink.tuning.estimate import estimate
-from tilelink.tuning.estimate import sequential as estimate_sequential
+from tilelink.tuning.estimate import Forms, estimate, forms
 from tilelink.tuning.measuring import Runs, Times, attempt, interleaved
 from tilelink.tuning.search import Report, Search
-from tilelink.tuning.space import Space, space_of
+from tilelink.tuning.space import SLOTS, Space, space_of
 from tilelink.tuning.tables import DiskCache, Entry, Problem, merge, nearest, read, shipped
 
 __all__ = [
+    "SLOTS",
     "DiskCache",
     "Entry",
+    "Forms",
     "Problem",
     "Report",
     "Runs",
@@ -23,7 +24,7 @@ __all__ = [
     "Times",
     "attempt",
     "estimate",
-    "estimate_sequential",
+    "forms",
     "interleaved",
     "merge",
     "nearest",

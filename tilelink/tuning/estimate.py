@@ -7,21 +7,31 @@ from dataclasses import dataclass
 
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.schedule import CopyEngine, Fused, Placement, Schedule, Sms
-from tilelink.tuning.space import is_matmul
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.tuning.space import is_matmul, makers
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of an H200, per microsecond: flops and bytes."""
+    """Of H200s, per microsecond: flops and bytes; and microseconds. From `benchmarks/results` where a file is named, which
+    a test compares.
 
-    flops: float = 7.2e8
+    `flops`: cuBLAS over six MLPs (`bench-*-4.json`, `ms_gemm`). `nccl`, `nccl_call`: rate and latency of NCCL, the line
+    through `ms_comm` of `bench-ag_gemm-4.json`. `call`: an overlapped call beyond its work, AG+GEMM by copy engine
+    (`host-cost-4.json`, `eager_us` of a small shape); `made`: as much more where copy engines move what a step makes
+    (GEMM+RS there). `memory`: five sixths of the data sheet's 4.8 TB/s. `link`: a copy engine's over NVLink, which no file
+    has by itself. `worker_link`, `copy`: by which candidates of a search are ranked; guessed.
+    """
+
+    flops: float = 7.7e8
     memory: float = 4.0e6
     link: float = 3.6e5
+    nccl: float = 3.13e5
+    nccl_call: float = 29.0
+    call: float = 34.0
+    made: float = 22.0
     worker_link: float = 2.0e4
     copy: float = 3.0
-    call: float = 20.0
-    library_call: float = 25.0
 
 
 def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates()) -> float:  # frozen
@@ -46,11 +56,27 @@ def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates()) -> float:  
     return max(work + extra, moves) + 0.1 * min(work, moves) + rates.call
 
 
-def sequential(plan: Plan, rates: Rates = Rates()) -> tuple[float, float]:  # frozen
-    """Microseconds of the matmuls by a library, and of the movements by another."""
-    work = sum(_matmul(plan, s, None, plan.topology.device.sms, rates) for s in plan.steps if is_matmul(s))
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Microseconds of a call: its matmuls alone, overlapped at its best, and by libraries one after the other."""
+
+    work: float
+    overlapped: float
+    sequential: float
+
+
+def forms(plan: Plan, rates: Rates = Rates()) -> Forms:  # frozen
+    """What the two forms of an operator would take on H200s, if the emitted matmul is as fast as the library's."""
+    sms = plan.topology.device.sms
+    work = sum(_matmul(plan, s, Library("a library's"), sms, rates) for s in plan.steps if is_matmul(s))
     moving = [s for s in plan.steps if s.step.program.movement is not None]
-    return work, sum(_bytes(plan, s) / rates.link for s in moving)
+    nbytes = sum(_bytes(plan, s) for s in moving)
+    made = sum(bool(makers(plan, s)) for s in moving)
+    return Forms(
+        work=work,
+        overlapped=max(work, nbytes / rates.link) + rates.call + made * rates.made,
+        sequential=work + nbytes / rates.nccl + len(moving) * rates.nccl_call,
+    )
 
 
 def _movement(plan: Plan, step: StepPlan, placement: Placement | None, rates: Rates) -> tuple[float, float]:
@@ -72,13 +98,19 @@ def _matmul(plan: Plan, step: StepPlan, placement: Placement | None, workers: in
     tile = dict(placement.tile) if isinstance(placement, Sms) else {}
     sizes = {d: _extent(plan, step, d) for d in dims}
     depth = math.prod(_extent(plan, step, g.dim) for g in step.loops if g.dim not in dims)
+    traffic = 2 * (math.prod(sizes.values()) + depth * sum(sizes.values())) / rates.memory
+    if isinstance(placement, Library):
+        parts = [-(-sizes[d] // n) if n != PART else plan.topology.ranks for d, n in placement.tile if d in sizes]
+        return (
+            max(2 * math.prod(sizes.values()) * depth / rates.flops, traffic)
+            + (math.prod(parts) if parts else 0) * rates.copy
+        )
     area = math.prod(min(tile.get(d, 128), 256) for d in dims[-2:])
     tiles = math.prod(-(-sizes[d] // max(1, tile.get(d, 128))) for d in dims)
     waves = -(-tiles // workers)
     per_tile = 2 * math.prod(tile.get(d, 128) for d in dims) * depth
     efficiency = min(1.0, math.sqrt(area / (128 * 256)))
     compute = waves * per_tile / (rates.flops / plan.topology.device.sms * efficiency)
-    traffic = 2 * (math.prod(sizes.values()) + depth * sum(sizes.values())) / rates.memory
     return max(compute, traffic)
 
 

@@ -26,6 +26,13 @@ def record_of(schedule: Schedule) -> dict[str, Any] | None:
     return found
 
 
+def form_of(schedule: Schedule) -> str:
+    """What computes: `sequential` (one library after the other), `library` (one behind waits) or `Triton`."""
+    if schedule.sequential:
+        return "sequential"
+    return "library" if any(isinstance(p, Library) for _, p in schedule.entries) else "Triton"
+
+
 def schedule_of(record: Mapping[str, Any]) -> Schedule:
     """Raises KeyError, TypeError or ValueError where the record is none of this version's."""
     return Schedule(

@@ -5,6 +5,7 @@ Every rank sees the same times and the same failures, so every rank decides the 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from tilelink.mapping import default_placement
 from tilelink.runtime.world import World
 from tilelink.tuning.estimate import estimate
 from tilelink.tuning.measuring import Times, attempt, interleaved, problem_of
-from tilelink.tuning.space import Coordinate, Space, coordinates
+from tilelink.tuning.records import form_of
+from tilelink.tuning.space import Coordinate, Space, changed, coordinates
 
 QUICK = 3
 """Calls by which a candidate is judged at first; the median counts."""
@@ -81,6 +83,17 @@ class Report:
     def sequential_ms(self) -> float | None:
         return self.final[SEQUENTIAL].median if SEQUENTIAL in self.final else None
 
+    @property
+    def winner(self) -> Schedule:
+        """The best, or the plain form where that is faster."""
+        plain = self.sequential_ms
+        return Schedule(sequential=True) if plain is not None and plain < self.best_ms else self.best
+
+    @property
+    def won(self) -> str:
+        """Which form won: `sequential`, `library` or `Triton`."""
+        return form_of(self.winner)
+
 
 SEQUENTIAL = "sequential"
 
@@ -98,6 +111,7 @@ class Search:
         reference: the plain form; None where there is none.
         free: bytes of memory that candidates may take, on this rank.
         budget: seconds.
+        slots: numbers of slots to try.
     """
 
     world: World
@@ -110,6 +124,7 @@ class Search:
     free: Callable[[], int]
     budget: float
     rounds: int = 11
+    slots: tuple[int, ...] = ()
     _begun: float = field(default_factory=time.monotonic)
 
     def run(self) -> Report:
@@ -127,8 +142,8 @@ class Search:
             while improved and not self._late():
                 before = report.best
                 for path in self.space:
-                    for k in range(len(self._of(path, report.best))):
-                        self._vary(self._of(path, report.best)[k], report, advance)
+                    self._vary_step(path, report, advance)
+                self._vary([replace(report.best, slots=n) for n in self.slots], report, advance)
                 improved = report.best != before
         self._decide(report)
         return report
@@ -136,9 +151,17 @@ class Search:
     def _of(self, path: str, best: Schedule) -> list[Coordinate]:
         return [c for c in coordinates(self.space, best) if c.path == path]
 
-    def _vary(self, coordinate: Coordinate, report: Report, advance: Callable[[int, int], None]) -> None:
-        """Measure all options of a coordinate, those first that are estimated to be good."""
-        around = [report.best.merged({coordinate.path: o}) for o in coordinate.options]
+    def _vary_step(self, path: str, report: Report, advance: Callable[[int, int], None]) -> None:
+        """One coordinate after the other, around whatever is best by then."""
+        for k in itertools.count():
+            found = self._of(path, report.best)
+            if k >= len(found):
+                return
+            around = [changed(self.space, report.best, path, o) for o in found[k].options]
+            self._vary(around, report, advance)
+
+    def _vary(self, around: Sequence[Schedule], report: Report, advance: Callable[[int, int], None]) -> None:
+        """Measure all of these, those first that are estimated to be good."""
         new = [s for s in dict.fromkeys(around) if s not in report.ms and s not in report.failed]
         costs = {s: estimate(self.plan, s) for s in new}
         limit = HOPELESS * min([estimate(self.plan, report.best), *costs.values()])

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Let, walk
-from tilelink.ir.schedule import CopyEngine, Fused, Placement, Schedule, Sms
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.mapping.libraries import unsuitable
 
 Space = Mapping[str, tuple[Placement, ...]]
 """Placements by step path."""
@@ -22,6 +23,13 @@ TILES = (
 GROUPS = ("group 8", "group 4", "group 16", "row")
 ACCUMULATOR = 128
 """Registers of a thread that the accumulator may take."""
+PIECES = (32, 64, 128, 256)
+"""Columns that a fused computation takes at a time."""
+STREAMS = (1, 2, 3)
+"""Side streams of a copy engine; of a library function the first two."""
+SLOTS = (2, 1, 3)
+MATMUL = "torch.mm"
+"""What computes a matmul as a library does."""
 
 
 def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:
@@ -38,8 +46,9 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
         return _made(plan, step) if makers(plan, step) else _given(plan, step)
     if is_matmul(step):
         return _matmuls(plan, step)
-    hosts = [Fused(h) for h in makers(plan, step, through=True)]
     dims = [g.dim for g in step.grid if g.kind != "unit" and g.kind != "own"]
+    pieces = [(), *(((dims[-1], size),) for size in PIECES if len(dims) > 1)]
+    hosts = [Fused(h, p) for h in makers(plan, step, through=True) for p in pieces]
     sizes = ((16, 512, 8), (32, 256, 4), (64, 256, 8))
     return [*hosts, *(Sms(tile=_tile(dims, (m, n)), warps=w) for m, n, w in sizes if dims)]
 
@@ -69,7 +78,7 @@ def _given(plan: Plan, step: StepPlan) -> list[Placement]:
     chunks = [(), *(((dim, size),) for size in _powers(part)[1:] if dim)]
     pinned = step.step.program.movement is not None and step.step.program.movement.pinned
     pushes = (None,) if pinned else (True, False)
-    found: list[Placement] = [CopyEngine(tile=t, push=p) for t in chunks for p in pushes]
+    found: list[Placement] = [CopyEngine(tile=t, push=p, streams=n) for n in STREAMS for t in chunks for p in pushes]
     if pinned:
         return found
     rows = ((dim, 128),) if dim else ()
@@ -82,7 +91,8 @@ def _made(plan: Plan, step: StepPlan) -> list[Placement]:
     """A movement of what another step makes."""
     dim, part = _leading(plan, step)
     found: list[Placement] = [Fused(h) for h in makers(plan, step)]
-    found += [CopyEngine(tile=((dim, size),), order=("ring+1",)) for size in _powers(part) if dim]
+    chunks = [((dim, size),) for size in _powers(part) if dim]
+    found += [CopyEngine(tile=t, order=("ring+1",), streams=n) for n in STREAMS for t in chunks]
     rows = ((dim, 128),) if dim else ()
     counts = [n for n in (4, 8, 16) if n < plan.topology.device.sms]
     return [*found, *(Sms(count=n, tile=rows, order=("ring+1",)) for n in counts)]
@@ -97,7 +107,25 @@ def _matmuls(plan: Plan, step: StepPlan) -> list[Placement]:
         sms = Sms(tile=_tile(dims, (m, n)) + tuple((d, k) for d in inner), warps=warps, stages=stages)
         if fits(plan, sms, (m, n, k)):
             found += [replace(sms, order=(*ring, group)) for group in GROUPS]
-    return found
+    return [*found, *_libraries(plan, step)]
+
+
+def _libraries(plan: Plan, step: StepPlan) -> list[Placement]:
+    """A plain matmul part by part, in halves and quarters of parts, and as a whole, by a library.
+
+    Whether the program is one shows when the candidate's result is compared.
+    """
+    names = [[v.dim for v in step.step.binding(p.name).view] for p in step.step.program.params]
+    if [len(n) for n in names] != [2, 2, 2] or step.step.constants:
+        return []
+    (rows, depth), *others = names
+    if others[0][0] != depth or others[1] != [rows, others[0][1]]:
+        return []
+    if unsuitable(step.step, plan.wiring, Library(MATMUL)) is not None:
+        return []
+    size = int(F.evaluate(step.grid[0].size, plan.env(0)))
+    chunks = [((rows, n),) for n in (PART, *_powers(max(1, -(-size // plan.topology.ranks)))[1:3])]
+    return [*(Library(MATMUL, t, streams=n) for n in STREAMS[:2] for t in chunks), Library(MATMUL)]
 
 
 def fits(plan: Plan, placement: Sms, tile: tuple[int, int, int]) -> bool:
@@ -145,20 +173,42 @@ class Coordinate:
 
 
 def coordinates(space: Space, best: Schedule) -> list[Coordinate]:
-    """What to vary next around the best schedule so far: a matmul's tile and its order one after the other."""
+    """What to vary next around the best schedule so far: a matmul's tile and its order one after the other, then what
+    else might compute it; a copy engine's chunks and its streams."""
     found: list[Coordinate] = []
     for path, options in space.items():
         now = best.get(path)
-        tiles = {o.tile for o in options if isinstance(o, Sms)}
-        orders = {o.order for o in options if isinstance(o, Sms)}
-        if isinstance(now, Sms) and len(tiles) > 1 and len(orders) > 1 and len(options) > 16:
-            found.append(Coordinate(path, tuple(o for o in options if isinstance(o, Sms) and o.order == now.order)))
+        kernels = [o for o in options if isinstance(o, Sms)]
+        orders = list(dict.fromkeys(o.order for o in kernels))
+        many = len({o.tile for o in kernels}) > 1 and len(orders) > 1 and len(options) > 16
+        engines = [o for o in options if isinstance(o, CopyEngine)]
+        if isinstance(now, Sms) and many:
             same = (now.tile, now.warps, now.stages)
-            found.append(
-                Coordinate(
-                    path, tuple(o for o in options if isinstance(o, Sms) and (o.tile, o.warps, o.stages) == same)
-                )
-            )
+            groups: list[list[Placement]] = [
+                [o for o in kernels if o.order == now.order],
+                [o for o in kernels if (o.tile, o.warps, o.stages) == same],
+                [o for o in options if not isinstance(o, Sms)],
+            ]
+        elif many:
+            groups = [[o for o in options if not isinstance(o, Sms) or o.order == orders[0]]]
+        elif isinstance(now, CopyEngine) and len({o.streams for o in engines}) > 1:
+            groups = [
+                [o for o in options if not isinstance(o, CopyEngine) or o.streams == now.streams],
+                [o for o in engines if (o.tile, o.push, o.order) == (now.tile, now.push, now.order)],
+            ]
         else:
-            found.append(Coordinate(path, options))
+            groups = [[o for o in options if not isinstance(o, CopyEngine) or o.streams == 1]]
+        found += [Coordinate(path, tuple(group)) for group in groups if group]
     return found
+
+
+def changed(space: Space, best: Schedule, path: str, option: Placement) -> Schedule:
+    """The best schedule so far with one step placed otherwise. Whatever was fused into a step that a library now computes
+    gets the first placement of its own."""
+    changes = {path: option}
+    if isinstance(option, Library):
+        for other, placement in best.entries:
+            alone = next((o for o in space.get(other, ()) if not isinstance(o, Fused)), None)
+            if isinstance(placement, Fused) and placement.into == path and alone is not None:
+                changes[other] = alone
+    return best.merged(changes)

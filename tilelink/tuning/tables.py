@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import Schedule
-from tilelink.tuning.records import record_of, schedule_of
+from tilelink.tuning.records import form_of, record_of, schedule_of
 
 FAR = 2.0
 """Octaves, summed over all sizes, beyond which a measured schedule says nothing about a call."""
@@ -61,12 +61,18 @@ class Entry:
     ms_sequential: float | None
     measured: str
 
+    @property
+    def won(self) -> str:
+        """Which form: `sequential`, `library` or `Triton`."""
+        return form_of(self.schedule)
+
     def record(self) -> dict[str, Any] | None:
         schedule = record_of(self.schedule)
         if schedule is None:
             return None
         problem = asdict(self.problem) | {"sizes": dict(self.problem.sizes), "dtypes": list(self.problem.dtypes)}
-        times = {"ms": self.ms, "ms_sequential": self.ms_sequential, "measured": self.measured}
+        times: dict[str, Any] = {"won": self.won}
+        times |= {"ms": self.ms, "ms_sequential": self.ms_sequential, "measured": self.measured}
         return {"problem": problem, "schedule": schedule, **times}
 
     @staticmethod
