@@ -270,11 +270,25 @@ def host_order(rng: random.Random, plan: Plan) -> Plan | None:
     return replace(plan, host=tuple(host))
 
 
+def brought_along(rng: random.Random, plan: Plan) -> Plan | None:
+    """A part that is read in place: by one reader less, by another tile or along another axis, or in a step that may not."""
+    s = _one(rng, tuple(s for s in plan.steps if s.in_place))
+    if s is None:
+        return None
+    own = s.in_place[0]
+    others = [g.var for g in s.grid if g.var not in (None, own.var)]
+    ways = [(), (replace(own, axis=1 - own.axis),), *((replace(own, var=var),) for var in others)]
+    changed = replace(plan, steps=_swapped(plan.steps, s, replace(s, in_place=rng.choice(ways))))
+    if all(not s.in_place for s in changed.steps):
+        return None  # nothing is read in place, and all of it is moved: that is right
+    return changed
+
+
 CORRUPTIONS: dict[str, Corruption] = {
     f.__name__: f
     for f in (
         drop_signal, late_signal, other_addressee, other_peer, other_target, other_guard, weaker_scope, other_writers, other_span,
         other_kind, other_order, fewer_tiles, same_tile, other_tile, own_left_out, other_direction, smaller_buffer,
-        no_credit, one_slot, host_step, host_order,
+        no_credit, one_slot, host_step, host_order, brought_along,
     )
 }  # fmt: skip

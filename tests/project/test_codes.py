@@ -30,7 +30,8 @@ SAME = {
     "TL604": "mapping/verify/coverage mapping/verify/taking",
     "TL605": "mapping/verify/deadlock mapping/verify/meeting",
     "TL606": "mapping/verify/coverage mapping/verify/deadlock mapping/verify/taking mapping/verify/words",
-    "TL609": "mapping/verify/elided mapping/verify/frame mapping/verify/hosting",
+    "TL607": "mapping/verify/counts mapping/verify/taking",
+    "TL609": "mapping/verify/brought mapping/verify/elided mapping/verify/frame mapping/verify/hosting",
     "TL704": "bench/running explore/cases",
 }
 """Codes behind the frontend that more than one module gives. Add to it only what means the same."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from tilelink.ir.plan import (
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.mapping.exact.events import Access, Event, Instance, Recorder, Word
 from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes, Span, TileRun
-from tilelink.mapping.transfers import expand
+from tilelink.mapping.transfers import issued
 
 MAIN = 0
 MOST_EVENTS = 20_000
@@ -308,7 +308,7 @@ class _Host:
 
 def _expanded(plan: Plan, step: StepPlan, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
     try:
-        return expand(plan, step.path, rank)
+        return issued(plan, step.path, rank)
     except AssertionError as error:
         raise Outside(f"`{step.path}` cannot be written out: {error}", rank, step.path, (), step.step.loc) from error
 
@@ -321,7 +321,8 @@ def _strands(sizes: Sizes, host: StepPlan, rank: int) -> Iterator[list[Event]]:
         for path in host.fused:
             follower = sizes.plan.step(path)
             own = tuple(tile[a] if a is not None else rank for a in follower.host_axes)
-            _run(sizes, follower, rank, own, recorder)
+            for piece in range(follower.pieces):
+                _run(sizes, follower, rank, own, recorder, piece)
         yield recorder.events
 
 
@@ -340,7 +341,8 @@ def tiles_of(sizes: Sizes, host: StepPlan, rank: int) -> list[tuple[int, ...]]:
     return [tuple(int(c[t]) for c in columns) for t in range(total)]
 
 
-def _run(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder) -> None:
+def _run(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder, piece: int = 0) -> None:
+    """`piece`: of the columns, the last axis, where a fused step takes its host's tile piece by piece."""
     bounds: list[Span] = []
     view = step.step.binding(step.domain).view
     tensor = sizes.plan.wiring.tensor(step.step.binding(step.domain).tensor)
@@ -359,4 +361,17 @@ def _run(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], recorde
         if v.axis is not None and v.axis == tensor.owned and sizes.value(holder(tensor, v.axis, begin), rank) != rank:
             return
         bounds.append((begin, end))
+    if step.pieces > 1:
+        step = _in_pieces(step)
+        width, (begin, end) = step.grid[-1].tile or 0, bounds[-1]
+        bounds[-1] = begin + piece * width, min(begin + (piece + 1) * width, end)
+        if bounds[-1][0] >= bounds[-1][1]:
+            return
     TileRun(sizes, step, rank, tile, recorder).run(tuple(bounds))
+
+
+def _in_pieces(step: StepPlan) -> StepPlan:
+    """The step with tiles as long as its pieces."""
+    last = step.grid[-1]
+    assert last.tile is not None
+    return replace(step, grid=(*step.grid[:-1], replace(last, tile=last.tile // step.pieces)))

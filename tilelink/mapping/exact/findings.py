@@ -7,7 +7,7 @@ that no chain of signals orders. If there is none, every order of events that ca
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import networkx as nx
@@ -53,11 +53,17 @@ class Finding:
 def examine(plan: Plan) -> Exact:
     """Play a plan through as many calls as it takes to come to every slot again.
 
+    It is played as it is emitted; and, where own parts are read in place, once more with these moved like all others,
+    since a plan has to be right either way.
+
     Raises:
         NotExact: data decides what happens, or the world is too large.
     """
     exact = Exact(plan, Sizes(plan), plan.schedule.slots + 1)
     exact.findings = tuple(exact.examine())
+    if not exact.findings and any(s.in_place for s in plan.steps):
+        moved = replace(plan, steps=tuple(replace(s, in_place=()) for s in plan.steps))
+        exact.findings = examine(moved).findings
     return exact
 
 
@@ -244,7 +250,7 @@ class _Counts:
             if channel.writers == "stream":
                 if len(raised) > 1 or (waited and not raised):
                     yield self._count(word, f"word {number} is set {len(raised)} times", waited, raised)
-                elif len(raised) != due:
+                elif len(raised) != due and (raised or not self._brought(channel)):
                     # A stream says which call it is in, whatever the target.
                     yield self._count(word, f"word {number} is set {len(raised)} times, not {due}", [], raised)
                 continue
@@ -255,6 +261,10 @@ class _Counts:
             for event in waited:
                 if event.peer is not None and any(r.rank != event.peer for r in raised):
                     yield self._count(word, f"rank {event.peer} is named, and others raise the word", [], [event])
+
+    def _brought(self, channel: Channel) -> bool:
+        """Whether a rank's own part is read where the rank has brought it along: then it is neither moved nor announced."""
+        return any(i.tensor == channel.tensor for s in self.plan.steps for i in s.in_place)
 
     def _bells(self, channel: Channel, word: Word, waited: list[Event], due: int) -> Iterator[Finding]:
         heard = [e for e in waited if e.bell]

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import Channel, ChannelAxis, GridAxis, Plan, Signal, StepPlan
+from tilelink.ir.plan import Channel, ChannelAxis, GridAxis, InPlace, Plan, Signal, StepPlan
 from tilelink.ir.plan import holder as plan_holder
 from tilelink.ir.program import (
     At,
@@ -188,11 +188,12 @@ class TileRun:
             index = self._index(op.param, op.index)
             if isinstance(op, Notify):
                 self._tell(op, index, None)
-            elif not self._in_registers(op.param, index):
+            elif not self._in_registers(op.param, index) and self._brought(op.param) is None:
                 self._hear(op, index, self.rank)
         elif isinstance(op, Load):
             index = self._index(op.param, op.index)
-            found = self._instance(op.param, self.rank)
+            own = self._brought(op.param)
+            found = self._instance(op.param, self.rank) if own is None else (own.source, self.rank)
             if found is not None and not self._in_registers(op.param, index):
                 self._access("read", op.param, index, found, self.rank, op.loc)
         elif isinstance(op, Store):
@@ -302,7 +303,7 @@ class TileRun:
 
     def _box(self, param: str, index: Indexed, instance: Instance, holder: int, loc: Loc | None) -> Box:
         tensor = self._tensor(param)
-        extents = self.sizes.extents(instance)
+        extents, own = self.sizes.extents(instance), self._brought(param)
         stored = [a for a, axis in enumerate(tensor.axes) if not axis.own_slice]
         box: dict[int, Span] = {a: (0, extents[k]) for k, a in enumerate(stored)}
         for v, e in index:
@@ -314,7 +315,7 @@ class TileRun:
                     )
                 continue
             begin, end = self._interval(param, v, e)
-            if tensor.axes[v.axis].split == "R" and not v.local:
+            if (tensor.axes[v.axis].split == "R" and not v.local) or (own is not None and own.axis == v.axis):
                 base = holder * self.sizes.part(tensor.axes[v.axis].size)
                 begin, end = begin - base, end - base
             if begin < end and (begin < 0 or end > extents[stored.index(v.axis)]):
@@ -327,6 +328,14 @@ class TileRun:
         if self.step.step.binding(param).tensor not in self.step.forwarded:
             return False
         return all(self._at(e) == self.rank for v, e in index if v.unit and isinstance(e, At))
+
+    def _brought(self, param: str) -> InPlace | None:
+        """What says that this tile of the parameter's tensor is read in this rank's own argument."""
+        tensor = self._tensor(param)
+        own = next((i for i in self.step.in_place if i.tensor == tensor.name), None)
+        if own is None or self.spans[own.var][0] // self.sizes.part(tensor.axes[own.axis].size) != self.rank:
+            return None
+        return own
 
     # ----------------------------------------------------------------------------------------------------------- signals
     def _signal(self, op: Wait | Notify) -> Signal | None:

@@ -37,7 +37,20 @@ def shrunk(plan: Plan, ranks: int = MOST_RANKS, tiles: int = 2, less: int = 0) -
         sizes.append((name, max(1, min(size, tiles * length * (ranks if split else 1) - less))))
     small = replace(plan, sizes=tuple(sizes), topology=replace(plan.topology, ranks=ranks), tables=())
     tables = {first: _sorted(small, s) for s in plan.steps if s.sort_key is not None for first in _table_of(s)}
-    return replace(small, tables=tuple(tables.items()))
+    return replace(_whole_tiles_in_place(small), tables=tuple(tables.items()))
+
+
+def _whole_tiles_in_place(plan: Plan) -> Plan:
+    """Own parts are read in place where a tile lies in one part, in this world as in the plan's."""
+    ranks = plan.topology.ranks
+    across: set[str] = set()
+    for s in plan.steps:
+        for own in s.in_place:
+            grid = next(g for g in s.grid if g.var == own.var)
+            if grid.tile is None or int(F.evaluate(grid.size, plan.env(0))) % (grid.tile * ranks):
+                across.add(own.tensor)
+    kept = (replace(s, in_place=tuple(i for i in s.in_place if i.tensor not in across)) for s in plan.steps)
+    return replace(plan, steps=tuple(kept))
 
 
 def described(plan: Plan) -> str:

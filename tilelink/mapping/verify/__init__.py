@@ -16,6 +16,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Proof, Verdict
 from tilelink.mapping.exact import Exact, NotExact, counterexample, examine
 from tilelink.mapping.verify.bounds import check_bounds
+from tilelink.mapping.verify.brought import check_brought
 from tilelink.mapping.verify.contracts import contracts
 from tilelink.mapping.verify.counts import check_counts
 from tilelink.mapping.verify.coverage import check_coverage
@@ -79,7 +80,7 @@ def _prove(plan: Plan, proofs: list[Proof], trust: list[str]) -> None:
     rules: tuple[tuple[str, Callable[[], str]], ...] = (
         ("form", lambda: check_form(plan)),
         ("order in a tile", lambda: check_flow(plan)),
-        ("elided signals", lambda: check_elided(plan)),
+        ("elided signals", lambda: check_elided(plan) + check_brought(plan)),
         ("frame of a call", lambda: check_frame(plan)),
         ("bounds", lambda: check_bounds(plan, world, laid)),
         ("coverage", lambda: check_coverage(plan, world, laid, trust)),

@@ -20,13 +20,37 @@ Turn = tuple[str, Formula, Formula, Formula]
 
 def check_taking(plan: Plan, world: World) -> str:
     """Raises:
-    TilelinkError: TL604, a tile that is taken twice or never; TL606.
+    TilelinkError: TL604, a tile that is taken twice or never; TL607, one that is announced piece by piece; TL606.
     """
     most = 0
     for step in plan.steps:
+        if step.pieces > 1:
+            _check_pieces(plan, step)
         if step.into is None and all(g.kind != "table" for g in step.grid):
             most = max(most, _check(world, step))
     return f"each of up to {most} tiles per rank and step is taken once"
+
+
+def _check_pieces(plan: Plan, step: StepPlan) -> None:
+    """The pieces of a host's tile are its columns, each once; nobody hears of them one by one."""
+    columns = step.grid[-1].tile or 0
+    if columns % step.pieces:
+        raise TilelinkError(
+            "TL604",
+            f"`{step.path}` takes its host's tile of {columns} columns in {step.pieces} pieces",
+            loc=step.step.loc,
+            why="pieces of one length have to make the whole tile",
+            hint=f"let the pieces divide {columns}",
+        )
+    told = next((s for s in plan.signals if s.path == step.path and s.action == "notify"), None)
+    if told is not None:
+        raise TilelinkError(
+            "TL607",
+            f"`{step.path}` notifies for each of {step.pieces} pieces",
+            loc=told.op.loc,
+            why="words are counted in tiles",
+            hint="leave the pieces out where others wait for the tile",
+        )
 
 
 def _check(world: World, step: StepPlan) -> int:

@@ -1,0 +1,171 @@
+"""What the planner adds on the way to the text is played through as it is emitted: own parts read in place, fused pieces."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.mapping.corrupt import brought_along
+from tests.mapping.plans import plan_of, with_signal, with_step
+from tests.mapping.shelf import verdict_on
+from tilelink import copy_engine, fused, operator, sms
+from tilelink.errors import TilelinkError
+from tilelink.ir.plan import Plan
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
+from tilelink.mapping.exact.calls import call_of
+from tilelink.mapping.exact.tiles import Sizes
+from tilelink.mapping.exact.worlds import small_worlds
+from tilelink.ops import ag_gemm, gemm_rs
+from tilelink.ops.programs import gather, matmul
+
+
+def gathered(
+    ranks: int, parts: int, tile: int, *, push: bool = True, chunk: int | None = None, order: str = "ring"
+) -> Plan:
+    """AG+GEMM whose matmul reads own rows in the argument: whole tiles in each part."""
+    moved = copy_engine(push=push) if chunk is None else copy_engine(M=chunk, push=push)
+    sizes = {"M": ranks * parts * tile, "K": 3, "N": 5}
+    return plan_of(ag_gemm, ranks, sizes, gather=moved, matmul=sms(M=tile, N=2, K=4, order=order))
+
+
+def reduced(ranks: int, rows: int, columns: int, tile: int, piece: int, scatter: str = "fused") -> Plan:
+    """GEMM+RS whose reduction takes the host's tile piece by piece."""
+    moved = fused("matmul") if scatter == "fused" else copy_engine(M=2, order="ring+1")
+    made = sms(M=2, N=tile, K=4, order="ring+1")
+    sizes = {"M": rows, "K": 3, "N": columns}
+    return plan_of(gemm_rs, ranks, sizes, scatter=moved, reduce=fused("matmul", N=piece), matmul=made)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ranks=st.integers(1, 4),
+    parts=st.integers(1, 3),
+    tile=st.sampled_from([1, 2, 4]),
+    push=st.booleans(),
+    chunk=st.sampled_from([None, 1, 2, 3]),
+    order=st.sampled_from(["ring", "row", "ring+1", "column"]),
+)
+def test_own_rows_are_read_in_the_argument(
+    ranks: int, parts: int, tile: int, push: bool, chunk: int | None, order: str
+) -> None:
+    """Each rank reads each position of each row once per column of tiles: its own ones there, all others in `rows`."""
+    plan = gathered(ranks, parts, tile, push=push, chunk=chunk, order=order)
+    assert any(s.in_place for s in plan.steps)
+    assert verify(plan)
+    assert not examine(plan).findings
+    part, columns = parts * tile, 3
+    for rank in range(ranks):
+        read: dict[str, list[int]] = {"x": [], "rows": []}
+        waited = 0
+        for event in call_of(Sizes(plan)).events:
+            if event.rank == rank and event.path == "matmul":
+                waited += sum(word[0] == "rows" for word in event.waits)
+                for access in event.reads:
+                    if access.instance[0] in read:
+                        assert access.instance[1] == rank
+                        read[access.instance[0]] += range(*access.box[0])
+        assert sorted(read["x"]) == sorted([*range(part)] * columns)
+        others = [p for p in range(ranks * part) if p // part != rank]
+        assert sorted(read["rows"]) == sorted(others * columns)
+        assert (waited == 0) == (ranks == 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rng=st.randoms(use_true_random=False), ranks=st.integers(1, 3), parts=st.integers(1, 2), push=st.booleans())
+def test_a_part_that_is_not_there_is_seen_by_proof_and_oracle(
+    rng: random.Random, ranks: int, parts: int, push: bool
+) -> None:
+    spoilt = brought_along(rng, gathered(ranks, parts, 2, push=push))
+    assume(spoilt is not None)
+    assert spoilt is not None
+    verdict = verdict_on(spoilt)
+    assert (verdict.error is None) == (not examine(spoilt).findings)
+    assert verdict.error is None or verdict.error.code == "TL609"
+
+
+def test_a_reader_that_does_not_know_of_it() -> None:
+    """What the others read in place is not moved: it waits for ever."""
+
+    def body(x: Any, weight: Any) -> Any:
+        rows = gather(x)
+        return matmul(rows, weight), matmul(rows, weight, name="again")
+
+    both = operator("M/R K, K N -> M N, M N", name="both")(body)
+    tile = sms(M=2, N=2, K=4)
+    plan = plan_of(both, 2, {"M": 8, "K": 3, "N": 4}, gather=copy_engine(push=True), matmul=tile, again=tile)
+    assert [s.path for s in plan.steps if s.in_place] == ["matmul", "again"]
+    assert verify(plan)
+    assert not examine(plan).findings
+    spoilt = with_step(plan, "again", in_place=())
+    with pytest.raises(TilelinkError, match="TL609: `again` reads `rows`, and it waits for a part that is not moved"):
+        verify(spoilt)
+    assert [f.kind for f in examine(spoilt).findings][:1] == ["count"]
+
+
+def test_small_worlds_read_whole_tiles_in_place_only() -> None:
+    plan = gathered(8, 4, 16)
+    found = [
+        (dict(w.sizes)["M"] % (16 * w.topology.ranks) == 0, any(s.in_place for s in w.steps))
+        for w in small_worlds(plan)
+    ]
+    assert {whole for whole, _ in found} == {True, False}
+    assert all(whole == in_place for whole, in_place in found)
+    assert all(not examine(w).findings for w in small_worlds(gathered(3, 2, 2)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ranks=st.integers(1, 4),
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 13),
+    tile=st.sampled_from([2, 4, 8]),
+    piece=st.sampled_from([1, 2, 4]),
+    scatter=st.sampled_from(["fused", "copy engine"]),
+)
+def test_pieces_make_the_tile(ranks: int, rows: int, columns: int, tile: int, piece: int, scatter: str) -> None:
+    """In order, none longer than asked for, together all columns of the host's tile; proof and oracle agree."""
+    assume(piece < tile)
+    plan = reduced(ranks, rows, columns, tile, piece, scatter)
+    assert plan.step("reduce").pieces == tile // piece
+    assert (verdict_on(plan).error is None) == (not examine(plan).findings)
+    written: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in call_of(Sizes(plan)).events:
+        for access in event.writes if event.path == "reduce" else ():
+            written.setdefault((event.rank, event.position), []).append(access.box[1])
+    for found in written.values():
+        first, last = found[0][0], found[-1][1]
+        assert first % tile == 0
+        assert last == min(first + tile, columns)
+        assert all(a[1] == b[0] for a, b in pairwise(found))
+        assert all(0 < end - begin <= piece for begin, end in found)
+
+
+def test_pieces_that_do_not_make_the_tile() -> None:
+    plan = reduced(2, 4, 8, 8, 4)
+    spoilt = with_step(plan, "reduce", pieces=3)
+    with pytest.raises(TilelinkError) as caught:
+        verify(spoilt)
+    assert (caught.value.code, caught.value.message) == (
+        "TL604",
+        "`reduce` takes its host's tile of 8 columns in 3 pieces",
+    )
+    assert [f.kind for f in examine(spoilt).findings][:1] == ["never"]
+
+
+def test_pieces_that_each_notify() -> None:
+    """Words are counted in tiles."""
+    plan = reduced(2, 4, 8, 8, 4)
+    assert verify(with_signal(plan, "reduce", "out", "elided"))
+    ring = plan_of(
+        gemm_rs, 2, {"M": 4, "K": 3, "N": 8}, scatter=fused("matmul"), matmul=sms(M=2, N=8, K=4, order="ring+1")
+    )
+    spoilt = with_step(ring, "scatter", pieces=2)
+    with pytest.raises(TilelinkError, match=r"TL607: `scatter` notifies for each of 2 pieces"):
+        verify(spoilt)
+    assert "count" in [f.kind for f in examine(spoilt).findings]
