@@ -73,11 +73,12 @@ def judge(plan: Plan) -> Verdict:
     return Verdict(True, tuple(proofs), assumed=tuple(dict.fromkeys(trust)))
 
 
-def _prove(plan: Plan, proofs: list[Proof], trust: list[str]) -> None:
+def rules_of(plan: Plan, trust: list[str]) -> tuple[tuple[str, Callable[[], str]], ...]:
+    """Every rule with its check, which says what it has found or raises; `trust`: takes up what the checks assume."""
     world = World(plan)
-    started = time.perf_counter()
     laid = {s.path: lay(plan, world, s) for s in plan.steps}
-    rules: tuple[tuple[str, Callable[[], str]], ...] = (
+    trust += contracts(plan, laid)
+    return (
         ("form", lambda: check_form(plan)),
         ("order in a tile", lambda: check_flow(plan)),
         ("elided signals", lambda: check_elided(plan) + check_brought(plan)),
@@ -90,9 +91,12 @@ def _prove(plan: Plan, proofs: list[Proof], trust: list[str]) -> None:
         ("deadlock", lambda: check_deadlock(plan, world, laid)),
         ("epochs", lambda: check_epochs(plan, world, laid)),
     )
-    trust += contracts(plan, laid)
+
+
+def _prove(plan: Plan, proofs: list[Proof], trust: list[str]) -> None:
+    started = time.perf_counter()
     played = _Played(plan)
-    for rule, check in rules:
+    for rule, check in rules_of(plan, trust):
         try:
             text = check()
         except TilelinkError as error:
@@ -124,4 +128,4 @@ class _Played:
         return f"and yet all accesses are ordered, by the exact graph of {self.exact.events} events"
 
 
-__all__ = ["judge", "verify"]
+__all__ = ["judge", "rules_of", "verify"]
