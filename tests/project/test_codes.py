@@ -14,6 +14,7 @@ CODE = re.compile(r"TL\d{3}")
 ASKING = (ast.Compare, ast.Dict, ast.Tuple)
 
 SAME = {
+    "TL312": "mapping/kernels mapping/placement",
     "TL313": "mapping/kernels mapping/placement",
     "TL325": "mapping/grids mapping/planning",
     "TL423": "runtime/peer/pieces runtime/simulated/streams",
