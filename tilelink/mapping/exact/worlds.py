@@ -47,6 +47,8 @@ def _whole_tiles_in_place(plan: Plan) -> Plan:
     for s in plan.steps:
         for own in s.in_place:
             grid = next(g for g in s.grid if g.var == own.var)
+            if grid.kind == "cut":
+                continue
             if grid.tile is None or int(F.evaluate(grid.size, plan.env(0))) % (grid.tile * ranks):
                 across.add(own.tensor)
     kept = (replace(s, in_place=tuple(i for i in s.in_place if i.tensor not in across)) for s in plan.steps)

@@ -34,15 +34,15 @@ def _check_reader(plan: Plan, step: StepPlan, tensor: str, makers: list[StepPlan
         raise _wrong(step, tensor, f"whose own part is not that of `{own[0].source}`", makers)
     axis = plan.wiring.tensor(tensor).axes[own[0].axis]
     grid = next((g for g in step.grid if g.var == own[0].var), None)
-    whole = grid is not None and grid.kind == "plain" and grid.tile is not None
-    if not whole or not _named_by(step, own[0]) or step.engine != "workers":
+    kind = "cut" if step.library is not None else "plain" if step.engine == "workers" else None
+    if grid is None or grid.kind != kind or not _named_by(step, own[0]):
         raise _wrong(
             step, tensor, f"and no tile `{own[0].var}` says along axis `{axis.name}` whose part it reads", makers
         )
-    assert grid is not None and grid.tile is not None
     size = int(F.evaluate(axis.size, plan.env(0)))
-    if size % (grid.tile * plan.topology.ranks):
-        raise _wrong(step, tensor, f"and a tile of {grid.tile} reaches into two parts of {axis.name}={size}", makers)
+    if kind == "plain" and (grid.tile is None or size % (grid.tile * plan.topology.ranks)):
+        what = f"and a tile of {grid.tile or 'all'} reaches into two parts of {axis.name}={size}"
+        raise _wrong(step, tensor, what, makers)
 
 
 def _moved_as_it_is(plan: Plan, maker: StepPlan, own: InPlace) -> bool:
