@@ -23,13 +23,13 @@ def m2n_send(x, order, start, mine, inbox, counts):  # this rank's tokens of exp
     tl.consumer_tile_wait(start)
     first = tl.tile_load(start, e)
     n = tl.minimum(tl.tile_load(start, e + 1) - first, tl.size(inbox, 2))
+    tl.tile_push_data(counts, (e, s), n)
+    tl.producer_tile_notify(counts, (e, s))
     for c in tl.tiles(inbox, axis=2, stop=n):
         at = tl.where(tl.tile_range(inbox, c) < n, tl.tile_range(inbox, c), -1)
         who = tl.tile_load(order, tl.where(at >= 0, first + at, -1), other=-1)
         tl.tile_push_data(inbox, (e, s, at), tl.tile_load(x, who))
-    tl.tile_push_data(counts, (e, s), n)
     tl.producer_tile_notify(inbox, (e, s))
-    tl.producer_tile_notify(counts, (e, s))
 
 
 @tilelink.program("e R C H, e R i32, l H H, e R/R C H")

@@ -15,13 +15,13 @@ def send_back(y: Any, counts: Any, back: Any, sent: Any) -> None:
     e, s = tl.tile_id(counts)
     tl.consumer_tile_wait(counts, (e, s))
     n = tl.tile_load(counts, (e, s))
+    tl.tile_push_data(sent, (e, s), n)
+    tl.producer_tile_notify(sent, (e, s))
     for c in tl.tiles(y, axis=2, stop=n):
         for h in tl.tiles(y, axis=3):
             tl.consumer_tile_wait(y, (e, s, c, h))
             tl.tile_push_data(back, (e, s, c, h), tl.tile_load(y, (e, s, c, h)))
-    tl.tile_push_data(sent, (e, s), n)
     tl.producer_tile_notify(back, (e, s))
-    tl.producer_tile_notify(sent, (e, s))
 
 
 @tilelink.program("e C H, e i32, T k i32 <e, T k i32 <C, T k f32 -> T H")

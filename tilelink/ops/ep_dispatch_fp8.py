@@ -19,6 +19,8 @@ def dispatch_fp8(x: Any, order: Any, start: Any, mine: Any, inbox: Any, scales: 
     tl.consumer_tile_wait(start)
     first = tl.tile_load(start, e)
     n = tl.minimum(tl.tile_load(start, e + 1) - first, tl.size(inbox, 2))
+    tl.tile_push_data(counts, (e, s), n)
+    tl.producer_tile_notify(counts, (e, s))
     for c in tl.tiles(inbox, axis=2, stop=n):
         at = tl.where(tl.tile_range(inbox, c) < n, tl.tile_range(inbox, c), -1)
         who = tl.tile_load(order, tl.where(at >= 0, first + at, -1), other=-1)
@@ -29,10 +31,8 @@ def dispatch_fp8(x: Any, order: Any, start: Any, mine: Any, inbox: Any, scales: 
         for h in tl.tiles(x, axis=1):
             tl.tile_push_data(inbox, (e, s, at, h), tl.tile_load(x, (who, h)) / scale[:, None])
         tl.tile_push_data(scales, (e, s, at), scale)
-    tl.tile_push_data(counts, (e, s), n)
     tl.producer_tile_notify(inbox, (e, s))
     tl.producer_tile_notify(scales, (e, s))
-    tl.producer_tile_notify(counts, (e, s))
 
 
 @tilelink.program("e r C H, e r C, e r i32 -> e r C H, e r C f32, e r i32")
