@@ -76,3 +76,27 @@ def test_axes_that_are_walked_singly_move_too(placement: Placement) -> None:
 
     for got in tilelink.launch(main, RANKS):
         torch.testing.assert_close(got, x)
+
+
+@tilelink.program("M K -> M K")
+def moved_down(x: Any, out: Any, *, by: int) -> None:
+    """A name of positions gets another value, always; a name of a tile's begin, sometimes."""
+    m, k = tl.tile_id(out)
+    at = tl.tile_range(out, m)
+    at = tl.where(at >= by, at - by, -1)
+    begin = tl.tile_begin(out, m)
+    if by > 2:
+        begin = begin + 100
+    tl.tile_store(out, (m, k), tl.tile_load(x, (at, k)) + begin)
+
+
+@tilelink.operator("M K -> M K")
+def moving_down(x: Any, *, by: int) -> Any:
+    return moved_down(x, by=by)
+
+
+@pytest.mark.parametrize("by", [1, 3])
+def test_a_name_of_positions_may_change(by: int) -> None:
+    x = torch.arange(50.0).view(10, 5)
+    want = torch.cat([torch.zeros(by, 5), x[:-by]]) + (torch.arange(10) // 4 * 4 + (100 if by > 2 else 0))[:, None]
+    assert torch.equal(moving_down.schedule(moved_down=sms(M=4, K=8))(x, by=by), want)

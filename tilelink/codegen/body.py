@@ -277,7 +277,10 @@ def read_names(body: tuple[Op, ...]) -> set[str]:
 
 # ----------------------------------------------------------------------------------------------------------------- values
 def _bounds(scope: Scope, op: Bounds) -> None:
-    """Nothing is emitted: the result's name stands for what is known already."""
+    """Nothing is emitted where the name never changes: it stands for what is known already."""
+    if any(isinstance(o, Let) and op.name in o.target for o in walk(scope.step.step.program.body)):
+        scope.lines.add(f"{scope.local(op.name)} = {_bound(scope, op)}", op.loc)
+        return
     scope.replaced[op.name] = _bound(scope, op)
     if op.what in ("begin", "segment"):
         scope.inside.add(op.name)
