@@ -6,7 +6,8 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tilelink.ops.programs import gather, outer
+from tilelink.ops.outer import outer
+from tilelink.ops.programs import gather
 
 
 @tilelink.program("M K -> K")

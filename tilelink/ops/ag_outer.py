@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.programs import gather, outer
+from tilelink.ops.outer import outer
+from tilelink.ops.programs import gather
 
 
 @tilelink.operator("M/R K, M N -> K N")

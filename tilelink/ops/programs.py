@@ -1,4 +1,4 @@
-"""Tile programs that operators share: three movements and three computations. No rank, flag or address in sight."""
+"""Tile programs that operators share: three movements and two computations. No rank, flag or address in sight."""
 
 from __future__ import annotations
 
@@ -42,19 +42,6 @@ def matmul(rows: Any, weight: Any, out: Any) -> None:
         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
     tl.tile_store(out, (m, n), acc)
     tl.producer_tile_notify(out, (m, n))
-
-
-@tilelink.program("M K, M N -> K N")
-def outer(rows: Any, others: Any, out: Any) -> None:
-    """One tile of `rows.T @ others`, accumulated in fp32 over what arrives."""
-    k, n = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for m in tl.tiles(rows, axis=0):
-        tl.consumer_tile_wait(rows, m)
-        tl.consumer_tile_wait(others, m)
-        acc = tl.dot(tl.trans(tl.tile_load(rows, (m, k))), tl.tile_load(others, (m, n)), acc)
-    tl.tile_store(out, (k, n), acc)
-    tl.producer_tile_notify(out, (k, n))
 
 
 @tilelink.program("s M N -> M N")

@@ -85,13 +85,23 @@ class Host:
 
     def _run(self) -> None:
         gradients, inference = self._modes
-        try:
-            with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
-                self._body()
-        except GreenletExit:
-            pass
-        except BaseException as error:  # noqa: BLE001  # it is raised in the scheduler's thread
-            self._error = error
-        finally:
-            self.dead = True
-            self._back.release()
+        with _HandedOver(self._end), torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+            self._body()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._error = None if isinstance(error, GreenletExit) else error
+        self.dead = True
+        self._back.release()
+
+
+class _HandedOver:
+    """Gives what ends a block, if anything does, to somebody else who raises it."""
+
+    def __init__(self, to: Callable[[BaseException | None], None]) -> None:
+        self._to = to
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self._to(error)
+        return True
