@@ -279,11 +279,9 @@ def read_names(body: tuple[Op, ...]) -> set[str]:
 def _bounds(scope: Scope, op: Bounds) -> None:
     """Nothing is emitted where the name never changes: it stands for what is known already."""
     if any(isinstance(o, Let) and op.name in o.target for o in walk(scope.step.step.program.body)):
-        scope.lines.add(f"{scope.local(op.name)} = {_bound(scope, op)}", op.loc)
-        return
+        return scope.lines.add(f"{scope.local(op.name)} = {_bound(scope, op)}", op.loc)
     scope.replaced[op.name] = _bound(scope, op)
-    if op.what in ("begin", "segment"):
-        scope.inside.add(op.name)
+    scope.inside.update([op.name] if op.what in ("begin", "segment") else [])
 
 
 def _bound(scope: Scope, op: Bounds) -> str:
