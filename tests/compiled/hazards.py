@@ -87,15 +87,41 @@ def _in_order(lines: list[str], *patterns: re.Pattern[str]) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------------- AMD
 def unguarded_amd_releases(amdgcn: str) -> list[str]:
-    """Write-backs for a release that no barrier stands before: what other waves stored is not covered."""
+    """Write-backs for a release that no barrier stands before, on some way there: what other waves stored is not covered."""
     lines = [line.strip() for line in amdgcn.splitlines()]
+    comes = _comes_from(lines)
     stop = re.compile(r"s_barrier|global_store|buffer_store|flat_store")
     found: list[str] = []
     for at in _at(lines, re.compile(r"buffer_wbl2")):
-        before = next((i for i in range(at - 1, -1, -1) if stop.search(lines[i])), None)
-        if before is None or "s_barrier" not in lines[before]:
-            found.append(f"{lines[before] if before is not None else 'nothing'} … {lines[at]}")
+        seen, waiting = {at}, list(comes[at])
+        while waiting:
+            line = waiting.pop()
+            if line in seen:
+                continue
+            seen.add(line)
+            if not stop.search(lines[line]):
+                waiting += comes[line]
+            elif "s_barrier" not in lines[line]:
+                found.append(f"{lines[line]} … {lines[at]}")
+        if not any(stop.search(lines[line]) for line in seen):
+            found.append(f"nothing … {lines[at]}")
     return found
+
+
+def _comes_from(lines: list[str]) -> list[list[int]]:
+    """For each line those that may have run just before it: the one above, and branches to its label."""
+    labels = {line.split(":")[0]: i for i, line in enumerate(lines) if re.match(r"\.L\w+:", line)}
+    comes: list[list[int]] = [[] for _ in lines]
+    for i, line in enumerate(lines):
+        word, _, rest = line.partition(" ")
+        if (
+            word.startswith(("s_branch", "s_cbranch"))
+            and (target := labels.get(rest.split(";")[0].strip())) is not None
+        ):
+            comes[target].append(i)
+        if word not in ("s_branch", "s_endpgm") and i + 1 < len(lines):
+            comes[i + 1].append(i)
+    return comes
 
 
 # ----------------------------------------------------------------------------------------------------------------- TTGIR

@@ -1,0 +1,61 @@
+"""The library's collectives, attention and decoding compile for every target, as they come, and keep their orders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.compiled import hazards
+from tests.compiled.checking import check, emitted
+from tests.compiled.compiling import TARGETS, compile_kernel, functions, texts
+from tilelink import Operator, ops, sms
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, dtype=torch.bfloat16)
+
+
+def i32(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, dtype=torch.int32)
+
+
+SMALL = sms(S=64, T=32)
+HEADS = [bf16(128, 2, 64), bf16(128, 1, 64), bf16(128, 1, 64)]
+OPERATORS: dict[str, tuple[Operator, list[torch.Tensor]]] = {
+    "all_reduce_one_shot": (ops.all_reduce_one_shot, [bf16(8, 2048)]),
+    "all_reduce_two_shot": (ops.all_reduce_two_shot, [bf16(64, 512)]),
+    "all_reduce_ring": (ops.all_reduce_ring, [bf16(64, 512)]),
+    "gemm_ar_one_shot": (ops.gemm_ar_one_shot, [bf16(32, 128), bf16(128, 128)]),
+    "ag_attention": (ops.ag_attention.schedule(flash=SMALL), HEADS),
+    "ag_attention_varlen": (ops.ag_attention_varlen.schedule(flash_varlen=SMALL), [*HEADS, i32(5)]),
+    "ring_attention": (ops.ring_attention.schedule(flash=SMALL), HEADS),
+    "ag_attention_zigzag": (ops.ag_attention_zigzag.schedule(flash_there=SMALL), HEADS),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_kernels(name: str, target: str) -> None:
+    operator, tensors = OPERATORS[name]
+    check(*emitted(operator, tensors, target), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_decoding(target: str) -> None:
+    """A group has fewer queries than a product has rows; greatest scores and sums are stored one by one."""
+    tensors = [bf16(2, 1, 8, 64), bf16(2, 128, 1, 64), bf16(2, 128, 1, 64), i32(2)]
+    plan, source = emitted(ops.flash_decode, tensors, target)
+    check(plan, source, target, pipelined=False)
+    kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
+    if target != "gfx942":
+        assert hazards.loops_without_copies(texts(plan, source, kernel, target)["ttgir"]) == []
+
+
+@pytest.mark.parametrize("d", [96, 256])
+def test_heads_fit_into_an_h200(d: int) -> None:
+    """With the tiles that the operator ships: 227 KiB of shared memory."""
+    plan, source = emitted(ops.ag_attention, [bf16(256, 1, d)] * 3, "sm_90")
+    kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
+    compiled = compile_kernel(plan, source, kernel, "sm_90")
+    assert hazards.loops_without_copies(compiled.asm["ttgir"]) == []
+    assert 0 < compiled.metadata.shared <= 227 * 1024
