@@ -1,123 +1,17 @@
-"""The operators of the project, written as users write them; tests capture and trace them, nothing runs them."""
+"""Programs and operators for the frontend's tests: the library's and those of `tests/operators/language.py` as they are,
+and some that only these tests need. Nothing is run here.
+"""
 
 from __future__ import annotations
 
 import tilelink.language as tl
+from tests.operators.language import glu, matmul_rs, ring_gather, scatter_dma
+from tilelink import ops
 from tilelink.frontend import inline, parse_signature, program, symmetric
+from tilelink.ops.gemm_rs_ring import ring  # noqa: F401  # for texts of programs
+from tilelink.ops.programs import gather, matmul, move, reduce, scatter, share  # noqa: F401
 
 NEG = -1e30
-
-
-# ------------------------------------------------------------------------------------------------------------------- moving
-def move(src, dst):
-    tile = tl.tile_id(src)
-    tl.consumer_tile_wait(src, tile)
-    tl.tile_push_data(dst, tile, tl.tile_load(src, tile))
-    tl.producer_tile_notify(dst, tile)
-
-
-scatter = program("R/R M ... -> R M/R ...", name="scatter")(move)
-share = program("R/R ... -> R ...", name="share")(move)
-
-
-@program("M/R ... -> M ...")
-def gather(shard, rows):
-    tile = tl.tile_id(rows)
-    tl.consumer_tile_wait(shard, tile)
-    tl.tile_pull_data(rows, tile, source=shard)
-    tl.producer_tile_notify(rows, tile)
-
-
-@program("R/R M N -> R M/R N")
-def scatter_dma(partial, inbox):
-    chunk = tl.tile_id(partial)
-    tl.rank_wait(partial, chunk)
-    tl.rank_copy_data(inbox, chunk, source=partial)
-    tl.rank_notify(inbox, chunk)
-
-
-# ---------------------------------------------------------------------------------------------------------------- computing
-@program("M K, K N -> M N")
-def matmul(rows, weight, out):
-    m, n = tl.tile_id(out)
-    tl.consumer_tile_wait(rows, m)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for k in tl.tiles(weight, axis=0):
-        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
-    tl.tile_store(out, (m, n), acc)
-    tl.producer_tile_notify(out, (m, n))
-
-
-@program("s M N -> M N")
-def reduce(inbox, out):
-    m, n = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for s in tl.tiles(inbox, axis=0):
-        tl.consumer_tile_wait(inbox, (s, m, n))
-        acc += tl.tile_load(inbox, (s, m, n))
-    tl.tile_store(out, (m, n), acc)
-    tl.producer_tile_notify(out, (m, n))
-
-
-@program("M K, K N, R M/R N -> R/R M N, M/R N")
-def matmul_rs(x, weight, inbox, partial, out):
-    s, m, n = tl.tile_id(partial)
-    acc = tl.zeros(tl.tile_shape(partial), tl.float32)
-    for k in tl.tiles(weight, axis=0):
-        acc = tl.dot(tl.tile_load(x, (m, k)), tl.tile_load(weight, (k, n)), acc)
-    if tl.rank_of(out, (m, n)) != s:
-        tl.tile_push_data(inbox, (s, m, n), acc)
-        tl.producer_tile_notify(inbox, (s, m, n))
-    else:
-        for q in tl.tiles(inbox, axis=0):
-            if q != s:
-                tl.consumer_tile_wait(inbox, (q, m, n))
-                acc += tl.tile_load(inbox, (q, m, n))
-        tl.tile_store(out, (m, n), acc)
-
-
-@program("R/R M N, R/R M N -> M/R N")
-def ring(partial, inbox, out):
-    s, m, n = tl.tile_id(partial)
-    tl.consumer_tile_wait(partial, (s, m, n))
-    acc = tl.tile_load(partial, (s, m, n)).to(tl.float32)
-    owner = tl.rank_of(out, (m, n))
-    if owner != s + 1:
-        tl.peer_tile_wait(inbox, (s, m, n), s + 1)
-        acc += tl.tile_load(inbox, (s, m, n))
-    if owner == s:
-        tl.tile_store(out, (m, n), acc)
-        tl.producer_tile_notify(out, (m, n))
-    else:
-        tl.tile_push_data(inbox, (s - 1, m, n), acc)
-        tl.peer_tile_notify(inbox, (s - 1, m, n), s - 1)
-
-
-@program("M/R K -> R/R M K")
-def ring_gather(shard, rows):
-    s, m, k = tl.tile_id(rows)
-    owner = tl.rank_of(shard, (m, k))
-    if owner == s:
-        tl.consumer_tile_wait(shard, (m, k))
-        tl.tile_store(rows, (s, m, k), tl.tile_load(shard, (m, k)))
-        tl.producer_tile_notify(rows, (s, m, k))
-    else:
-        tl.peer_tile_wait(rows, (s, m, k), s - 1)
-    if owner != s + 1:
-        tl.tile_push_data(rows, (s + 1, m, k), tl.tile_load(rows, (s, m, k)))
-        tl.peer_tile_notify(rows, (s + 1, m, k), s + 1)
-
-
-@program("M K, K N, K N -> M N")
-def glu(rows, gate, up, out):
-    m, n = tl.tile_id(out)
-    tl.consumer_tile_wait(rows, m)
-    a, b = tl.zeros(tl.tile_shape(out), tl.float32), tl.zeros(tl.tile_shape(out), tl.float32)
-    for k in tl.tiles(gate, axis=0):
-        x = tl.tile_load(rows, (m, k))
-        a, b = tl.dot(x, tl.tile_load(gate, (k, n)), a), tl.dot(x, tl.tile_load(up, (k, n)), b)
-    tl.tile_store(out, (m, n), a * tl.sigmoid(a) * b)
-    tl.producer_tile_notify(out, (m, n))
 
 
 # ------------------------------------------------------------------------------------------------------------------ routing
@@ -328,9 +222,11 @@ def operator(signature):
     return lambda fn: Operator(signature, fn)
 
 
-@operator("M/R K, K N -> M N")
-def ag_gemm(x, weight):
-    return matmul(gather(x), weight)
+def of_library(op):
+    return Operator(op.signature.text, op.fn)
+
+
+ag_gemm, gemm_rs, gemm_rs_ring = map(of_library, (ops.ag_gemm, ops.gemm_rs, ops.gemm_rs_ring))
 
 
 @operator("M/R K, K N -> M N")
@@ -339,20 +235,9 @@ def ag_gemm_ring(x, weight):
 
 
 @operator("M K/R, K/R N -> M/R N")
-def gemm_rs(x, weight):
-    return reduce(scatter(matmul(x, weight)))
-
-
-@operator("M K/R, K/R N -> M/R N")
 def gemm_rs_epilogue(x, weight):
     _, out = matmul_rs(x, weight, symmetric("R M/R N"))
     return out
-
-
-@operator("M K/R, K/R N -> M/R N")
-def gemm_rs_ring(x, weight):
-    partial = matmul(x, weight)
-    return ring(partial, symmetric("R/R M N", like=partial))
 
 
 @operator("M K/R, K/R N -> M/R N")

@@ -11,16 +11,18 @@ from tilelink.frontend import Program, program
 
 
 def test_what_it_shows() -> None:
-    assert repr(o.gather) == "<tile program gather: M/R ... -> M ...>"
-    assert o.gather._repr_markdown_() == (
-        "**gather**: `M/R ... -> M ...`\n\n"
+    assert repr(o.count) == "<tile program count: T K i32 -> e i32>"
+    assert o.count._repr_markdown_() == (
+        "**count**: `T K i32 -> e i32`\n\n"
         "```python\n"
-        '@program("M/R ... -> M ...")\n'
-        "def gather(shard, rows):\n"
-        "    tile = tl.tile_id(rows)\n"
-        "    tl.consumer_tile_wait(shard, tile)\n"
-        "    tl.tile_pull_data(rows, tile, source=shard)\n"
-        "    tl.producer_tile_notify(rows, tile)\n"
+        '@program("T K i32 -> e i32")\n'
+        "def count(choice, counts):\n"
+        "    e, n = tl.tile_id(counts), 0\n"
+        "    for t in tl.tiles(choice, axis=0):\n"
+        "        tl.consumer_tile_wait(choice, t)\n"
+        "        n += tl.sum(tl.tile_load(choice, t, other=-1) == e)\n"
+        "    tl.tile_store(counts, e, n)\n"
+        "    tl.producer_tile_notify(counts, e)\n"
         "```"
     )
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tilelink.ops.programs import gather, matmul, reduce, scatter, share
-
-NEG = -1e30
+from tilelink.ops.programs import gather, matmul, reduce, scatter
 
 
 # ------------------------------------------------------------------------------------------------------------------- moving
@@ -21,28 +19,12 @@ def scatter_dma(partial: Any, inbox: Any) -> None:
     tl.rank_notify(inbox, chunk)
 
 
-@tilelink.program("S/R h D -> S h/R D")
-def to_heads(src: Any, dst: Any) -> None:
-    """All sequence positions of some heads instead of some positions of all heads."""
-    s, h, _ = tl.tile_id(src)
-    tl.consumer_tile_wait(src, (s, h))
-    tl.tile_push_data(dst, (s, h), tl.tile_load(src, (s, h)))
-    tl.producer_tile_notify(dst, (s, h))
-
-
 @tilelink.program("M ... -> M ...")
 def keep(x: Any, out: Any) -> None:
     """Out of shared memory, where pushed tiles arrive."""
     tile = tl.tile_id(out)
     tl.consumer_tile_wait(x, tile)
     tl.tile_store(out, tile, tl.tile_load(x, tile))
-
-
-@tilelink.program("S h D -> S h D")
-def keep_heads(x: Any, out: Any) -> None:
-    s, h, _ = tl.tile_id(out)
-    tl.consumer_tile_wait(x, (s, h))
-    tl.tile_store(out, (s, h), tl.tile_load(x, (s, h)))
 
 
 @tilelink.program("M/R K -> R/R M K")
@@ -121,67 +103,6 @@ def glu(rows: Any, gate: Any, up: Any, out: Any) -> None:
     tl.producer_tile_notify(out, (m, n))
 
 
-# ---------------------------------------------------------------------------------------------------------------- attention
-@tilelink.program("S/R h D, T g D, T g D -> S/R h D")
-def flash(q: Any, keys: Any, values: Any, out: Any, *, causal: bool = True) -> None:
-    s, h, _ = tl.tile_id(out)
-    g = h * tl.size(keys, 1) // tl.size(q, 1)
-    rows, query = tl.tile_range(out, s), tl.tile_load(q, (s, h))
-    top = tl.full([rows.shape[0]], NEG, tl.float32)
-    total, acc = tl.zeros([rows.shape[0]], tl.float32), tl.zeros(query.shape, tl.float32)
-    for t in tl.tiles(keys, axis=0, stop=tl.tile_end(out, s) if causal else None):
-        tl.consumer_tile_wait(keys, (t, g))
-        tl.consumer_tile_wait(values, (t, g))
-        cols = tl.tile_range(keys, t)
-        keep = (cols < tl.size(keys, 0))[None, :] & ((cols[None, :] <= rows[:, None]) | (not causal))
-        score = tl.where(keep, tl.dot(query, tl.trans(tl.tile_load(keys, (t, g)))), NEG)
-        new = tl.maximum(top, tl.max(score, 1))
-        p, old = tl.exp(score - new[:, None]), tl.exp(top - new)
-        acc = tl.dot(p.to(query.dtype), tl.tile_load(values, (t, g)), acc * old[:, None])
-        total, top = total * old + tl.sum(p, 1), new
-    tl.tile_store(out, (s, h), acc / total[:, None])
-
-
-@tilelink.program("b g Q D, b S g D, b S g D -> c b g Q D f32, c b g Q f32, c b g Q f32")
-def partial_decode(q: Any, keys: Any, values: Any, accs: Any, tops: Any, totals: Any) -> None:
-    c, b, g, _, _ = tl.tile_id(accs)
-    query = tl.tile_load(q, (b, g))
-    top = tl.full([query.shape[0]], NEG, tl.float32)
-    total, acc = tl.zeros([query.shape[0]], tl.float32), tl.zeros(query.shape, tl.float32)
-    for t in tl.tiles(keys, axis=1, part=(c, tl.size(accs, 0))):
-        keep = (tl.tile_range(keys, t) < tl.tile_end(keys, t))[None, :]
-        score = tl.where(keep, tl.dot(query, tl.trans(tl.tile_load(keys, (b, t, g)))), NEG)
-        new = tl.maximum(top, tl.max(score, 1))
-        p, old = tl.exp(score - new[:, None]) * keep, tl.exp(top - new)
-        acc = tl.dot(p.to(query.dtype), tl.tile_load(values, (b, t, g)), acc * old[:, None])
-        total, top = total * old + tl.sum(p, 1), new
-    tl.tile_store(accs, (c, b, g), acc)
-    tl.tile_store(tops, (c, b, g), top)
-    tl.tile_store(totals, (c, b, g), total)
-    tl.producer_tile_notify(accs, (c, b, g))
-    tl.producer_tile_notify(tops, (c, b, g))
-    tl.producer_tile_notify(totals, (c, b, g))
-
-
-@tilelink.program("s c b g Q D, s c b g Q, s c b g Q -> b g Q D")
-def merge(accs: Any, tops: Any, totals: Any, out: Any) -> None:
-    b, g, _, _ = tl.tile_id(out)
-    top = tl.full([tl.tile_range(out, axis=2).shape[0]], NEG, tl.float32)
-    total, acc = tl.zeros(top.shape, tl.float32), tl.zeros(tl.tile_shape(out), tl.float32)
-    for s in tl.tiles(accs, axis=0):
-        for c in tl.tiles(accs, axis=1):
-            tl.consumer_tile_wait(accs, (s, c, b, g))
-            tl.consumer_tile_wait(tops, (s, c, b, g))
-            tl.consumer_tile_wait(totals, (s, c, b, g))
-            one = tl.tile_load(tops, (s, c, b, g))
-            new = tl.maximum(top, one)
-            old, this = tl.exp(top - new), tl.exp(one - new)
-            acc = acc * old[:, None] + tl.tile_load(accs, (s, c, b, g)) * this[:, None]
-            total, top = total * old + tl.tile_load(totals, (s, c, b, g)) * this, new
-    tl.tile_store(out, (b, g), acc / total[:, None])
-    tl.producer_tile_notify(out, (b, g))
-
-
 # --------------------------------------------------------------------------------------------------------------- operators
 @tilelink.operator("M/R K, K N -> M N")
 def ag_gemm_ring(x: Any, weight: Any) -> Any:
@@ -199,16 +120,6 @@ def gemm_rs_dma(x: Any, weight: Any) -> Any:
     return reduce(scatter_dma(matmul(x, weight)))
 
 
-@tilelink.operator("M K/R, K/R N -> M N")
-def gemm_ar(x: Any, weight: Any) -> Any:
-    return gather(reduce(scatter(matmul(x, weight))))
-
-
-@tilelink.operator("S/R h D -> S h/R D")
-def ulysses(x: Any) -> Any:
-    return keep_heads(to_heads(x))
-
-
 @tilelink.operator("M K, K/R N -> M N")
 def fsdp(x: Any, weight: Any) -> Any:
     return matmul_as_it_comes(x, gather(weight))
@@ -217,17 +128,6 @@ def fsdp(x: Any, weight: Any) -> Any:
 @tilelink.operator("M/R K, K I/R, K I/R, I/R K -> M/R K")
 def mlp(x: Any, gate: Any, up: Any, down: Any) -> Any:
     return reduce(scatter(matmul(glu(gather(x), gate, up), down)))
-
-
-@tilelink.operator("S/R h D, S/R g D, S/R g D -> S/R h D")
-def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True) -> Any:
-    return flash(q, gather(k, name="gather_k"), gather(v, name="gather_v"), causal=causal)
-
-
-@tilelink.operator("b g Q D, b S/R g D, b S/R g D -> b g Q D")
-def flash_decode(q: Any, keys: Any, values: Any, *, splits: int = 2) -> Any:
-    accs, tops, totals = partial_decode(q, keys, values, c=splits)
-    return merge(share(accs, name="share_accs"), share(tops, name="share_tops"), share(totals, name="share_totals"))
 
 
 def elsewhere(owner: str) -> Any:

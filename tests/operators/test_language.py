@@ -11,7 +11,7 @@ import torch
 
 from tests.operators import language as ops
 from tests.operators.against_torch import Problem, check, each, random, split
-from tilelink import Operator, copy_engine, fused, sms
+from tilelink import Operator, copy_engine, sms
 
 T = torch.Tensor
 
@@ -33,16 +33,6 @@ def scattered(ranks: int) -> Problem:
     x, w = random(M, K), random(K, N)
     wanted = split(x @ w, ranks)
     return Problem(each(split(x, ranks, 1), split(w, ranks)), each(wanted), {"K": K})
-
-
-def summed(ranks: int) -> Problem:
-    x, w = random(M, K), random(K, N)
-    return Problem(each(split(x, ranks, 1), split(w, ranks)), [(x @ w,)] * ranks, {"K": K})
-
-
-def resharded(ranks: int) -> Problem:
-    x = random(M, 5, 3)
-    return Problem(each(split(x, ranks)), each(split(x, ranks, 1)), {"S": M})
 
 
 def moved_away(owner: Callable[[T, int], T]) -> Callable[[int], Problem]:
@@ -67,29 +57,6 @@ def perceptron(ranks: int) -> Problem:
     return Problem(inputs, each(split(wanted, ranks)), {"M": M, "I": i})
 
 
-def attention(causal: bool) -> Callable[[int], Problem]:
-    def make(ranks: int) -> Problem:
-        s, heads, groups, d = 13, 4, 2, 16
-        q, k, v = random(s, heads, d), random(s, groups, d), random(s, groups, d, seed=1)
-        many = [t.repeat_interleave(heads // groups, 1).transpose(0, 1) for t in (k, v)]
-        score = q.transpose(0, 1) @ many[0].transpose(1, 2)
-        if causal:
-            score = score.masked_fill(torch.triu(torch.ones(s, s, dtype=torch.bool), 1), float("-inf"))
-        wanted = (score.softmax(-1) @ many[1]).transpose(0, 1)
-        inputs = each(split(q, ranks), split(k, ranks), split(v, ranks))
-        return Problem(inputs, each(split(wanted, ranks)), {"causal": causal, "S": s})
-
-    return make
-
-
-def decoded(ranks: int) -> Problem:
-    batch, groups, queries, s, d = 2, 2, 4, 29, 16
-    q, k, v = random(batch, groups, queries, d), random(batch, s, groups, d), random(batch, s, groups, d, seed=1)
-    score = torch.einsum("bgqd,bsgd->bgqs", q, k).softmax(-1)
-    wanted = torch.einsum("bgqs,bsgd->bgqd", score, v)
-    return Problem(each([q] * ranks, split(k, ranks, 1), split(v, ranks, 1)), [(wanted,)] * ranks, {"S": s})
-
-
 TILE = sms(M=8, N=16, K=16, order=("ring+1",))
 READ = sms(M=8, N=16, K=16, order=("ring",))
 ADD = sms(M=8, N=16)
@@ -109,11 +76,6 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
     "gemm_rs, pinned to a copy engine": (
         only(ops.gemm_rs_dma, matmul=TILE, reduce=ADD, scatter_dma=copy_engine(M=4)),
         scattered,
-    ),
-    "gemm_ar": (only(ops.gemm_ar, matmul=TILE, scatter=MOVE, reduce=ADD, gather=MOVE), summed),
-    "gemm_ar, fused": (
-        only(ops.gemm_ar, matmul=TILE, scatter=fused("matmul"), reduce=fused("matmul"), gather=MOVE),
-        summed,
     ),
     "rows held in turn": (
         only(ops.elsewhere("m -> m // 4 % R"), send=sms(1, M=2), work=sms(M=2, K=8), keep=sms(M=8)),
@@ -138,28 +100,8 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
         ),
         moved_away(lambda m, ranks: torch.minimum(m // 2 % (2 * ranks), 2 * ranks - 1 - m // 2 % (2 * ranks))),
     ),
-    "ulysses": (only(ops.ulysses, to_heads=sms(2, S=4), keep_heads=sms(S=4)), resharded),
     "fsdp": (only(ops.fsdp, gather=sms(2, M=4), matmul_as_it_comes=TILE), sharded_weight),
     "mlp": (only(ops.mlp, gather=MOVE, glu=sms(M=8, N=16, K=16), matmul=TILE, scatter=MOVE, reduce=ADD), perceptron),
-    "ag_attention": (
-        only(ops.ag_attention, gather_k=sms(1, M=4), gather_v=sms(1, M=4), flash=sms(S=16, T=16)),
-        attention(False),
-    ),
-    "ag_attention, causal": (
-        only(ops.ag_attention, gather_k=sms(1, M=4), gather_v=sms(1, M=4), flash=sms(S=16, T=16)),
-        attention(True),
-    ),
-    "flash_decode": (
-        only(
-            ops.flash_decode,
-            partial_decode=sms(S=16),
-            share_accs=sms(1),
-            share_tops=sms(1),
-            share_totals=sms(1),
-            merge=sms(4),
-        ),
-        decoded,
-    ),
 }
 
 
