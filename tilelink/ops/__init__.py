@@ -17,7 +17,7 @@ from tilelink.ops.all_reduce import all_reduce
 from tilelink.ops.all_reduce_one_shot import all_reduce_one_shot
 from tilelink.ops.all_reduce_ring import all_reduce_ring
 from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot
-from tilelink.ops.all_to_all import all_to_all, ulysses, ulysses_back
+from tilelink.ops.all_to_all import all_to_all
 from tilelink.ops.ep_combine import ep_combine
 from tilelink.ops.ep_dispatch import ep_dispatch
 from tilelink.ops.ep_dispatch_fp8 import ep_dispatch_fp8
@@ -31,6 +31,7 @@ from tilelink.ops.moe_layer import moe_layer
 from tilelink.ops.moe_rs import moe_rs
 from tilelink.ops.reduce_scatter import reduce_scatter
 from tilelink.ops.ring_attention import ring_attention
+from tilelink.ops.ulysses import ulysses, ulysses_back
 
 __all__ = [
     "ag_attention",

@@ -1,0 +1,77 @@
+# pyright: reportArgumentType=false
+"""The plain forms of the dense operators, in two processes with gloo, give what the tile programs give."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tilelink
+from tests.operators.against_torch import random, split
+from tilelink import Operator, ops
+
+RANKS = 2
+ROOT = Path(__file__).parents[2]
+
+
+def cases() -> dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]]:
+    """Operator -> every rank's tensors, and constants."""
+    x, w = random(8, 12), random(12, 10)
+    columns = list(zip(split(x, RANKS, 1), split(w, RANKS), strict=True))
+    whole = [(random(8, 12, seed=r),) for r in range(RANKS)]
+    heads = [random(8, h, 16, seed=h) for h in (4, 2, 2)]
+    attention = list(zip(*(split(t, RANKS) for t in heads), strict=True))
+    starts, lengths = torch.tensor([0, 3, 8], dtype=torch.int32), torch.tensor([7, 2], dtype=torch.int32)
+    q, cache = random(2, 2, 3, 16), [split(random(2, 8, 2, 16, seed=s), RANKS, 1) for s in (0, 1)]
+    return {
+        "all_gather": ([(t,) for t in split(x, RANKS)], {}),
+        "all_reduce": (whole, {"form": "two_shot"}),
+        "reduce_scatter": (whole, {}),
+        "all_to_all": (whole, {}),
+        "ulysses": ([(t,) for t in split(heads[0], RANKS)], {}),
+        "ulysses_back": ([(t,) for t in split(heads[0], RANKS, 1)], {}),
+        "gemm_ar": (columns, {"form": "one_shot"}),
+        "ag_attention": (attention, {"causal": True, "scale": 0.3}),
+        "ag_attention_varlen": ([(*t, starts) for t in attention], {"causal": False}),
+        "ag_attention_zigzag": (attention, {"chunk": 2}),
+        "ring_attention": (attention, {"causal": False}),
+        "flash_decode": ([(q, *kv, lengths) for kv in zip(*cache, strict=True)], {"splits": 2}),
+    }
+
+
+SMALL = {"ag_attention_zigzag": {"deal": tilelink.copy_engine(S=2), "flash_there": tilelink.sms(S=2, T=16)}}
+RANK = """
+import pickle, sys
+import torch.distributed as dist
+from tests.operators.test_references import RANKS, cases
+from tilelink import ops
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+found = {n: getattr(ops, n).reference_fn(*t[rank], **given, group=None) for n, (t, given) in cases().items()}
+pickle.dump(found, open(f"{folder}/{rank}", "wb"))
+dist.destroy_process_group()
+"""
+
+
+def test_references(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RANK]
+    ranks = [subprocess.Popen([*command, str(r), str(tmp_path)], cwd=ROOT) for r in range(RANKS)]
+    assert [p.wait(timeout=100) for p in ranks] == [0] * RANKS
+    plain = [pickle.loads((tmp_path / str(r)).read_bytes()) for r in range(RANKS)]
+    for name, (tensors, given) in cases().items():
+        operator: Operator = getattr(ops, name).schedule(SMALL.get(name, {}))
+        results = operator(*(list(t) for t in zip(*tensors, strict=True)), **given)
+        for r in range(RANKS):
+            torch.testing.assert_close(
+                results[r], plain[r][name], rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+def test_every_dense_operator_has_a_reference() -> None:
+    found = {n: getattr(ops, n).reference_fn for n in ops.__all__}
+    assert [n for n, fn in found.items() if fn is None] == []

@@ -1,0 +1,47 @@
+"""Heads for positions and back, around attention of whole sequences (arXiv:2309.14509): an all-to-all between two splits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tilelink
+from tilelink.ops.programs import move
+
+to_heads = tilelink.program("S/R H ... -> S H/R ...", name="to_heads")(move)
+to_sequence = tilelink.program("S H/R ... -> S/R H ...", name="to_sequence")(move)
+
+
+@tilelink.operator("S/R H ... -> S H/R ...", schedule={"to_heads": tilelink.copy_engine(push=False)})
+def ulysses(x: Any) -> Any:
+    """From some positions of all heads to all positions of some heads: `[S/R, H, ...]`, contiguous, to `[S, H/R, ...]`."""
+    return to_heads(x)
+
+
+@tilelink.operator("S H/R ... -> S/R H ...", schedule={"to_sequence": tilelink.copy_engine(push=False)})
+def ulysses_back(x: Any) -> Any:
+    """From all positions of some heads to some positions of all heads: `[S, H/R, ...]`, contiguous, to `[S/R, H, ...]`."""
+    return to_sequence(x)
+
+
+@ulysses.reference
+def reference(x: Any, *, group: Any = None) -> Any:
+    """The same by a library."""
+    import torch
+    import torch.distributed as dist
+
+    ranks = dist.get_world_size(group)
+    sent = x.unflatten(1, (ranks, -1)).movedim(1, 0).contiguous()
+    out = torch.empty_like(sent)
+    dist.all_to_all_single(out, sent, group=group)
+    return out.flatten(0, 1)
+
+
+@ulysses_back.reference
+def reference_back(x: Any, *, group: Any = None) -> Any:
+    """The same by a library."""
+    import torch
+    import torch.distributed as dist
+
+    out = torch.empty_like(x)
+    dist.all_to_all_single(out, x.contiguous(), group=group)
+    return out.unflatten(0, (dist.get_world_size(group), -1)).movedim(0, 1).flatten(1, 2)
