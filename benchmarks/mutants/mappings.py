@@ -11,6 +11,7 @@ from tilelink import copy_engine, fused, library, ops, sms
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, constants_of
 from tilelink.ir.plan import Layout, Plan
+from tilelink.ir.program import Tile, TileProgram
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Dim, Shape, Sum
 from tilelink.ir.topology import Device, Topology
@@ -144,7 +145,8 @@ def _of_movement(step: Step) -> Iterator[Choice]:
 
 
 def _of_program(step: Step) -> Iterator[Choice]:
-    names = [a.name for p in step.program.params for a in p.shape.axes if not a.unit and a.name != RANK_AXIS]
+    whole = _taken_whole(step.program)
+    names = [a.name for p in step.program.params for a in p.shape.axes if not a.unit and a.name not in whole]
     tile: dict[str, Any] = dict.fromkeys(names, TILE)
     for order in ORDERS:
         yield "SMs", sms(order=(order, "group 2"), **tile)
@@ -152,3 +154,15 @@ def _of_program(step: Step) -> Iterator[Choice]:
         first = step.program.param(step.program.domain).shape.axes[0].name
         whole: dict[str, Any] = {first: f"{first}/R"}
         yield "library", library(LIBRARIES[step.program.name], **whole)
+
+
+def _taken_whole(program: TileProgram) -> set[str]:
+    """Axes that a program gives no name, as in `s, h, _ = tl.tile_id(out)`; and that of the ranks."""
+    domain = program.param(program.domain).shape
+    named = next(op for op in program.body if isinstance(op, Tile)).names
+    skipped = (
+        {a.name for a, name in zip(domain.axes, named, strict=True) if name is None}
+        if domain.rest is None
+        else set[str]()
+    )
+    return skipped | {RANK_AXIS}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
 
@@ -180,8 +181,7 @@ class TileRun:
         if isinstance(op, Tiles):
             self._tiles(op)
         elif isinstance(op, Loop):
-            if any(isinstance(o, (Wait, Notify, Load, Store, Move)) for o in walk(op.body)):
-                raise NotExact(f"a loop whose length the plan does not know (`{op.header}`)")
+            self._loop(op)
         elif isinstance(op, If):
             self._body(op.body if self._number(op.test) else op.orelse)
         elif isinstance(op, (Wait, Notify)):
@@ -214,15 +214,38 @@ class TileRun:
                 self._access("write", op.param, index, found, holder, op.loc)
 
     def _tiles(self, op: Tiles) -> None:
-        if op.start is not None or op.stop is not None or op.part is not None:
-            raise NotExact("a loop over a part of an axis")
         view = self.step.step.binding(op.param).view[op.axis]
         grid = self.step.loop(view.dim)
+        if op.start is not None or op.stop is not None or op.part is not None:
+            self._some_tiles(op, grid)
+            return
         self.grids[op.var] = grid
         for i in range(self.sizes.value(grid.count, self.rank)):
             self.spans[op.var] = self.sizes.at(grid.begin(i), self.rank), self.sizes.at(grid.end(i), self.rank)
             if view.unit:
                 self.names[op.var] = self.spans[op.var][0]
+            self._body(op.body)
+
+    def _some_tiles(self, op: Tiles, grid: GridAxis) -> None:
+        """From one position to another, as far as positions say which."""
+        if op.part is not None or grid.kind != "plain" or grid.tile is None:
+            raise NotExact("a loop over a part of an axis")
+        self.grids[op.var] = replace(grid, kind="free")
+        first = 0 if op.start is None else self._number(op.start)
+        last = self.sizes.value(grid.size, self.rank)
+        last = last if op.stop is None else min(last, self._number(op.stop))
+        for begin in range(first, last, grid.tile):
+            self.spans[op.var] = begin, min(begin + grid.tile, last)
+            self._body(op.body)
+
+    def _loop(self, op: Loop) -> None:
+        if not any(isinstance(o, (Wait, Notify, Load, Store, Move)) for o in walk(op.body)):
+            return
+        turns = re.fullmatch(r"for \w+ in (?:tl\.)?(?:static_)?range\((\d+)\)", op.header.text)
+        if turns is None or op.target is None:
+            raise NotExact(f"a loop whose length the plan does not know (`{op.header}`)")
+        for turn in range(int(turns[1])):
+            self.names[op.target] = turn
             self._body(op.body)
 
     def _bounds(self, op: Bounds) -> None:
