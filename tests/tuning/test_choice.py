@@ -196,6 +196,17 @@ def test_where_the_rates_come_from() -> None:
     assert RATES.made == pytest.approx(made, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("all_reduce", {"M": 4, "N": 64})],
+)
+def test_what_the_estimate_does_not_know_runs_as_it_comes(name: str, sizes: dict[str, int]) -> None:
+    """A collective has nothing to hide behind."""
+    op = getattr(ops, name)
+    choice = estimated(Case(op, tuple(sizes.items()), 4).stages(H200).plan, op.schedules)
+    assert choice.schedule == op.schedules
+
+
 def test_plain_forms_know_even_parts_only() -> None:
     from tilelink.pipeline.arguments import Bound
 
