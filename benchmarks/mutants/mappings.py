@@ -145,8 +145,8 @@ def _of_movement(step: Step) -> Iterator[Choice]:
 
 
 def _of_program(step: Step) -> Iterator[Choice]:
-    whole = _taken_whole(step.program)
-    names = [a.name for p in step.program.params for a in p.shape.axes if not a.unit and a.name not in whole]
+    unnamed = _taken_whole(step.program)
+    names = [a.name for p in step.program.params for a in p.shape.axes if not a.unit and a.name not in unnamed]
     tile: dict[str, Any] = dict.fromkeys(names, TILE)
     for order in ORDERS:
         yield "SMs", sms(order=(order, "group 2"), **tile)
