@@ -1,4 +1,5 @@
-"""Every operator and placement on one GPU as a world of one rank, small, with ragged sizes: for compute-sanitizer.
+"""Every operator on one GPU as a world of one rank, small, with ragged sizes, and those of a gather or a scatter in every
+placement: for compute-sanitizer.
 
 python benchmarks/gpu_one_rank.py [--watchdog SECONDS]
 """
@@ -15,8 +16,26 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tilelink
 from benchmarks.cases import SMALL, ag_schedules, ring_schedules, rs_schedules
+from benchmarks.mutants.mappings import operators, sizes
+from tilelink.explore.cases import TOLERANCE, Case
+from tilelink.explore.running import run_case
+from tilelink.runtime.session import Session, require
 
 SHAPES = [(256, 128, 128), (200, 72, 40)]
+
+
+def of_the_library(session: Session | None) -> list[str]:
+    """What is wrong with the operators as they come, of those that a case knows the result of; `session`: None for a
+    simulated rank."""
+    bad: list[str] = []
+    for name, operator in operators().items():
+        case = Case(operator, sizes(operator), 1)
+        found = run_case(case, session, calls=2)
+        if not found.within(TOLERANCE[case.dtype]):
+            bad.append(f"{name} {case}: {found.worst}")
+        if session is not None:
+            operator.close()
+    return bad
 
 
 def main() -> int:
@@ -37,9 +56,10 @@ def main() -> int:
                     if error > 2e-2:
                         bad.append(f"{name} {m}x{n}x{k}: {error}")
             operator.close()
+        bad.extend(of_the_library(require()))
 
     tilelink.launch(body, watchdog=seconds)
-    print("\n".join(bad) or f"{len(found)} placements are right")
+    print("\n".join(bad) or f"{len(found)} placements and {len(operators())} operators are right")
     return 1 if bad else 0
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from benchmarks.mutants.mappings import mappings, operators
 from benchmarks.mutants.scoring import Row, rows_of_number
+from tilelink.bench.running import commit
 
 HOWS = ("static", "equivalent", "simulation", "survived")
 
@@ -65,6 +66,7 @@ def about(rows: list[Row]) -> dict[str, object]:
     counts = Counter(r.caught_by for r in rows)
     harmful = [r for r in rows if r.caught_by != "equivalent"]
     return {
+        "commit": commit(),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "mutants": len(rows),
