@@ -21,7 +21,7 @@ from tilelink.pipeline.operator import Operator
 
 TILE = 16
 RANKS = 3
-DEVICE = Device(sms=4)
+DEVICE = Device(sms=10)
 MANY = 150
 """Combinations of placements up to which all are tried; above, each step's are tried with the others as they were."""
 ORDERS = ("ring", "ring+1")
