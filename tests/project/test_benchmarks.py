@@ -1,6 +1,6 @@
 """The benchmark that needs no GPU runs, keeps its limits, and is what the documentation shows."""
 
-from benchmarks import compile_time, gpu_one_rank, render
+from benchmarks import compile_time, render
 
 
 def test_the_compiler_keeps_its_limits() -> None:
@@ -16,8 +16,3 @@ def test_a_row_over_its_limit_is_not_ok() -> None:
 
 def test_the_page_is_what_the_results_render_to() -> None:
     assert render.page() == render.PAGE.read_text()
-
-
-def test_what_the_sanitizer_runs_is_right_where_it_can_be_simulated() -> None:
-    """Every operator of the library in a world of one rank; on GPUs `gpu_sanitize.sh` does the same under its tools."""
-    assert gpu_one_rank.of_the_library(None) == []
