@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from benchmarks.mutants.bodies import elsewhere, put_op, turned_around
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Buffer, Channel, Enter, Fork, Join, Leave, Plan, Signal, Stage
 from tilelink.ir.program import Notify, Wait
+from tilelink.mapping.verify.geometry import World
+from tilelink.mapping.verify.reach import lay
+from tilelink.mapping.verify.words import delivery, signals_on
 
 LIVE = ("notify", "await", "ready")
 
@@ -96,8 +101,17 @@ def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
         yield Mutation("wrong rank", said(s), _swapped(plan, s, other), edit)
         return
     for to in ("self", "all"):
-        if to != s.to:
+        if to != s.to and not (to == "self" and _goes_to_oneself(plan, s)):
             yield Mutation(f"wrong rank ({to})", said(s), _with(plan, s, replace(s, to=to)), edit)
+
+
+def _goes_to_oneself(plan: Plan, s: Signal) -> bool:
+    """Whether the owner that is told is always the rank itself: then it is the same signal by another name."""
+    world = World(plan)
+    laid = {step.path: lay(plan, world, step) for step in plan.steps}
+    told = signals_on(plan, laid, plan.channel(s.channel or ""), "notify")
+    to = delivery(next(t for t in told if t.signal is s))
+    return to.to is not None and to.kind == "one" and bool((to.to == np.arange(world.ranks)).all())
 
 
 def _turned(plan: Plan, s: Signal) -> Iterator[Mutation]:

@@ -77,7 +77,7 @@ def test_trace_says_where_the_time_went() -> None:
 def test_tune_says_what_it_found_and_knows_it_the_next_time() -> None:
     small = ("tune", "gemm_rs_ring", "--shape", "8x16x16", "--world", "1", "--budget", "0", "--table", "new/table.json")
     printed = lines(command(*small))
-    assert any(line.startswith("8x16x16: 1 measured") for line in printed)
+    assert any(line.startswith("8x16x16: Triton won, 1 measured") for line in printed)
     (entry,) = json.loads(Path("new/table.json").read_text())["entries"]
     assert entry["problem"]["sizes"] == {"K": 16, "M": 8, "N": 16}
     assert "8x16x16: known" in command(*small).output
