@@ -80,7 +80,7 @@ def test_tune_says_what_it_found_and_knows_it_the_next_time() -> None:
     assert any(line.startswith("8x16x16: Triton won, 1 measured") for line in printed)
     (entry,) = json.loads(Path("new/table.json").read_text())["entries"]
     assert entry["problem"]["sizes"] == {"K": 16, "M": 8, "N": 16}
-    assert "8x16x16: known" in command(*small).output
+    assert "8x16x16: Triton, known" in command(*small).output
 
 
 # ---------------------------------------------------------------------------------------------------------------- emit
