@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example, find, given
 from hypothesis import strategies as st
 
 from tests.fuzz.outcomes import cases, outcome
+from tests.fuzz.test_operators import FIRST
 from tests.operators.problems import AG, RS, Call, run
 from tilelink import Operator, copy_engine, fused, library, sms
+from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device, Topology
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
@@ -150,4 +152,20 @@ def test_what_is_planned_is_right(
     operator = OPERATORS[name]
     call = problem(operator, m, 24, k, ranks)
     placed = operator.schedule(entries, slots=slots)
+    # What runs is compared with torch.
     outcome(lambda: run(placed, [call, call], seed=seed, straggler=seed % ranks))
+
+
+def test_some_of_them_are_planned() -> None:
+    """Or else the test above would compare nothing."""
+
+    def planned(made: tuple[str, dict[str, Any]]) -> bool:
+        operator = OPERATORS[made[0]]
+        call = problem(operator, 33, 24, 24, 2)
+        found = outcome(lambda: operator.schedule(made[1]).plan(
+            *call.tensors[0], topology=Topology(2, device=Device(sms=6)), **dict(call.sizes)
+        ))  # fmt: skip
+        return len(made[1]) > 1 and not isinstance(found, TilelinkError)
+
+    for name in OPERATORS:
+        find(sensible().filter(lambda made, name=name: made[0] == name), planned, settings=FIRST)
