@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -13,7 +13,56 @@ from tilelink.nn.groups import group_name, rank_of, ranks_of
 from tilelink.nn.rows import check_rows, from_rows, to_rows
 
 
-class ColumnParallelLinear(nn.Module):
+class _Split(nn.Module):
+    """`torch.nn.Linear` of which each rank has a part of the weight along `axis`, called `features`."""
+
+    axis: ClassVar[int]
+    features: ClassVar[str]
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        group: Any = None,
+        dim: int = -2,
+        sequence_parallel: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        whole = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
+        self._take(whole, group_name(group), dim, sequence_parallel)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2, sequence_parallel: bool = True) -> Self:
+        """This rank's part of a layer that every rank has."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made._take(linear, group_name(group), dim, sequence_parallel)
+        return made
+
+    def _take(self, whole: nn.Linear, group: str, dim: int, sequence_parallel: bool) -> None:
+        self.in_features, self.out_features = whole.in_features, whole.out_features
+        self.group, self.ranks, self.dim = group, ranks_of(group), dim
+        self.sequence_parallel = sequence_parallel
+        self.weight = part_of(whole.weight, self.axis, group, self.features)
+        if whole.bias is None:
+            self.bias = None
+        elif self.axis == 0:  # each feature has its own
+            self.bias = part_of(whole.bias, 0, group, self.features)
+        else:
+            self.bias = nn.Parameter(whole.bias.detach().clone())
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+            f"ranks={self.ranks}, dim={self.dim}"
+        )
+
+
+class ColumnParallelLinear(_Split):
     """`torch.nn.Linear` of which each rank has some output features; rows are gathered while they are multiplied.
 
     Activations between layers are split over the ranks along `dim` (sequence parallelism, arXiv:2205.05198).
@@ -39,36 +88,7 @@ class ColumnParallelLinear(nn.Module):
         TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        group: Any = None,
-        dim: int = -2,
-        sequence_parallel: bool = True,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        whole = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
-        self._take(whole, group_name(group), dim, sequence_parallel)
-
-    @classmethod
-    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2, sequence_parallel: bool = True) -> Self:
-        """This rank's part of a layer that every rank has."""
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made._take(linear, group_name(group), dim, sequence_parallel)
-        return made
-
-    def _take(self, whole: nn.Linear, group: str, dim: int, sequence_parallel: bool) -> None:
-        self.in_features, self.out_features = whole.in_features, whole.out_features
-        self.group, self.ranks, self.dim = group, ranks_of(group), dim
-        self.sequence_parallel = sequence_parallel
-        self.weight = part_of(whole.weight, 0, group, "out_features")
-        self.bias = None if whole.bias is None else part_of(whole.bias, 0, group, "out_features")
+    axis, features = 0, "out_features"
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
         """Apply it; collective.
@@ -88,11 +108,8 @@ class ColumnParallelLinear(nn.Module):
             y = y + self.bias.to(y.dtype)
         return from_rows(y, x, self.dim)
 
-    def extra_repr(self) -> str:
-        return described(self)
 
-
-class RowParallelLinear(nn.Module):
+class RowParallelLinear(_Split):
     """`torch.nn.Linear` of which each rank has some input features; sums go to their rows' ranks as they are computed.
 
     Args:
@@ -115,36 +132,7 @@ class RowParallelLinear(nn.Module):
         TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        group: Any = None,
-        dim: int = -2,
-        sequence_parallel: bool = True,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        whole = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
-        self._take(whole, group_name(group), dim, sequence_parallel)
-
-    @classmethod
-    def of(cls, linear: nn.Linear, *, group: Any = None, dim: int = -2, sequence_parallel: bool = True) -> Self:
-        """This rank's part of a layer that every rank has."""
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made._take(linear, group_name(group), dim, sequence_parallel)
-        return made
-
-    def _take(self, whole: nn.Linear, group: str, dim: int, sequence_parallel: bool) -> None:
-        self.in_features, self.out_features = whole.in_features, whole.out_features
-        self.group, self.ranks, self.dim = group, ranks_of(group), dim
-        self.sequence_parallel = sequence_parallel
-        self.weight = part_of(whole.weight, 1, group, "in_features")
-        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().clone())
+    axis, features = 1, "in_features"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply it; collective.
@@ -163,9 +151,6 @@ class RowParallelLinear(nn.Module):
         if self.bias is not None:
             y = y + F.replicated(self.bias, group=self.group).to(y.dtype)
         return from_rows(y, x, self.dim)
-
-    def extra_repr(self) -> str:
-        return described(self)
 
 
 def part_of(whole: torch.Tensor, axis: int, group: str, what: str) -> nn.Parameter:
@@ -188,10 +173,3 @@ def require_even(what: str, count: int, ranks: int) -> None:
             why="every rank multiplies by a weight of the same shape",
             hint=f"choose a multiple of {ranks}",
         )
-
-
-def described(layer: ColumnParallelLinear | RowParallelLinear) -> str:
-    return (
-        f"in_features={layer.in_features}, out_features={layer.out_features}, bias={layer.bias is not None}, "
-        f"ranks={layer.ranks}, dim={layer.dim}"
-    )
