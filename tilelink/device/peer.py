@@ -205,10 +205,8 @@ def barrier_all(words, epoch, ctx):
         signal_wait_until(words + pe, CMP_GE, epoch)
 
 
-@triton.jit
-def symm_at(p, pe, ctx):
-    """`translate`, by the name that programs with raw pointers know."""
-    return translate(p, pe, ctx)
+symm_at = translate
+"""By the name that programs with raw pointers know."""
 
 
 @triton.jit

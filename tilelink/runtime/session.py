@@ -50,6 +50,8 @@ class Session:
     groups: dict[object, Session] = field(default_factory=dict[object, "Session"])
     retired: dict[object, list[Workspace]] = field(default_factory=dict[object, list[Workspace]])
     """Outgrown workspaces that CUDA graphs may still replay in."""
+    _names: dict[str, Session] = field(default_factory=dict[str, "Session"])
+    """Sessions that `named` has found: operators of torch ask at each call."""
     vigil: Vigil = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +99,9 @@ class Session:
         Raises:
             TilelinkError: TL456, no group here has it.
         """
-        return self._known(name) or self.of(self.world.named(name))
+        if name not in self._names:
+            self._names[name] = self._known(name) or self.of(self.world.named(name))
+        return self._names[name]
 
     def _known(self, name: str) -> Session | None:
         return next((part for part in (self, *self.groups.values()) if part.world.name == name), None)
