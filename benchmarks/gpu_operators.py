@@ -1,0 +1,127 @@
+"""On GPUs: every operator of the library against its plain form in torch, as it comes and at ragged sizes; back-to-back
+calls with other data; and, captured in a graph, replayed.
+
+    torchrun --nproc-per-node=2 benchmarks/gpu_operators.py --out results.json [--only ag_moe ep_dispatch]
+
+`TILELINK_WORLD=nvshmem` runs the same on NVSHMEM's device library. The expected is computed in fp32 from the same bf16 data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from triton.errors import TritonError
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import tilelink
+from benchmarks.cases import Machine
+from benchmarks.gpu_check import Rows, save
+from benchmarks.operator_cases import CASES, Call, Draw, differences, expected
+from tilelink import ops
+from tilelink.errors import TilelinkError
+from tilelink.runtime.session import require
+
+TOLERANCE = 2e-2
+LOOSE = {"ep_dispatch_fp8": 5e-2}
+CALLS = 3
+
+
+def _case(machine: Machine, name: str, ragged: bool, seed: int) -> Call:
+    return CASES[name](Draw(machine.rank, machine.ranks, machine.device, seed), ragged)
+
+
+def eager(machine: Machine, name: str, ragged: bool) -> dict[str, Any]:
+    """Calls back to back with other data each, then compared: the second meets what the first left behind."""
+    operator = getattr(ops, name)
+    calls = [_case(machine, name, ragged, seed) for seed in range(CALLS)]
+    wanted = [expected(operator, call) for call in calls]
+    started = time.time()
+    found = [operator(*c.arguments, **c.given) for c in calls]
+    torch.cuda.synchronize()
+    took = time.time() - started
+    worst = max(e for f, w, c in zip(found, wanted, calls, strict=True) for e in differences(name, f, w, c))
+    return {"error": machine.worst(worst), "first_calls_s": round(took, 2)}
+
+
+def replayed(machine: Machine, name: str) -> dict[str, Any]:
+    """A captured call on other data than it was captured with, and an eager call between the replays."""
+    operator = getattr(ops, name)
+    call = _case(machine, name, False, 10)
+    operator(*call.arguments, **call.given)
+    torch.cuda.synchronize()
+    dist.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = operator(*call.arguments, **call.given)
+    worst = 0.0
+    for replay in range(4):
+        fresh = _case(machine, name, False, 11 + replay)
+        want = expected(operator, fresh)
+        for held, new in zip(call.arguments, fresh.arguments, strict=True):
+            held.copy_(new)
+        graph.replay()
+        between = operator(*fresh.arguments, **fresh.given)
+        torch.cuda.synchronize()
+        for got in (out, between):
+            worst = max(worst, *differences(name, got, want, fresh))
+    return {"error": machine.worst(worst)}
+
+
+def check(machine: Machine, name: str, rows: Rows) -> None:
+    parts: dict[str, Any] = {
+        "as it comes": lambda: eager(machine, name, False),
+        "ragged": lambda: eager(machine, name, True),
+        "graph": lambda: replayed(machine, name),
+    }
+    for case, part in parts.items():
+        row: dict[str, Any] = {"operator": name, "case": case, "schedule": ""}
+        try:
+            row |= part()
+            row["ok"] = row["error"] < LOOSE.get(name, TOLERANCE)
+        except (TilelinkError, TritonError, RuntimeError) as problem:  # the same on every rank
+            row |= {"ok": False, "problem": str(problem).splitlines()[0]}
+        rows.append(row)
+        if machine.rank == 0:
+            print(
+                f"{name:20s} {case:12s} {row.get('error', row.get('problem'))} {row.get('first_calls_s', '')}",
+                flush=True,
+            )
+    getattr(ops, name).close()
+    torch.cuda.empty_cache()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
+    options = parser.parse_args()
+    rows: Rows = []
+    worlds: list[str] = []
+
+    def body() -> None:
+        machine = Machine()
+        worlds.append(require().world.topology.world)
+        for name in options.only:
+            check(machine, name, rows)
+            if machine.rank == 0:
+                save(options.out, rows, worlds[0])
+
+    tilelink.launch(body)
+    bad = [r for r in rows if not r["ok"]]
+    if dist.get_rank() == 0:
+        print(f"{len(rows)} rows, {len(bad)} bad")
+        for r in bad:
+            print("BAD", r)
+    dist.destroy_process_group()
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
