@@ -12,8 +12,9 @@ from tilelink.codegen import emit
 from tilelink.codegen.naming import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
+from tilelink.ir.host import BellWait, Compute, Copy, SetWord, StreamOp, Transfer, WordWait
 from tilelink.ir.kernel import KernelSource
-from tilelink.ir.plan import BellWait, Compute, Copy, Plan, SetWord, StreamOp, Transfer, WordWait
+from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify
 from tilelink.mapping import expand
 

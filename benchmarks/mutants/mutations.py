@@ -9,7 +9,9 @@ import numpy as np
 
 from benchmarks.mutants.bodies import elsewhere, put_op, turned_around
 from tilelink.ir import formula as F
-from tilelink.ir.plan import Buffer, Channel, Enter, Fork, Join, Leave, Plan, Signal, Stage
+from tilelink.ir.channel import Channel
+from tilelink.ir.host import Enter, Fork, Join, Leave, Stage
+from tilelink.ir.plan import Buffer, Plan, Signal
 from tilelink.ir.program import Notify, Wait
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.reach import lay

@@ -8,20 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import (
-    Channel,
-    Enter,
-    Fork,
-    GridAxis,
-    HostStep,
-    Join,
-    Launch,
-    Leave,
-    Plan,
-    Signal,
-    Stage,
-    StepPlan,
-)
+from tilelink.ir.channel import Channel
+from tilelink.ir.host import Enter, Fork, HostStep, Join, Launch, Leave, Stage
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
 from tilelink.mapping.orders import decode
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.frontend import trace
-from tilelink.ir.plan import Channel, Layout, Plan, Signal, StepPlan
+from tilelink.ir.channel import Channel
+from tilelink.ir.plan import Layout, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Placement
 from tilelink.ir.topology import Device, Topology
 from tilelink.ir.wiring import Wiring

@@ -23,7 +23,8 @@ from tests.mapping.plans import (
 from tilelink import copy_engine, fused, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.plan import Fork, Join, Launch, Plan, Stage
+from tilelink.ir.host import Fork, Join, Launch, Stage
+from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import CopyEngine, Placement, Sms
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine

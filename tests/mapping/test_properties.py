@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.mapping.plans import form, forms
 from tilelink.ir import formula as F
-from tilelink.ir.plan import BellWait, ChannelAxis, Copy, GridAxis, SetWord, WordWait, part
+from tilelink.ir.channel import ChannelAxis
+from tilelink.ir.host import BellWait, Copy, SetWord, WordWait
+from tilelink.ir.partition import GridAxis, part
 from tilelink.mapping import expand
 from tilelink.mapping.channels import tiles_in
 from tilelink.mapping.orders import decode

@@ -12,7 +12,8 @@ import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tilelink import Operator, operator, sms
 from tilelink.errors import TilelinkError
-from tilelink.ir.plan import Launch, Plan
+from tilelink.ir.host import Launch
+from tilelink.ir.plan import Plan
 from tilelink.mapping import verify
 
 SIZES = {"P": 12, "H": 4, "e": 3, "N": 4}

@@ -16,7 +16,8 @@ from tests.mapping.plans import plan_of
 from tests.operators.problems import AG, RS, Kind, run
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
 from tilelink.codegen import emit
-from tilelink.ir.plan import Compute, Join, Launch, Plan, StreamOp, Transfer, WordWait
+from tilelink.ir.host import Compute, Join, Launch, StreamOp, Transfer, WordWait
+from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device
 from tilelink.mapping import issued, verify
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring

@@ -11,7 +11,8 @@ import torch
 
 import tilelink
 from tilelink import TilelinkError
-from tilelink.ir.plan import Launch, Plan
+from tilelink.ir.host import Launch
+from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import verify
 

@@ -12,7 +12,8 @@ import torch
 import tilelink
 from tests.operators import splits as ops
 from tilelink import Operator, TilelinkError, copy_engine, sms
-from tilelink.ir.plan import Channel, Plan
+from tilelink.ir.channel import Channel
+from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device
 from tilelink.mapping import verify
 

@@ -9,7 +9,8 @@ from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import GridAxis, StepPlan, here, part
+from tilelink.ir.partition import GridAxis, here, part
+from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Expr, Gather, IndexEntry, Let, OfTile, Tiles, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp

@@ -11,9 +11,11 @@ from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Place, Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
+from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import RANK, ChannelAxis, GridAxis, InPlace, holder, part
+from tilelink.ir.partition import RANK, GridAxis, holder, part
+from tilelink.ir.plan import InPlace
 from tilelink.ir.program import (
     At,
     Bounds,

@@ -13,8 +13,9 @@ from tilelink.codegen.traced import Root, traced_kernel
 from tilelink.codegen.watching import Watch, short
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
+from tilelink.ir.host import Enter, Leave, Stage, Transfer
 from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
-from tilelink.ir.plan import Enter, KernelPlan, Leave, Plan, Stage, StepPlan, Transfer
+from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 

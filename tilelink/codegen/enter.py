@@ -15,9 +15,11 @@ from tilelink.codegen.signalling import Word
 from tilelink.codegen.step import Function, arguments
 from tilelink.codegen.text import Lines, Names
 from tilelink.codegen.watching import Watch
+from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Sym
+from tilelink.ir.host import Transfer
 from tilelink.ir.kernel import Arg, Site
-from tilelink.ir.plan import Channel, Plan, Transfer
+from tilelink.ir.plan import Plan
 
 LANES = 1024
 

@@ -10,7 +10,8 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import RANK, Buffer, GridAxis, holder, part
+from tilelink.ir.partition import RANK, GridAxis, holder, part
+from tilelink.ir.plan import Buffer
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 

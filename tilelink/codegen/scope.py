@@ -11,7 +11,8 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.kernel import Arg, Site
-from tilelink.ir.plan import GridAxis, Plan, StepPlan, here, part
+from tilelink.ir.partition import GridAxis, here, part
+from tilelink.ir.plan import Plan, StepPlan
 
 TRITON_DTYPES = {
     "bf16": "tl.bfloat16",

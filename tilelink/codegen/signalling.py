@@ -10,9 +10,11 @@ from tilelink.codegen.scope import Scope, context_name
 from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import RANK, Channel, ChannelAxis, Signal
+from tilelink.ir.partition import RANK
+from tilelink.ir.plan import Signal
 from tilelink.ir.program import At, Gather, IndexEntry, Notify, OfTile, Wait
 from tilelink.ir.wiring import entries
 

@@ -14,7 +14,8 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.plan import RANK, GridAxis, Plan, StepPlan, holder, part
+from tilelink.ir.partition import RANK, GridAxis, holder, part
+from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Expr, Loop, Notify, OfTile, Tile, Tiles, Whole, walk
 
 

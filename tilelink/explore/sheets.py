@@ -7,23 +7,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import (
-    Buffer,
-    Channel,
-    ChannelAxis,
-    Enter,
-    Fork,
-    GridAxis,
-    HostStep,
-    Join,
-    Launch,
-    Leave,
-    Plan,
-    Signal,
-    Stage,
-    StepPlan,
-    Transfer,
-)
+from tilelink.ir.channel import Channel, ChannelAxis
+from tilelink.ir.host import Enter, Fork, HostStep, Join, Launch, Leave, Stage, Transfer
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.plan import Buffer, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Fused, Placement, Schedule
 from tilelink.ir.verdict import Counterexample, Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl

@@ -11,7 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import GridAxis, Plan, StepPlan, part
+from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.plan import Plan, StepPlan
 
 INK, FAINT = "#1f2933", "#6b7785"
 MOST_RANKS = 8

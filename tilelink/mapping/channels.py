@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.plan import RANK, RANKS, Channel, ChannelAxis, GridAxis, Plan, StepPlan, here, holder
+from tilelink.ir.partition import RANK, RANKS, GridAxis, here, holder
+from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Gather, Notify, OfTile, Wait, Whole
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.plan import GridAxis, StepPlan, part
+from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Load, OfTile, Store, Tiles
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring

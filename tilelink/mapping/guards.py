@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
+from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import RANK, ChannelAxis, StepPlan
+from tilelink.ir.partition import RANK
+from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Expr, Holder, If, Loop, Notify, OfTile, Op, Tiles, Wait
 from tilelink.mapping.views import entries, walk
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import Channel, InPlace, Layout, StepPlan
+from tilelink.ir.channel import Channel
+from tilelink.ir.plan import InPlace, Layout, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait
 from tilelink.ir.wiring import Step, TensorDecl, Wiring
 from tilelink.mapping.views import entries, walk

@@ -8,8 +8,9 @@ from keyword import iskeyword
 import networkx as nx
 
 from tilelink.errors import Note, TilelinkError
+from tilelink.ir.host import Enter, Fork, HostStep, Join, Launch, Leave, Stage, Transfer
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
-from tilelink.ir.plan import Enter, Fork, HostStep, Join, KernelPlan, Launch, Leave, Stage, StepPlan, Transfer
+from tilelink.ir.plan import KernelPlan, StepPlan
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 

@@ -11,21 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import (
-    BellWait,
-    Channel,
-    Compute,
-    InPlace,
-    Piece,
-    Plan,
-    SetWord,
-    Signal,
-    StepPlan,
-    StreamOp,
-    WordWait,
-    here,
-    part,
-)
+from tilelink.ir.channel import Channel
+from tilelink.ir.host import BellWait, Compute, Piece, SetWord, StreamOp, WordWait
+from tilelink.ir.partition import here, part
+from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import (
     At,
     If,

@@ -13,7 +13,7 @@ import numpy as np
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.plan import RANK, RANKS, GridAxis, part
+from tilelink.ir.partition import RANK, RANKS, GridAxis, part
 from tilelink.ir.schedule import Order, SortKey
 
 Lets = list[tuple[str, Formula]]

@@ -9,7 +9,8 @@ import numpy as np
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.plan import GridAxis, StepPlan, holder
+from tilelink.ir.partition import GridAxis, holder
+from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Load, Notify, OfTile, Op, Store, Wait
 from tilelink.ir.wiring import TensorDecl, Wiring, entries
 from tilelink.mapping.views import walk

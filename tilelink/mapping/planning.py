@@ -9,7 +9,8 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
-from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan, here, part
+from tilelink.ir.partition import here, part
+from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan
 from tilelink.ir.program import Load, is_raw, pointed
 from tilelink.ir.schedule import CopyEngine, Library, Schedule, Sms
 from tilelink.ir.topology import Topology

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.plan import Channel, Link, Signal, StepPlan
+from tilelink.ir.channel import Channel
+from tilelink.ir.plan import Link, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring

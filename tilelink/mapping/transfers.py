@@ -9,18 +9,10 @@ from typing import Any
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import (
-    BellWait,
-    Channel,
-    Copy,
-    Plan,
-    SetWord,
-    Signal,
-    StepPlan,
-    StreamOp,
-    WordWait,
-    holder,
-)
+from tilelink.ir.channel import Channel
+from tilelink.ir.host import BellWait, Copy, SetWord, StreamOp, WordWait
+from tilelink.ir.partition import holder
+from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 from tilelink.mapping.libraries import applied
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import here
+from tilelink.ir.partition import here
 from tilelink.ir.program import Notify, Store, TileProgram, Wait, tile_names, walk
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, entries
 

@@ -13,8 +13,9 @@ import torch
 from tilelink.codegen import emit
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import SymbolicTensor, check_keywords, inline, parse_signature, sizes_of, trace
+from tilelink.ir.host import Transfer
 from tilelink.ir.kernel import Checks, KernelSource
-from tilelink.ir.plan import Plan, Transfer
+from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel
 from tilelink.ir.kernel import KernelSource, Site
-from tilelink.ir.plan import Channel, Plan
+from tilelink.ir.plan import Plan
 from tilelink.mapping import raising, tiles_of
 from tilelink.runtime.guard import Describe, Entry, Finding
 

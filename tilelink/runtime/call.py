@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tilelink.ir import formula as F
-from tilelink.ir import plan as P
+from tilelink.ir import host as H
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.runtime import work as W
@@ -28,7 +28,7 @@ Placed = tuple[int, W.Work]
 """The stream's number, and what it is given."""
 
 
-_DOES: dict[type, What] = {P.Copy: "copy", P.Compute: "compute"}
+_DOES: dict[type, What] = {H.Copy: "copy", H.Compute: "compute"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Loaded:
     plan: Plan
     source: KernelSource
     module: ModuleType
-    transfers: Mapping[str, tuple[tuple[P.StreamOp, ...], ...]]
+    transfers: Mapping[str, tuple[tuple[H.StreamOp, ...], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,69 +157,69 @@ class _Preparation:
 
     def steps(self) -> Iterator[W.Step]:
         for step in self.plan.host:
-            if isinstance(step, P.Transfer):
+            if isinstance(step, H.Transfer):
                 for k, ops in enumerate(self.loaded.transfers[step.path]):
                     yield from (self._transferred(step.path, op, step.stream + k) for op in ops)
             else:
                 yield from (self.world.step(work, stream, self.first) for stream, work in self._work(step))
 
-    def _work(self, step: P.HostStep) -> Iterator[Placed]:
-        if isinstance(step, P.Enter):
+    def _work(self, step: H.HostStep) -> Iterator[Placed]:
+        if isinstance(step, H.Enter):
             yield self._launch("enter", W.MAIN)
-        elif isinstance(step, P.Stage):
+        elif isinstance(step, H.Stage):
             # The staged instance has a whole part on every rank; the last ranks fill less of it.
             yield from ((W.MAIN, W.Stage(self.buffer(t), W.Given(t))) for t in step.tensors)
             yield self._launch("ready", W.MAIN)
-        elif isinstance(step, P.Leave):
+        elif isinstance(step, H.Leave):
             yield self._launch("leave", W.MAIN)
-        elif isinstance(step, P.Launch):
+        elif isinstance(step, H.Launch):
             yield self._launch(step.kernel, step.stream)
-        elif isinstance(step, P.Fork):
+        elif isinstance(step, H.Fork):
             yield step.stream, W.Follow(W.MAIN)
-        elif isinstance(step, P.Join):
+        elif isinstance(step, H.Join):
             yield W.MAIN, W.Follow(step.stream)
 
     # ---------------------------------------------------------------------------------------------------------- transfers
-    def _transferred(self, path: str, op: P.StreamOp, stream: int) -> W.Step:
+    def _transferred(self, path: str, op: H.StreamOp, stream: int) -> W.Step:
         step, events = self.world.step(self._transfer(path, op), stream, self.first), self.events
-        if events is None or isinstance(op, P.SetWord):
+        if events is None or isinstance(op, H.SetWord):
             return step
         side, what = self.world.side_stream(stream), _DOES.get(type(op), "wait")
-        detail = f"to rank {op.pe}" if isinstance(op, P.Copy) and op.at == "target" else ""
-        detail = f"from rank {op.pe}" if isinstance(op, P.Copy) and op.at == "source" else detail
+        detail = f"to rank {op.pe}" if isinstance(op, H.Copy) and op.at == "target" else ""
+        detail = f"from rank {op.pe}" if isinstance(op, H.Copy) and op.at == "source" else detail
         library = self.plan.step(path).library
-        detail = library.name if isinstance(op, P.Compute) and library is not None else detail
+        detail = library.name if isinstance(op, H.Compute) and library is not None else detail
         return lambda call: events.around(side, stream, path, what, detail, lambda: step(call))
 
-    def _transfer(self, path: str, op: P.StreamOp) -> W.Work:
-        if isinstance(op, P.BellWait):
+    def _transfer(self, path: str, op: H.StreamOp) -> W.Work:
+        if isinstance(op, H.BellWait):
             return W.WaitBell(self.words(op.channel, "bells")[op.word : op.word + 1])
-        if isinstance(op, P.SetWord):
+        if isinstance(op, H.SetWord):
             name = f"{op.channel}.words/{self.slot}"
             words = self.workspace.view(name, torch.int64, op.word + 1, None if op.pe == self.world.rank else op.pe)
             return W.Copy(W.Run(words, op.word, 1), W.Run(self._state("epoch"), 0, 1))
-        if isinstance(op, P.WordWait):
+        if isinstance(op, H.WordWait):
             return self._word_wait(path, op)
-        if isinstance(op, P.Compute):
+        if isinstance(op, H.Compute):
             return self._apply(path, op)
         there, here = (tuple((o[0], o[k]) for o in op.outer) for k in (1, 2))
         target = self._run(op.target, op.target_offset, op.count, op.pe if op.at == "target" else None, there)
         source = self._run(op.source, op.source_offset, op.count, op.pe if op.at == "source" else None, here)
         return W.Copy(target, source)
 
-    def _apply(self, path: str, op: P.Compute) -> W.Apply:
+    def _apply(self, path: str, op: H.Compute) -> W.Apply:
         step = self.plan.step(path)
         assert step.library is not None
         inputs = tuple(self._view(piece) for piece in op.inputs)
         function = explained(function_of(step.library.function), step.library.name, path, step.step.loc)
         return W.Apply(function, inputs, self._view(op.output), dict(step.step.constants))
 
-    def _view(self, piece: P.Piece) -> W.View:
+    def _view(self, piece: H.Piece) -> W.View:
         """Part of this rank's instance."""
         given = self._comes_with_the_call(piece.tensor)
         return W.View(W.Given(piece.tensor) if given else self.buffer(piece.tensor), piece.bounds)
 
-    def _word_wait(self, path: str, op: P.WordWait) -> W.Launch:
+    def _word_wait(self, path: str, op: H.WordWait) -> W.Launch:
         value = self._state("epoch")
         if op.kind == "channel":
             word = self.words(op.of, "words")[op.word :]

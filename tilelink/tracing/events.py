@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tilelink.ir.host import Launch
 from tilelink.ir.kernel import TraceLayout, TraceRole, TraceSite
-from tilelink.ir.plan import Launch, Plan
+from tilelink.ir.plan import Plan
 from tilelink.runtime.tracing import CallEvents, KernelEvents
 from tilelink.runtime.world import World
 from tilelink.tracing.spans import Kind, Lane, Span, kind_of

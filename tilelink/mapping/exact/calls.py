@@ -9,26 +9,24 @@ import numpy as np
 
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.plan import (
+from tilelink.ir.host import (
     BellWait,
     Compute,
     Copy,
     Enter,
     Fork,
     Join,
-    KernelPlan,
     Launch,
     Leave,
     Piece,
-    Plan,
     SetWord,
     Stage,
-    StepPlan,
     StreamOp,
     Transfer,
     WordWait,
-    holder,
 )
+from tilelink.ir.partition import holder
+from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.mapping.exact.events import Access, Event, Instance, Recorder, Word
 from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes, Span, TileRun

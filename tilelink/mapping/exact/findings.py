@@ -14,7 +14,8 @@ import networkx as nx
 import numpy as np
 
 from tilelink.errors import Loc
-from tilelink.ir.plan import Channel, Plan
+from tilelink.ir.channel import Channel
+from tilelink.ir.plan import Plan
 from tilelink.mapping.exact.calls import Call, call_of
 from tilelink.mapping.exact.events import Access, Event, Instance, Word
 from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes

@@ -10,9 +10,11 @@ from typing import TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import Channel, ChannelAxis, GridAxis, InPlace, Plan, Signal, StepPlan
-from tilelink.ir.plan import holder as plan_holder
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import holder as plan_holder
+from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import (
     At,
     Bounds,

@@ -14,8 +14,9 @@ import numpy as np
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Binary, Formula
-from tilelink.ir.plan import Channel, Plan
+from tilelink.ir.plan import Plan
 from tilelink.ir.program import Loop, Notify
 from tilelink.mapping.verify.geometry import Bools, Ints, World
 from tilelink.mapping.verify.reach import Key, Laid

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.plan import Plan, here
+from tilelink.ir.partition import here
+from tilelink.ir.plan import Plan
 from tilelink.ir.wiring import TensorDecl
 from tilelink.mapping.verify.accesses import Access, reads, writes
 from tilelink.mapping.verify.covers import Cover, beside, contains, cover, flattened

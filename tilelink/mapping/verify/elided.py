@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.plan import Launch, Plan, Signal, Stage, StepPlan
+from tilelink.ir.host import Launch, Stage
+from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import Load, Move, Notify, OfTile, Store, Wait, walk
 from tilelink.ir.wiring import TensorDecl, entries
 

@@ -5,7 +5,9 @@ signal reaches.
 from __future__ import annotations
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.plan import Channel, Enter, Fork, Launch, Leave, Plan, Transfer
+from tilelink.ir.channel import Channel
+from tilelink.ir.host import Enter, Fork, Launch, Leave, Transfer
+from tilelink.ir.plan import Plan
 from tilelink.mapping.verify.hosting import MAIN
 
 

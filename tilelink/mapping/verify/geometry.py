@@ -10,7 +10,8 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import GridAxis, Plan, here, holder, part
+from tilelink.ir.partition import GridAxis, here, holder, part
+from tilelink.ir.plan import Plan
 from tilelink.ir.wiring import TensorDecl
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"

@@ -8,7 +8,8 @@ from typing import TypeAlias
 import networkx as nx
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.plan import Fork, HostStep, Join, Launch, Plan, Stage, StepPlan, Transfer
+from tilelink.ir.host import Fork, HostStep, Join, Launch, Stage, Transfer
+from tilelink.ir.plan import Plan, StepPlan
 
 MAIN = 0
 STAGING = "the staging of arguments"

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.plan import Channel, Plan
+from tilelink.ir.channel import Channel
+from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify, Wait
 from tilelink.mapping.verify.accesses import Access, writes
 from tilelink.mapping.verify.counts import Product, count

@@ -17,8 +17,9 @@ import networkx as nx
 import numpy as np
 
 from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import Channel, Plan, StepPlan
+from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import GridAxis, Plan, StepPlan
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid

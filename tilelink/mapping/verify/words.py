@@ -9,7 +9,9 @@ import numpy as np
 
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.plan import Channel, ChannelAxis, GridAxis, Plan, Signal
+from tilelink.ir.channel import Channel, ChannelAxis
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.plan import Plan, Signal
 from tilelink.ir.program import At, Index, IndexEntry, Notify, OfTile, Tiles, Wait
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans
 from tilelink.mapping.verify.reach import Key, Laid, Mask

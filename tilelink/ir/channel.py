@@ -1,0 +1,130 @@
+"""The words of a tensor: which of them stands for what, and how often it is raised (f_C, paper section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula
+from tilelink.ir.partition import RANK, RANKS, GridAxis, here, part
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelAxis:
+    """One axis of a tensor's words (f_C, paper section 4).
+
+    `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one word per position or rank),
+    `plain` (per `span` elements), `cut` (per `span` elements inside each rank's part), `part` (the same inside the one
+    part that the words' rank holds).
+    """
+
+    axis: int | None
+    kind: str
+    size: Formula
+    span: int | None
+    """None: one word for a whole part, whatever its length."""
+
+    @property
+    def part(self) -> Formula:
+        return part(self.size)
+
+    @property
+    def length(self) -> Formula:
+        """Elements per word."""
+        return self.part if self.span is None else F.of(self.span)
+
+    @property
+    def per(self) -> Formula:
+        """Words of one part."""
+        return F.of(1) if self.span is None else F.cdiv(self.part, self.span)
+
+    @property
+    def count(self) -> Formula:
+        if self.kind == "unit":
+            return self.size
+        if self.kind == "plain":
+            return F.cdiv(self.size, self.length)
+        return self.per * RANKS if self.kind == "cut" else self.per
+
+    def index(self, at: F.Like) -> Formula:
+        """The word of position `at`."""
+        a = F.of(at)
+        if self.kind == "unit":
+            return a
+        if self.kind == "plain":
+            return a // self.length
+        within = F.of(0) if self.span is None else a % self.part // self.span
+        return a // self.part * self.per + within if self.kind == "cut" else within
+
+    def holds(self, grid: GridAxis) -> bool:
+        """Whether a tile of `grid` can only lie in one word (`free`: it may begin anywhere)."""
+        if grid.kind in ("unit", "own"):
+            return True
+        if grid.kind == "free":
+            return False
+        # Words end only where tiles do, counted from the same begin.
+        aligned = self.span is None or (grid.tile is not None and self.span % grid.tile == 0)
+        if grid.kind in ("cut", "mine"):
+            return self.kind in ("cut", "part") and aligned
+        # Positions counted from the part's own begin: the words of that part are aligned to them.
+        local = self.kind == "part" and grid.kind == "plain" and grid.size != self.size
+        return grid.tile is not None and aligned and (self.kind == "plain" or local)
+
+    def interval(self, c: F.Like) -> tuple[Formula, Formula]:
+        """Positions `[lo, hi)` of word `c`; empty where the rank's part ends before it."""
+        i = F.of(c)
+        if self.kind == "unit":
+            return i, i + 1
+        if self.kind == "plain":
+            return i * self.length, F.minimum(i * self.length + self.length, self.size)
+        rank = i // self.per if self.kind == "cut" else RANK
+        within = i % self.per if self.kind == "cut" else i
+        base = rank * self.part
+        end = F.minimum(within * self.length + self.length, here(self.size, rank))
+        return base + within * self.length, base + end
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """The words of one tensor: how many, which word a position has, how often each is raised in a call.
+
+    `target`: notifies per call of word (`c0`, `c1`, …), at the rank that holds the words; a word whose `guard` is 0 is
+    not raised. `writers`: `workers` add 1 each, a `stream` sets the epoch. `scope`: gpu (one rank's own counters) | sys.
+    `bells`: a stream waits: the worker that completes a word rings its bell. `joined`: the offsets table that splits the
+    tensor at run time: how many tiles that makes is known on the device only, so they are counted where they are made,
+    and the last one notifies for all, `target` at once.
+    """
+
+    name: str
+    tensor: str
+    axes: tuple[ChannelAxis, ...]
+    target: Formula
+    guard: Formula | None
+    writers: str
+    scope: str
+    bells: bool = False
+    joined: str | None = None
+
+    @property
+    def words(self) -> Formula:
+        total: Formula = F.of(1)
+        for a in self.axes:
+            total = total * a.count
+        return total
+
+    def flat(self, indices: tuple[F.Like, ...]) -> Formula:
+        """The word's number, row-major."""
+        out: Formula = F.of(0)
+        for a, i in zip(self.axes, indices, strict=True):
+            out = out * a.count + F.of(i)
+        return out
+
+    def indices(self, word: F.Like) -> tuple[Formula, ...]:
+        """The word's index per axis, of its number: what `c0`, `c1`, … stand for."""
+        out: list[Formula] = []
+        behind: Formula = F.of(1)
+        for k in reversed(range(len(self.axes))):
+            index = F.of(word) // behind
+            out.insert(0, index if k == 0 else index % self.axes[k].count)
+            behind = behind * self.axes[k].count
+        return tuple(out)

@@ -1,0 +1,127 @@
+"""What the host does in a call, and what a stream does: ready to execute."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """Launch the one-block kernel that begins a call: epoch, credits, targets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Copy the arguments that peers read into their slots, then tell every peer that they are ready."""
+
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Side stream `stream` goes on from here."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The main stream waits for side stream `stream`."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    kernel: str
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The steps of a program that streams run, on `streams` side streams from `stream` on."""
+
+    path: str
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Wait until every peer has come here: arguments that peers read in place may be overwritten afterwards."""
+
+
+HostStep: TypeAlias = Enter | Stage | Fork | Join | Launch | Transfer | Leave
+
+
+@dataclass(frozen=True, slots=True)
+class BellWait:
+    """The stream waits until word `word` of a channel is complete, and resets its bell."""
+
+    channel: str
+    word: int
+
+
+@dataclass(frozen=True, slots=True)
+class WordWait:
+    """The stream waits for a word that another rank raises: of a channel (`of`), or `ready` / `entered` of rank `word`."""
+
+    of: str
+    kind: str
+    word: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Runs of `count` elements; offsets in elements. `at`: whose instance is `pe`'s, `source` or `target`; the other is
+    one's own. `outer`: how the runs lie, from the outermost axis in: how many, and elements from one to the next in the
+    target and in the source; nothing where there is one run.
+    """
+
+    target: str
+    target_offset: int
+    source: str
+    source_offset: int
+    count: int
+    pe: int
+    at: str
+    outer: tuple[tuple[int, int, int], ...] = ()
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """(target offset, source offset) of each run."""
+        for at in itertools.product(*(range(times) for times, _, _ in self.outer)):
+            steps = list(zip(at, self.outer, strict=True))
+            yield (
+                self.target_offset + sum(i * there for i, (_, there, _) in steps),
+                self.source_offset + sum(i * here for i, (_, _, here) in steps),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SetWord:
+    """Write the epoch to word `word` of a channel on rank `pe`, after the copies before it."""
+
+    channel: str
+    word: int
+    pe: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Positions `[begin, end)` along each stored axis of this rank's own instance of a tensor."""
+
+    tensor: str
+    bounds: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """The library function of a step, once: `inputs` in the program's order. It reads these, and writes all of `output`."""
+
+    inputs: tuple[Piece, ...]
+    output: Piece
+
+
+StreamOp: TypeAlias = BellWait | WordWait | Copy | SetWord | Compute

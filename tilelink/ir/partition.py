@@ -1,0 +1,110 @@
+"""How axes are split: over the ranks, and into tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.wiring import TensorDecl
+
+RANK = Sym("rank")
+RANKS = Sym("RANKS")
+
+
+def part(size: F.Like) -> Formula:
+    """Elements per rank of a split axis: the even split by ceil; at least 1, so that it can be divided by."""
+    return F.maximum(F.cdiv(size, RANKS), 1)
+
+
+def here(size: F.Like, rank: F.Like = RANK) -> Formula:
+    """Elements of a split axis that rank `rank` holds: the last ranks get what is left, perhaps nothing."""
+    p = part(size)
+    return F.maximum(F.minimum(F.of(size) - F.of(rank) * p, p), 0)
+
+
+def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
+    """f_R: the rank that holds position `at` of an axis, by the tensor's owner map, else by its shape."""
+    if tensor.owner_map is not None and tensor.owner_map.formula is not None and axis == tensor.owned:
+        return F.substitute(tensor.owner_map.formula, dict.fromkeys(tensor.owner_map.variables, at))
+    of = tensor.axes[axis]
+    return F.of(at) if of.own_slice else F.of(at) // part(of.size)
+
+
+@dataclass(frozen=True, slots=True)
+class GridAxis:
+    """A one-axis partition into tiles, in closed form.
+
+    `kind`: `plain` (from 0 to `size`), `cut` (ends at every rank's border too), `mine` (this rank's part only, in global
+    positions), `unit` (one position at a time), `own` (this rank's coordinate), `table` (ends where the offsets table
+    `table` says). `tile`: elements, None for the whole axis (or the whole part). `ring`: the part length along which the
+    tiles belong to ranks, if they do.
+    """
+
+    dim: str
+    kind: str
+    size: Formula
+    tile: int | None
+    var: str | None = None
+    ring: Formula | None = None
+    table: str | None = None
+
+    @property
+    def part(self) -> Formula:
+        return part(self.size)
+
+    @property
+    def step(self) -> Formula:
+        """Elements from one tile's begin to the next's."""
+        if self.kind in ("unit", "own"):
+            return F.of(1)
+        if self.tile is not None:
+            return F.of(self.tile)
+        return self.part if self.kind in ("cut", "mine") else F.maximum(self.size, 1)
+
+    @property
+    def per(self) -> Formula:
+        """Tiles of one whole part (`cut`)."""
+        return F.cdiv(self.part, self.step)
+
+    @property
+    def count(self) -> Formula:
+        """Number of tiles on this rank."""
+        if self.kind == "own":
+            return F.of(1)
+        if self.kind == "unit":
+            return self.size
+        if self.kind == "table":
+            return Sym(f"{self.table}_tiles")
+        if self.kind == "cut":
+            return self.size // self.part * self.per + F.cdiv(self.size % self.part, self.step)
+        if self.kind == "mine":
+            return F.cdiv(here(self.size), self.step)
+        return F.cdiv(self.size, self.step) if self.tile is not None else F.of(1)
+
+    def begin(self, index: F.Like) -> Formula:
+        """First position of tile `index`."""
+        i = F.of(index)
+        if self.kind == "own":
+            return RANK
+        if self.kind == "cut":
+            return i // self.per * self.part + i % self.per * self.step
+        if self.kind == "mine":
+            return RANK * self.part + i * self.step
+        if self.kind == "plain" and self.tile is None:
+            return F.of(0)
+        return i * self.step
+
+    def limit(self, index: F.Like) -> Formula:
+        """The border that tile `index` does not cross."""
+        if self.kind == "cut":
+            return F.minimum(F.of(index) // self.per * self.part + self.part, self.size)
+        if self.kind == "mine":
+            return F.minimum(RANK * self.part + self.part, self.size)
+        return self.size
+
+    def end(self, index: F.Like) -> Formula:
+        """One past the last position of tile `index`."""
+        if self.kind in ("unit", "own"):
+            return self.begin(index) + 1
+        return F.minimum(self.begin(index) + self.step, self.limit(index))
