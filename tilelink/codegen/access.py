@@ -1,4 +1,4 @@
-"""Loads and stores: addresses and masks of pointer accesses, coordinates of TMA accesses."""
+"""Where an index lies: its lanes, its holder, addresses and masks of pointer accesses, coordinates of TMA accesses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 
 from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import GridAxis, here, part
+from tilelink.ir.partition import GridAxis, here, holder, part
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import At, Expr, Gather, IndexEntry, Let, OfTile, Tiles, Whole, walk
+from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, Let, OfTile, Tiles, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
@@ -56,6 +57,15 @@ def names_in(scope: Scope, text: str) -> str:
     return re.sub(pattern, lambda m: known[m.group(1)], text)
 
 
+def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
+    """Declare a tile of the program's variable `var`."""
+    extent = grid.tile if grid.tile is not None else padded(scope, grid.step)
+    fresh = scope.names.fresh
+    names = TileNames(fresh(f"{var}_begin"), fresh(f"{var}_end"), fresh(f"{var}_at"), fresh(f"{var}_in"), grid, extent)
+    scope.tiles[var] = names
+    return names
+
+
 def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
     """The lanes of a whole axis: a block padded to a power of two."""
     if dim not in scope.wholes:
@@ -86,6 +96,15 @@ def lanes(tile: TileNames) -> str:
 def inside(tile: TileNames) -> str:
     tile.used |= {"at", "inside"}
     return tile.inside
+
+
+def lane_lines(lines: Lines, tile: TileNames) -> None:
+    """The lanes and the mask of a tile, where something used them."""
+    if "at" in tile.used:
+        start = f"{tile.begin} + " if tile.begin != "0" else ""
+        lines.add(f"{tile.at} = {start}tl.arange(0, {tile.extent})")
+    if "inside" in tile.used:
+        lines.add(f"{tile.inside} = {tile.at} < {tile.end}")
 
 
 def terms(
@@ -141,6 +160,33 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> t
 def _in_range(scope: Scope, e: At) -> bool:
     """Whether the position is in range by construction: a rank, or the variable of a walked axis."""
     return e.ring is not None or e.expr.text in scope.tiles or e.expr.text in scope.inside
+
+
+def position(scope: Scope, entry: At) -> Formula:
+    """A scalar index as a formula: of the program's names, which are the emitted ones."""
+    if entry.expr.formula is not None:
+        known = {**scope.renamed, **scope.replaced}
+        return F.substitute(entry.expr.formula, {n: Sym(known[n]) for n in F.symbols(entry.expr.formula) if n in known})
+    return Sym(expression(scope, entry.expr))
+
+
+def holder_of(scope: Scope, param: str, index: Index | None) -> Formula | None:
+    """The one rank that holds the index in the parameter's tensor; None: every rank does."""
+    tensor = scope.declared(param)
+    view = scope.step.step.binding(param).view
+    for v, e in zip(view, entries(scope.step.step, param, index), strict=True):
+        if not tensor.names_holder(v) or not isinstance(e, (OfTile, At)):
+            continue
+        assert v.axis is not None
+        at = Sym(scope.tiles[e.var].begin) if isinstance(e, OfTile) else position(scope, e)
+        return holder(tensor, v.axis, at)
+    return None
+
+
+def owner_name(scope: Scope, owner: Formula) -> str:
+    """That rank under a name."""
+    text = scope.text(owner)
+    return text if text.isidentifier() else scope.named("owner", text)
 
 
 def visible(scope: Scope, tensor: TensorDecl, v: ViewAxis) -> Formula:

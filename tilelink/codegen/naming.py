@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, Op, Raw, Tile, TileProgram, Tiles, walk
+from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, OfTile, Op, Raw, Tile, TileProgram, Tiles, walk
 
 _SUFFIX = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+x\d+)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
@@ -94,6 +94,21 @@ def _functions(plan: Plan) -> dict[str, str]:
 def bound(program: TileProgram) -> set[str]:
     """Every name that a program binds."""
     return {c.name for c in program.constants} | {n for op in walk(program.body) for n in _names(op)}
+
+
+def read_names(body: tuple[Op, ...]) -> set[str]:
+    """Every name that expressions of these ops read."""
+    out: set[str] = set()
+    for op in walk(body):
+        for name in ("value", "test", "header", "mask", "other", "stop", "start", "condition"):
+            expr = getattr(op, name, None)
+            if expr is not None:
+                out |= set(expr.names)
+        out |= {n for e in getattr(op, "args", ()) for n in e.names}
+        for e in getattr(op, "index", None) or ():
+            if not isinstance(e, OfTile) and hasattr(e, "expr"):
+                out |= set(e.expr.names)
+    return out
 
 
 def _names(op: Op) -> Iterator[str]:

@@ -13,6 +13,7 @@ from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.kernel import Arg, Site
 from tilelink.ir.partition import GridAxis, here, part
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.wiring import TensorDecl
 
 TRITON_DTYPES = {
     "bf16": "tl.bfloat16",
@@ -108,6 +109,10 @@ class Scope:
 
     def tensor(self, name: str) -> str:
         return self.arg(Arg(self.naming.tensors[name], "tensor", name))
+
+    def declared(self, param: str) -> TensorDecl:
+        """The tensor that a parameter of the program is bound to."""
+        return self.plan.wiring.tensor(self.step.step.binding(param).tensor)
 
     def context(self, tensor: str) -> str:
         return self.arg(Arg(context_name(self.plan, tensor), "context", tensor))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tilelink.codegen.access import expression
+from tilelink.codegen.access import expression, position
 from tilelink.codegen.scope import Scope, context_name
 from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
@@ -238,14 +238,6 @@ def _is_local(scope: Scope, param: str, axis: int) -> bool:
     return any(v.axis == axis and v.local for v in scope.step.step.binding(param).view)
 
 
-def position(scope: Scope, entry: At) -> Formula:
-    """A scalar index as a formula: of the program's names, which are the emitted ones."""
-    if entry.expr.formula is not None:
-        known = {**scope.renamed, **scope.replaced}
-        return F.substitute(entry.expr.formula, {n: Sym(known[n]) for n in F.symbols(entry.expr.formula) if n in known})
-    return Sym(expression(scope, entry.expr))
-
-
 def _entry_on(scope: Scope, param: str, index: tuple[IndexEntry, ...] | None, axis: int) -> IndexEntry | None:
     step = scope.step.step
     if step.program.movement is not None:
@@ -358,7 +350,6 @@ __all__ = [
     "declare_words",
     "notify",
     "notify_for_none",
-    "position",
     "ready",
     "wait_until",
 ]

@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass, replace
 
 from tilelink.codegen import access, movement, signalling
-from tilelink.codegen.body import FIRST_PIECE, emit_body, lane_lines, read_names, tile_names
+from tilelink.codegen.access import lane_lines, tile_names
+from tilelink.codegen.body import emit_body
+from tilelink.codegen.loops import FIRST_PIECE
+from tilelink.codegen.naming import read_names
 from tilelink.codegen.scope import Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.codegen.watching import Watch
@@ -67,7 +70,7 @@ def _if_held(scope: Scope, lines: Lines) -> None:
     """Of a domain with an owner map: this rank's tiles only."""
     if not scope.step.own_rows:
         return
-    tensor = scope.plan.wiring.tensor(scope.step.step.binding(scope.step.domain).tensor)
+    tensor = scope.declared(scope.step.domain)
     for v, g in zip(scope.step.step.binding(scope.step.domain).view, scope.step.grid, strict=True):
         if v.axis is not None and v.axis == tensor.owned:
             moves = scope.step.step.program.movement is not None
@@ -368,7 +371,7 @@ def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
 
 
 def movement_owner(scope: Scope, target: str, tiles: list[TileNames]) -> F.Formula | None:
-    tensor = scope.plan.wiring.tensor(scope.step.step.binding(target).tensor)
+    tensor = scope.declared(target)
     for k, v in enumerate(scope.step.step.binding(target).view):
         if v.axis is not None and tensor.names_holder(v):
             return holder(tensor, v.axis, Sym(scope.tiles[str(k)].begin))

@@ -1,0 +1,214 @@
+"""Loops and branches of a program; a loop that waits for its tiles goes over the words outside and the tiles inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from tilelink.codegen import access, signalling
+from tilelink.codegen.access import expression
+from tilelink.codegen.naming import read_names
+from tilelink.codegen.ordering import read_by_tma
+from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen.text import Lines
+from tilelink.ir import formula as F
+from tilelink.ir.channel import ChannelAxis
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.partition import RANK, GridAxis
+from tilelink.ir.program import Bounds, If, Loop, Notify, OfTile, Op, Tiles, Wait, walk
+from tilelink.ir.wiring import entries
+
+Emit: TypeAlias = Callable[[Scope, tuple[Op, ...]], None]
+"""Emits ops one after the other: what stands in a loop may be any of them."""
+
+FIRST_PIECE = "first_piece"
+"""Parameter of a fused function that is called for a tile in pieces: whether this is the first of them."""
+UNROLLED = 8
+"""Ranks up to which a fused loop over them is unrolled."""
+
+
+def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
+    view = scope.step.step.binding(op.param).view[op.axis]
+    grid = scope.step.loop(view.dim)
+    low, high = _range(scope, op, grid)
+    if view.unit:
+        _slices(scope, op, grid, low, high, emit)
+        return
+    if op.start is not None or op.stop is not None or op.part is not None:
+        grid = replace(grid, kind="free")
+    names = access.tile_names(scope, op.var, grid)
+    outer, depth = scope.lines, scope.lines.depth
+    waits = [o for o in op.body if isinstance(o, Wait) and _in_runs(scope, op, o)]
+    scope.lines = Lines()
+    emit(scope, tuple(o for o in op.body if o not in waits))
+    inner, scope.lines = scope.lines, outer
+    first, last = _runs(scope, op, waits, grid, low, high) if waits else (low, high)
+    outer.add(f"for {names.begin} in range({first}, {last}, {scope.text(grid.step)}):", op.loc)
+    outer.depth += 1
+    if "end" in names.used or "inside" in names.used:
+        outer.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, 1)}, {high})")
+    access.lane_lines(outer, names)
+    if op.var in read_names(op.body):
+        outer.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, 3)}")
+    outer.extend(inner)
+    outer.depth = depth
+
+
+def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: Emit) -> None:
+    """A loop over single positions. Fused, it first waits for all of them; in pieces, which leave registers for it, it is
+    then unrolled, so that all loads are under way together: the host's next tile stands still meanwhile.
+    """
+    var = scope.local(op.var)
+    scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
+    body, word = op.body, "range"
+    if scope.step.into is not None and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
+        waits = tuple(o for o in body if isinstance(o, Wait))
+        if any(scope.plan.signal(scope.step.path, o).action != "elided" for o in waits):
+            depth = scope.lines.depth
+            if scope.step.pieces > 1 and all(_same_for_pieces(scope, o) for o in waits):
+                scope.lines.add(f"if {FIRST_PIECE}:", op.loc)
+                scope.lines.depth += 1
+            scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
+            _nested(scope, waits, emit)
+            scope.lines.depth = depth
+        body = tuple(o for o in body if o not in waits)
+        small = scope.step.pieces > 1 and scope.plan.topology.ranks <= UNROLLED
+        word = "tl.static_range" if small and (low, high) == ("0", "RANKS") else word
+    scope.lines.add(f"for {var} in {word}({low}, {high}):", op.loc)
+    _nested(scope, body, emit)
+
+
+def _same_for_pieces(scope: Scope, op: Wait) -> bool:
+    """Whether all pieces of the host's tile wait for the same words: those of the first piece are enough."""
+    channel = scope.plan.signal(scope.step.path, op).channel
+    told_apart = {a.axis for a in scope.plan.channel(channel).axes} if channel is not None else set[int | None]()
+    cut = scope.step.grid[-1].var
+    found = zip(scope.step.step.binding(op.param).view, entries(scope.step.step, op.param, op.index), strict=True)
+    return not any(isinstance(e, OfTile) and e.var == cut and v.axis in told_apart for v, e in found)
+
+
+def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
+    """First and last position of the loop, each a name or a number."""
+    low, high = "0", scope.text(grid.size)
+    if grid.kind == "mine":
+        low = scope.text(RANK * grid.part)
+        high = scope.text(F.minimum(RANK * grid.part + grid.part, grid.size))
+    if op.start is not None:
+        start = expression(scope, op.start)
+        low = start if low == "0" else f"tl.maximum({low}, {start})"
+    if op.stop is not None and op.stop.text != "None":
+        high = f"tl.minimum({high}, {expression(scope, op.stop)})"
+    if op.part is not None:
+        length, base = (high, "") if low == "0" else (f"tl.maximum({high} - ({low}), 0)", f"{low} + ")
+        piece = scope.named(f"{op.var}_piece", f"tl.cdiv({length}, {expression(scope, op.part[1])})")
+        low = scope.named(f"{op.var}_start", f"{base}({expression(scope, op.part[0])}) * {piece}")
+        high = f"tl.minimum({low} + {piece}, {high})"
+    return _atomic(scope, f"{op.var}_start", low), _atomic(scope, f"{op.var}_stop", high)
+
+
+def _atomic(scope: Scope, wish: str, text: str) -> str:
+    return text if text.isidentifier() or text.isdigit() else scope.named(wish, text)
+
+
+def _in_runs(scope: Scope, loop: Tiles, op: Wait) -> bool:
+    """Whether the wait's word depends on the loop's tile: it goes to an outer loop over words."""
+    return scope.plan.signal(scope.step.path, op).action == "await" and _axis_of_loop(scope, loop, op) is not None
+
+
+def _axis_of_loop(scope: Scope, loop: Tiles, op: Wait) -> tuple[ChannelAxis, bool] | None:
+    """The channel's axis that the loop walks, and whether the loop counts from the part's own begin."""
+    name = scope.plan.signal(scope.step.path, op).channel
+    view = scope.step.step.binding(op.param).view
+    for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True):
+        if isinstance(e, OfTile) and e.var == loop.var and name is not None:
+            return next(((a, v.local) for a in scope.plan.channel(name).axes if a.axis == v.axis), None)
+    return None
+
+
+def _runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
+    """Open an outer loop over the words of the first wait: await one, then walk the tiles that it completes.
+
+    A tile belongs to the run of the last word that it touches. Words are awaited in order, so all of them are complete.
+    Gives the positions from which and up to which the run's tiles begin.
+    """
+    lines, fresh = scope.lines, scope.names.fresh
+    found = _axis_of_loop(scope, op, waits[0])
+    assert found is not None
+    axis, local = found
+    run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
+    shift: F.Like = RANK * axis.part if local else 0
+    lo, hi = (edge - shift for edge in axis.interval(Sym(run)))
+    start = "0" if low == "0" else scope.text(axis.index(Sym(low)))
+    lines.add(f"for {run} in range({start}, {scope.text(axis.index(_symbol(high) - 1) + 1)}):", waits[0].loc)
+    lines.depth += 1
+    lines.add(f"{begin} = {scope.text(lo if low == '0' else F.maximum(lo, _symbol(low)))}")
+    lines.add(f"{end} = {scope.text(F.minimum(hi, _symbol(high)))}")
+    _await_run(scope, op, waits, axis, TileNames(begin, end, "", "", replace(grid, kind="free"), 1), run)
+    first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
+    lines.add(f"{first} = {scope.text(_begin_of(Sym(begin), _symbol(low), grid))}")
+    lines.add(f"{last} = tl.where({end} < {high}, {scope.text(_begin_of(Sym(end), _symbol(low), grid))}, {high})")
+    return first, last
+
+
+def _await_run(scope: Scope, op: Tiles, waits: list[Wait], axis: ChannelAxis, span: TileNames, run: str) -> None:
+    """Every wait of the loop, for the positions of one word of the first."""
+    # Asked of the loop's own tiles, not of the run that takes their place.
+    fenced = [read_by_tma(scope, wait) for wait in waits]
+    kept, scope.tiles[op.var] = scope.tiles[op.var], span
+    first = scope.plan.signal(scope.step.path, waits[0]).channel
+    for wait, fence in zip(waits, fenced, strict=True):
+        signal = scope.plan.signal(scope.step.path, wait)
+        known = {axis.axis: Sym(run)} if signal.channel == first else {}
+        signalling.await_signal(scope, scope.lines, wait, signal, None, known)
+        if fence:
+            scope.lines.add("shmem.async_load_fence()")
+    scope.tiles[op.var] = kept
+
+
+def _begin_of(position: Formula, low: Formula, grid: GridAxis) -> Formula:
+    """Where the tile of a loop from `low` on that holds `position` begins."""
+    return low + (position - low) // grid.step * grid.step
+
+
+def _symbol(text: str) -> Formula:
+    return F.of(int(text)) if text.isdigit() else Sym(text)
+
+
+def _nested(scope: Scope, body: tuple[Op, ...], emit: Emit) -> None:
+    scope.lines.depth += 1
+    before = len(scope.lines.rows)
+    emit(scope, body)
+    if len(scope.lines.rows) == before:
+        scope.lines.add("pass")
+    scope.lines.depth -= 1
+
+
+def loop(scope: Scope, op: Loop, emit: Emit) -> None:
+    kept = dict(scope.replaced)
+    if "tl.static_range(" in op.header.text:
+        scope.replaced |= _constant_sizes(scope, op.header.names)
+    head = expression(scope, op.header)
+    scope.replaced = kept
+    scope.lines.add(f"{head}:", op.loc)
+    _nested(scope, op.body, emit)
+
+
+def _constant_sizes(scope: Scope, names: tuple[str, ...]) -> dict[str, str]:
+    """Sizes that have to be known when the kernel is compiled."""
+    sizes = (op for op in walk(scope.step.step.program.body) if isinstance(op, Bounds) and op.what == "size")
+    found: dict[str, str] = {}
+    for op in sizes:
+        if op.name in names and op.axis is not None:
+            v = scope.step.step.binding(op.param).view[op.axis]
+            size = Sym("RANKS") if v.axis is None else access.visible(scope, scope.declared(op.param), v)
+            found[op.name] = str(F.evaluate(size, scope.plan.env(0)))
+    return found
+
+
+def branch(scope: Scope, op: If, emit: Emit) -> None:
+    scope.lines.add(f"if {expression(scope, op.test)}:", op.loc)
+    _nested(scope, op.body, emit)
+    if op.orelse:
+        scope.lines.add("else:")
+        _nested(scope, op.orelse, emit)

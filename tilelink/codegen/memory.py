@@ -1,0 +1,117 @@
+"""What loads and stores of a program become: pointers, descriptors, or what the host of a fused step has in registers."""
+
+from __future__ import annotations
+
+from tilelink.codegen import access
+from tilelink.codegen.access import expression
+from tilelink.codegen.scope import TRITON_DTYPES, Scope
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Sym
+from tilelink.ir.partition import RANK
+from tilelink.ir.program import At, Load, Store
+from tilelink.ir.wiring import TensorDecl
+
+
+def load(scope: Scope, op: Load) -> None:
+    tensor = scope.declared(op.param)
+    held = scope.forwarded.get(tensor.name)
+    index = access.index_of(scope, op)
+    name = scope.local(op.name)
+    if held is None:
+        _load_memory(scope, op, tensor, name)
+        return
+    slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.dim == "R" or v.unit]
+    if scope.plan.buffer_or_none(tensor.name) is None or not slices:
+        scope.lines.add(f"{name} = {held}", op.loc)
+        return
+    at = next(e for e in slices if isinstance(e, At))
+    slice_at = expression(scope, at.expr)
+    # No branch: the loads of an unrolled loop are to go out together.
+    _load_memory(scope, op, tensor, name, f"{slice_at} != rank")
+    scope.lines.add(f"{name} = tl.where({slice_at} == rank, {held}, {name})", op.loc)
+
+
+def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if: str | None = None) -> None:
+    index = access.index_of(scope, op)
+    plain = op.other is None or op.other.text in ("0", "0.0")
+    place = scope.places.get(tensor.name)
+    found = access.tma(scope, tensor, op.param, index) if plain and only_if is None else None
+    if found is not None and (place is None or place.tma):
+        name_of = found.name if place is None else place.name
+        text = f"{name_of}.load({found.coordinates})"
+        scope.async_tensors.add(tensor.name)
+        scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
+        return
+    view = scope.step.step.binding(op.param).view
+    pieces, blocks = access.terms(scope, tensor, view, index, RANK)
+    start = scope.tensor(tensor.name) if place is None else place.name
+    pointer, mask = access.address(scope, start, pieces, blocks)
+    if only_if is not None:
+        mask = f"{mask} & ({only_if})" if mask else only_if
+    # Triton turns no integer into fp8.
+    nothing = "0.0" if tensor.dtype.startswith("f8") else "0"
+    other = expression(scope, op.other) if op.other is not None else nothing
+    tail = f", mask={mask}, other={other}" if mask else ""
+    scope.lines.add(f"{name} = tl.load({pointer}{tail})", op.loc)
+
+
+def store(scope: Scope, op: Store) -> None:
+    tensor = scope.declared(op.param)
+    value = expression(scope, op.value)
+    if scope.step.fused and op.to == "own" and _is_forwarded(scope, tensor):
+        name = scope.names.fresh(f"{tensor.name}_tile")
+        dtype = TRITON_DTYPES[tensor.dtype]
+        scope.lines.add(f"{name} = tl.cast({value}, {dtype})", op.loc)
+        scope.forwarded[tensor.name] = name
+        value = name
+    if scope.plan.buffer_or_none(tensor.name) is None:
+        return
+    if op.to == "own":
+        _store_own(scope, op, tensor, value)
+    else:
+        _store_holders(scope, op, tensor, value)
+
+
+def _is_forwarded(scope: Scope, tensor: TensorDecl) -> bool:
+    steps = [scope.plan.step(p) for p in scope.step.fused]
+    return any(b.tensor == tensor.name for s in steps for b in s.step.bindings) or any(s.forwarded for s in steps)
+
+
+def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
+    index = access.index_of(scope, op)
+    found = access.tma(scope, tensor, op.param, index) if op.mask is None else None
+    if found is not None and not found.transposed:
+        scope.lines.add(
+            f"{found.name}.store({found.coordinates}, tl.cast({value}, {TRITON_DTYPES[tensor.dtype]}))", op.loc
+        )
+        scope.stored_async = True
+        return
+    _store_at(scope, op, tensor, value, scope.tensor(tensor.name), RANK)
+
+
+def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, holder: F.Like) -> None:
+    view = scope.step.step.binding(op.param).view
+    pieces, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), holder)
+    where, mask = access.address(scope, pointer, pieces, blocks)
+    masks = [m for m in (mask, expression(scope, op.mask) if op.mask is not None else None) if m]
+    tail = ", mask=" + " & ".join(f"({m})" if len(masks) > 1 else m for m in masks) if masks else ""
+    scope.lines.add(f"tl.store({where}, {value}{tail})", op.loc)
+
+
+def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
+    owner = access.holder_of(scope, op.param, op.index)
+    there = scope.names.fresh(f"{tensor.name}_there")
+    ctx = scope.context(tensor.name)
+    if owner is None:
+        pe = scope.names.fresh("pe")
+        scope.lines.add(f"for {pe} in range(RANKS):", op.loc)
+        scope.formulas.symbols.add("RANKS")
+        scope.lines.depth += 1
+        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, (rank + {pe}) % RANKS, {ctx})")
+        scope.uses_rank = True
+        _store_at(scope, op, tensor, value, there, RANK)
+        scope.lines.depth -= 1
+        return
+    name = access.owner_name(scope, owner)
+    scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {name}, {ctx})", op.loc)
+    _store_at(scope, op, tensor, value, there, Sym(name))

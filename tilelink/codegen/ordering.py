@@ -1,0 +1,92 @@
+"""What waits and notifies of a program become: nothing, where something else implies them, or calls."""
+
+from __future__ import annotations
+
+from tilelink.codegen import access, signalling
+from tilelink.codegen.access import expression
+from tilelink.codegen.scope import Place, Scope
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.partition import RANK, part
+from tilelink.ir.plan import InPlace
+from tilelink.ir.program import At, Load, Notify, OfTile, Wait, walk
+from tilelink.ir.wiring import entries
+
+
+def wait(scope: Scope, op: Wait) -> None:
+    signal = scope.plan.signal(scope.step.path, op)
+    if signal.action == "elided":
+        return
+    tensor = scope.declared(op.param)
+    if tensor.name in scope.forwarded:
+        found = zip(scope.step.step.binding(op.param).view, entries(scope.step.step, op.param, op.index), strict=True)
+        at = next(e for v, e in found if isinstance(e, At) and v.unit)
+        scope.lines.add(f"if {expression(scope, at.expr)} != rank:")
+        scope.uses_rank = True
+        scope.lines.depth += 1
+        signalling.await_signal(scope, scope.lines, op, signal, None)
+        scope.lines.depth -= 1
+        return
+    fence = ("shmem.async_load_fence()",) if read_by_tma(scope, op) else ()
+    own = next((i for i in scope.step.in_place if i.tensor == tensor.name), None)
+    if own is not None:
+        _await_others(scope, op, own, fence)
+        return
+    if signal.action == "await" and scope.step.engine == "workers" and op in scope.step.step.program.body:
+        signalling.await_once(scope, scope.lines, op, signal, fence)
+        return
+    signalling.await_signal(scope, scope.lines, op, signal, None)
+    for line in fence:
+        scope.lines.add(line)
+
+
+def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) -> None:
+    """Wait for the tile unless this rank has brought it along, and say where it lies."""
+    lines, wiring = scope.lines, scope.plan.wiring
+    tensors = [wiring.tensor(name) for name in (own.tensor, own.source)]
+    size = tensors[0].axes[own.axis].size
+    holder = scope.text(Sym(scope.tiles[own.var].begin) // part(size), 1)
+    away = scope.named(f"{own.tensor}_away", f"{holder} != rank")
+    scope.uses_rank = True
+    signalling.await_once(scope, lines, op, scope.plan.signal(scope.step.path, op), fence, only_if=away)
+    loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
+    found = [access.could_be_tma(scope, t, op.param, loads) for t in tensors]
+    names = [
+        scope.arg(f) if f is not None and all(found) else scope.tensor(t.name)
+        for f, t in zip(found, tensors, strict=True)
+    ]
+    place, first = scope.names.fresh(f"{own.tensor}_place"), scope.names.fresh(f"{own.tensor}_first")
+    for test, name, begin in ((f"if {away}:", names[0], "0"), ("else:", names[1], scope.text(RANK * part(size)))):
+        lines.add(test, op.loc)
+        lines.add(f"    {place} = {name}")
+        lines.add(f"    {first} = {begin}")
+    scope.places[own.tensor] = Place(place, first, own.axis, all(found))
+
+
+def read_by_tma(scope: Scope, op: Wait) -> bool:
+    """Whether the program reads the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
+    loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
+    return access.could_be_tma(scope, scope.declared(op.param), op.param, loads) is not None
+
+
+def notify(scope: Scope, op: Notify) -> None:
+    signal = scope.plan.signal(scope.step.path, op)
+    if signal.action == "elided":
+        return
+    owner = None
+    if signal.to == "owner":
+        found = access.holder_of(scope, op.param, op.index)
+        owner = access.owner_name(scope, found if found is not None else _waiter(scope, op))
+    signalling.notify(scope, scope.lines, op, signal, owner)
+
+
+def _waiter(scope: Scope, op: Notify) -> Formula:
+    """Of a tensor that others pull: the rank whose part of the destination the tile belongs to."""
+    channel = scope.plan.channel_of(scope.step.step.binding(op.param).tensor)
+    assert channel is not None
+    axis = next(a for a in channel.axes if a.kind == "part")
+    view = scope.step.step.binding(op.param).view
+    entry = next(
+        e for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True) if v.axis == axis.axis
+    )
+    assert isinstance(entry, OfTile)
+    return Sym(scope.tiles[entry.var].begin) // axis.part
