@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,6 +49,7 @@ class Compiled:
     name = "kernel"
     module = 77
     run = None
+    metadata: Any = None
 
     def __init__(self, ptx: str = "") -> None:
         self.asm = {"ptx": ptx}
@@ -106,6 +108,36 @@ def test_kernels_are_prepared_once_and_checked_before_they_start() -> None:
     with pytest.raises(TilelinkError, match="TL405"):
         launcher.launch(kernel, 9, arguments, 0, warps=4, stages=1)
     assert len(kernel.compiled.launches) == 3
+
+
+class Deep(Kernel):
+    """Each stage takes 100 bytes, and 50 come on top."""
+
+    def warmup(self, **options: Any) -> Compiled:
+        self.compiled.name = "deep"
+        self.compiled.metadata = SimpleNamespace(shared=50 + 100 * options["num_stages"])
+        return super().warmup(**options)
+
+
+@pytest.mark.usefixtures("roomy")
+@pytest.mark.parametrize(("room", "stages"), [(400, 3), (349, 2), (150, 1)])
+def test_a_kernel_has_the_stages_that_shared_memory_holds(room: int, stages: int) -> None:
+    kernel, arguments = Deep(), {"rows": 0, "count": 1, "out": 2}
+    Launcher(CPU, room=room).launch(kernel, 1, arguments, 0, warps=4, stages=3)
+    assert kernel.options["num_stages"] == stages
+    assert len(kernel.compiled.launches) == 1
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_kernel_that_no_shared_memory_holds_is_refused_each_time() -> None:
+    kernel, launcher = Deep(), Launcher(CPU, room=149)
+    for _ in range(2):
+        with pytest.raises(TilelinkError) as found:
+            launcher.launch(kernel, 1, {"rows": 0, "count": 1, "out": 2}, 0, warps=4, stages=3)
+        assert str(found.value).splitlines()[0] == (
+            "TL410: kernel deep needs 150 bytes of shared memory, and a block has 149"
+        )
+    assert kernel.compiled.launches == []
 
 
 @pytest.mark.usefixtures("roomy")

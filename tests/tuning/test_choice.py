@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tilelink
+from benchmarks.mutants import mappings
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.explore.cases import Case
 from tilelink.ir.schedule import Schedule
@@ -205,6 +206,16 @@ def test_what_the_estimate_does_not_know_runs_as_it_comes(name: str, sizes: dict
     op = getattr(ops, name)
     choice = estimated(Case(op, tuple(sizes.items()), 4).stages(H200).plan, op.schedules)
     assert choice.schedule == op.schedules
+
+
+@pytest.mark.parametrize("name", ["ag_moe", "moe_rs", "moe_layer", "ag_moe_outer"])
+def test_what_is_split_at_run_time_runs_as_it_comes(name: str) -> None:
+    """However small: its plain form copies tables to the host, which a captured call cannot."""
+    op = getattr(ops, name)
+    sizes = {"T": 8, "H": 32, "k": 2, "I": 64, "e": 3, "experts": 3, "N": 64}
+    wanted = tuple((n, sizes[n]) for n in dict.fromkeys(n for n, _ in mappings.sizes(op)))
+    choice = estimated(Case(op, wanted, 4).stages(H200).plan, op.schedules)
+    assert str(choice) == "overlapped: as the operator comes: its plain form would have to look at the tables"
 
 
 def test_plain_forms_know_even_parts_only() -> None:

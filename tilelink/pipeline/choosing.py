@@ -51,6 +51,8 @@ def measured(problem: Problem, plain: bool) -> Choice | None:
 def estimated(plan: Plan, own: Schedule) -> Choice:
     """The plain form unless overlapping is estimated to gain more than the estimate may be wrong by; then what the operator
     comes with."""
+    if any(p.shape.contract is not None for s in plan.steps for p in s.step.program.params):
+        return Choice(own, "as the operator comes: its plain form would have to look at the tables")
     found = forms(plan)
     if not found.work:
         return Choice(own, "as the operator comes: there is nothing to hide behind")

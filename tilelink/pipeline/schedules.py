@@ -93,7 +93,7 @@ def sms(
             `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that.
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps: Triton's.
-        num_stages: Triton's.
+        num_stages: Triton's; fewer where a GPU's shared memory does not hold them.
         own_kernel: a kernel of its own on a side stream, rather than a role in its neighbour's kernel.
         tile: elements per dimension of the program, `M=128`; a dimension that is not named is whole.
 

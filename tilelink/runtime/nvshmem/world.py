@@ -49,7 +49,8 @@ class NvshmemWorld(GpuWorld):
         self.topology = dataclasses.replace(self.topology, reach=reach or "peer")
         self._heap, self._remote = heap, heap.remote
         extern = {library.EXTERN_LIBRARY: str(library.device_bitcode(self.topology.device.capability))}
-        self.launcher = Launcher(self.device, {"extern_libs": extern}, library.prepare)
+        room = self.topology.device.shared_bytes
+        self.launcher = Launcher(self.device, {"extern_libs": extern}, library.prepare, room)
 
     def share(self, part: NvshmemWorld) -> PoolHeap:
         """The heap of a sub-group. The first time this is collective over all ranks: they set its memory aside."""

@@ -20,6 +20,7 @@ class Launcher:
         device: where every tensor argument must be.
         options: further compiler options of every kernel, such as `extern_libs`.
         prepare: called once with each compiled kernel, loaded and not yet started.
+        room: bytes of shared memory that a block may have; None: not looked at.
     """
 
     def __init__(
@@ -27,8 +28,10 @@ class Launcher:
         device: torch.device,
         options: Mapping[str, Any] | None = None,
         prepare: Callable[[Any], None] | None = None,
+        room: int | None = None,
     ) -> None:
         self.device = device
+        self._room = room
         self._options = dict(options or {})
         self._prepare = prepare
         self._admitted: dict[Any, int] = {}
@@ -42,9 +45,11 @@ class Launcher:
         The first launch of each specialisation compiles it; `warmup` finds the later ones in Triton's own cache, and
         starting what it gives spares a second look at the arguments.
 
+        Its loops have `stages` stages, or as many as shared memory holds.
+
         Raises:
-            TilelinkError: TL405 more workers than can run at once, TL424 arguments and parameters differ, TL425 a
-                tensor is elsewhere, TL426 a tensor has no TMA descriptor.
+            TilelinkError: TL405 more workers than can run at once, TL410 more shared memory than there is, TL424 arguments
+                and parameters differ, TL425 a tensor is elsewhere, TL426 a tensor has no TMA descriptor.
         """
         compiled, values = self.load(kernel, workers, args, warps=warps, stages=stages)
         compiled[(workers, 1, 1)](*values, stream=stream)
@@ -56,11 +61,25 @@ class Launcher:
         values = {name: self._value(name, value) for name, value in args.items()}
         if values.keys() != set(kernel.arg_names):
             raise _mismatch(kernel.arg_names, values)
-        compiled = kernel.warmup(grid=(workers,), num_warps=warps, num_stages=stages, **self._options, **values)
+        compiled = self._compiled(kernel, stages, dict(grid=(workers,), num_warps=warps, **self._options, **values))
         _ = compiled.run  # loads it, which checks and preparations need
         if self._admitted.get(compiled, 0) < workers:
             self._admit(compiled, workers)
         return compiled, [values[name] for name in kernel.arg_names]
+
+    def _compiled(self, kernel: Any, stages: int, options: Mapping[str, Any]) -> Any:
+        """The kernel with the most stages, up to `stages`, that it has the shared memory for."""
+        compiled = kernel.warmup(num_stages=stages, **options)
+        if self._room is None or compiled.metadata.shared <= self._room:
+            return compiled
+        if stages > 1:
+            return self._compiled(kernel, stages - 1, options)
+        raise TilelinkError(
+            "TL410",
+            f"kernel {compiled.name} needs {compiled.metadata.shared} bytes of shared memory, and a block has {self._room}",
+            why="tiles of a product, and tiles that TMA stores, go through shared memory",
+            hint="give it smaller tiles",
+        )
 
     def _admit(self, compiled: Any, workers: int) -> None:
         kernels.require_resident(compiled, workers)

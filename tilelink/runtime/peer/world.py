@@ -57,7 +57,7 @@ class GpuWorld:
         reach.require_own_gpus(self.places)
         self._processes: list[Process] = self.agree(this_process())
         self.topology = Topology(self.ranks, name, "peer", reach.describe(self.device))
-        self.launcher = Launcher(self.device)
+        self.launcher = Launcher(self.device, room=self.topology.device.shared_bytes)
         self._sides = SideStreams(self.device)
         self._arenas = Arenas()
         self._mains: dict[int, CudaStream] = {}
