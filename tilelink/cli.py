@@ -27,7 +27,8 @@ from tilelink.explore.sheets import totals_sheet, tuned_sheet
 from tilelink.explore.stress import stress as try_many
 from tilelink.explore.tables import plan_table, tables, verdict_table
 from tilelink.ir.topology import Device, Topology
-from tilelink.pipeline.operator import Operator, Stages
+from tilelink.pipeline.operator import Operator
+from tilelink.pipeline.stages import Stages
 from tilelink.runtime.kernels import load
 from tilelink.runtime.session import current
 from tilelink.runtime.simulated.policy import Policy

@@ -15,7 +15,8 @@ from tilelink.explore.running import run_case
 from tilelink.explore.sheets import Sheet, signals_of
 from tilelink.explore.tiles import tile_order
 from tilelink.ir.topology import Topology
-from tilelink.pipeline.operator import Operator, Stages
+from tilelink.pipeline.operator import Operator
+from tilelink.pipeline.stages import Stages
 from tilelink.runtime.simulated.records import Recorder
 from tilelink.tracing.spans import Lane
 

@@ -11,15 +11,15 @@ from tilelink.codegen import emit
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.operator import Operator, Stages
-from tilelink.runtime.recent import Recent
+from tilelink.pipeline.operator import Operator
+from tilelink.pipeline.stages import Stages
 
 
 def without_notify(
     operator: Operator, tensors: tuple[torch.Tensor, ...], topology: Topology, checks: Checks, step: str, param: str
 ) -> Operator:
     """The operator as called with `tensors` on `topology`, but `step` does not notify `param`."""
-    broken = replace(operator, _stages=Recent[Stages](8))
+    broken = replace(operator)  # with a memory of its own
     bound = bind(operator.name, operator.signature, tensors, {}, topology.ranks, operator.loc)
     right = operator.stages(bound, topology, checks)
 
@@ -29,5 +29,5 @@ def without_notify(
 
     plan = replace(right.plan, signals=tuple(changed(s) for s in right.plan.signals))
     assert plan != right.plan, f"{step} does not notify {param}"
-    broken._stages[(bound, topology, checks)] = Stages(plan, right.verdict, emit(plan, checks))
+    broken.maker.kept[(bound, topology, checks)] = Stages(plan, right.verdict, emit(plan, checks))
     return broken

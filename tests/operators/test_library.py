@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -133,8 +132,7 @@ def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
             return streams
         return tuple(tuple(op for op in ops if not isinstance(op, WordWait)) for ops in streams)
 
-    pipeline = importlib.import_module("tilelink.pipeline.operator")
-    monkeypatch.setattr(pipeline, "issued", careless)
+    monkeypatch.setattr("tilelink.pipeline.stages.issued", careless)
     op = AG_FORMS["push"].with_schedule(AG_FORMS["push"].schedules)
     with pytest.raises(TilelinkError, match="TL507"):
         run(op, [AG.call(33, 24, 16, 2, torch.float32)], seed=0, straggler=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import importlib
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver as active
 
 from tilelink.ir.topology import Device, Topology
+from tilelink.pipeline import preparing
 from tilelink.runtime import kernels
 from tilelink.runtime.guard import Guard
 from tilelink.runtime.peer import GpuWorld, SymmetricBlock, driver, packing
@@ -173,7 +173,7 @@ def fake_gpu() -> Iterator[Notes]:
         mock.patch.object(torch.cuda, "current_device", return_value=CPU.index),
         mock.patch.object(torch.cuda, "current_stream", return_value=Stream(MAIN)),
         mock.patch.object(torch.cuda, "stream", entered),
-        mock.patch.object(importlib.import_module("tilelink.pipeline.operator"), "check_devices"),
+        mock.patch.object(preparing, "check_devices"),
         mock.patch.object(torch.Tensor, "is_cuda", property(lambda self: True)),
     ):
         driver.library.cache_clear()

@@ -17,7 +17,7 @@ from tilelink.codegen.step import Function
 from tilelink.codegen.traced import Root, traced_kernel
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.operator import Stages
+from tilelink.pipeline.stages import Stages
 
 H200 = Device("H200", 132, capability=90)
 

@@ -20,7 +20,8 @@ from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.pipeline.arguments import Bound, bind
-from tilelink.pipeline.operator import Operator, Stages
+from tilelink.pipeline.operator import Operator
+from tilelink.pipeline.stages import Stages
 from tilelink.runtime.memory import DTYPES
 
 SHAPE_OPTION = "--shape"

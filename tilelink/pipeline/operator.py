@@ -10,29 +10,23 @@ from typing import Any
 
 import torch
 
-from tilelink.codegen import emit
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend import SymbolicTensor, check_keywords, inline, parse_signature, sizes_of, trace
-from tilelink.ir.host import Transfer
-from tilelink.ir.kernel import Checks, KernelSource
+from tilelink.frontend import SymbolicTensor, check_keywords, inline, parse_signature, sizes_of
+from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.mapping import issued, make_plan, verify
-from tilelink.mapping.verify import judge
-from tilelink.pipeline.arguments import Bound, bind, check_devices, check_result, check_results, constants_of
+from tilelink.pipeline.arguments import Bound, bind, check_result, constants_of
 from tilelink.pipeline.choosing import Choice, estimated, even, measured, problem_of
-from tilelink.pipeline.contracts import broken
-from tilelink.pipeline.reports import describe
+from tilelink.pipeline.preparing import bind_here, prepare, run, violated, workspace
 from tilelink.pipeline.schedules import checked, refuse
+from tilelink.pipeline.stages import Maker, Stages
 from tilelink.pipeline.tracing import traced_call
 from tilelink.pipeline.tuning import Tuning
-from tilelink.runtime.call import Loaded, Prepared
-from tilelink.runtime.kernels import load
-from tilelink.runtime.memory import Workspace, regions, union
+from tilelink.runtime.call import Prepared
 from tilelink.runtime.recent import Recent
 from tilelink.runtime.session import Session, checks_here, current, require, say_simulated, simulated, spread
 from tilelink.runtime.world import World
@@ -42,36 +36,8 @@ from tilelink.tuning import Space
 Reference = Callable[..., Any]
 log = logging.getLogger("tilelink")
 
-STAGES_KEPT = 256
-"""Plans, proofs and emitted texts that an operator keeps: one per set of sizes, memory layouts and checks."""
 CHOICES_KEPT = 4096
 """Kinds of calls of which an operator remembers how they run."""
-
-
-@dataclass(slots=True, eq=False)
-class Stages:
-    """What has been made for one set of sizes on one topology."""
-
-    plan: Plan
-    verdict: Verdict
-    source: KernelSource
-    loaded: dict[int, Loaded] = field(default_factory=dict[int, Loaded])
-
-
-class Identity:
-    """Which operator with which schedule, by value; its hash is computed once."""
-
-    __slots__ = ("_hash", "_value")
-
-    def __init__(self, *value: object) -> None:
-        self._value = value
-        self._hash = hash(value)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self._value == other._value
 
 
 def _facts(t: Any, session: Session) -> object:
@@ -104,14 +70,13 @@ class Operator:
     reference_fn: Reference | None = None
     scheduled: bool = False
     """Whether somebody has said how it runs; else a call may take a schedule that was measured, or the plain form."""
-    _stages: Recent[Stages] = field(default_factory=lambda: Recent[Stages](STAGES_KEPT))
+    maker: Maker = field(init=False)
     _choices: Recent[Operator] = field(default_factory=lambda: Recent["Operator"](CHOICES_KEPT))
     _variants: dict[Schedule, Operator] = field(default_factory=dict[Schedule, "Operator"])
     """This operator with the schedules that calls have chosen: as many as have been measured or estimated."""
-    _identity: Identity = field(init=False)
 
     def __post_init__(self) -> None:
-        self._identity = Identity(self.name, self.loc, self.schedules)
+        self.maker = Maker(self.fn, self.signature, self.name, self.loc, self.schedules)
 
     # -------------------------------------------------------------------------------------------------------- schedules
     def schedule(
@@ -150,8 +115,7 @@ class Operator:
 
     def with_schedule(self, schedule: Schedule) -> Operator:
         """The same operator with this whole schedule, and no other."""
-        kept = Recent[Stages](STAGES_KEPT), Recent[Operator](CHOICES_KEPT)
-        return replace(self, schedules=schedule, scheduled=True, _stages=kept[0], _choices=kept[1], _variants={})
+        return replace(self, schedules=schedule, scheduled=True, _choices=Recent[Operator](CHOICES_KEPT), _variants={})
 
     def reference(self, fn: Reference) -> Reference:
         """Decorator: the operator's plain-torch form, called with the same tensors and constants, and `group=`."""
@@ -202,30 +166,11 @@ class Operator:
 
     def judged(self, bound: Bound, topology: Topology) -> Verdict:
         """The verdict on the plan for bound arguments, whichever it is."""
-        return judge(self._planned(bound, topology))
+        return self.maker.judged(bound, topology)
 
     def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:  # noqa: B008  # frozen
         """Plan, verdict and source for bound arguments, made once."""
-        key = (bound, topology, checks)
-        known = self._stages.get(key)
-        if known is None:
-            plan = self._planned(bound, topology)
-            known = self._stages[key] = Stages(plan, verify(plan), emit(plan, checks))
-        return known
-
-    def _planned(self, bound: Bound, topology: Topology) -> Plan:
-        wiring = trace(
-            self.name,
-            self.fn,
-            self.signature,
-            dict(bound.sizes),
-            bound.dtypes,
-            dict(bound.constants),
-            self.loc,
-            ranks=topology.ranks,
-        )
-        layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
-        return make_plan(wiring, topology, self.schedules, dict(bound.sizes), layouts)
+        return self.maker.stages(bound, topology, checks)
 
     # ------------------------------------------------------------------------------------------------------------- call
     def __call__(
@@ -271,13 +216,13 @@ class Operator:
     def _keyed(
         self, session: Session, key: object, tensors: Sequence[Any], outs: Sequence[Any], given: dict[str, Any]
     ) -> tuple[torch.Tensor, ...]:
-        cached = session.cached(self._identity)
+        cached = session.cached(self.maker.identity)
         prepared = cached.get(key) if not given or all(_hashable(v) for v in given.values()) else None
         if prepared is None:
-            prepared = cached[key] = self._prepare(session, tensors, outs, given)
+            prepared = cached[key] = prepare(self.maker, session, tensors, outs, given)
         else:
-            session.vigil.compare(self._broken(session, prepared.plan, tensors, given) or prepared.said)
-        return self._go(session, prepared, tensors, outs)
+            session.vigil.compare(violated(session, prepared.plan, tensors, given) or prepared.said)
+        return run(session, prepared, tensors, outs)
 
     def _plain(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         """The reference, whose libraries take their turns."""
@@ -291,16 +236,6 @@ class Operator:
             check_result(self.name, target, tuple(value.shape), value.dtype, value.is_cuda, self.loc)
             target.copy_(value)
         return out
-
-    def _go(
-        self, session: Session, prepared: Prepared, tensors: Sequence[Any], outs: Sequence[Any]
-    ) -> tuple[torch.Tensor, ...]:
-        world, vigil = session.world, session.vigil
-        # Compilers take their time: ranks wait for one another before any wait is timed.
-        timed = vigil.watchdog is not None and not prepared.workspace.calls
-        values = prepared.run(tensors, outs, (lambda: world.agree(None)) if timed else None)
-        vigil.end()
-        return values
 
     def trace(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Trace:
         """Call a variant that writes down when it does what: who waits, computes and communicates, on every rank.
@@ -324,16 +259,16 @@ class Operator:
             mine = tensors if tensors and isinstance(tensors[0], (list, tuple)) else [[t] for t in tensors]
             return spread(lambda *mine: self.trace(*mine, **given), mine)[0]
         session = session.of(group)
-        chosen = self._tiled(self._bound(session, tensors, given), session.world.topology)
-        plain = chosen._prepare(session, tensors, (), given)
-        prepared = chosen._prepare(session, tensors, (), given, traced=True)
+        chosen = self._tiled(bind_here(self.maker, session, tensors, given), session.world.topology)
+        plain = prepare(chosen.maker, session, tensors, (), given)
+        prepared = prepare(chosen.maker, session, tensors, (), given, traced=True)
 
         def traced() -> Prepared:
-            chosen._go(session, prepared, tensors, ())
+            run(session, prepared, tensors)
             return prepared
 
         sizes = " ".join(f"{name}={size}" for name, size in prepared.plan.sizes)
-        return traced_call(session, f"{self.name}: {sizes}", lambda: chosen._go(session, plain, tensors, ()), traced)
+        return traced_call(session, f"{self.name}: {sizes}", lambda: run(session, plain, tensors), traced)
 
     def tune(
         self,
@@ -371,7 +306,7 @@ class Operator:
     def tuning(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Tuning:
         """What `tune` works with: for those who want to see what was tried. Collective; arguments as of a call."""
         session = (session or require()).of(group)
-        bound, topology = self._bound(session, tensors, given), session.world.topology
+        bound, topology = bind_here(self.maker, session, tensors, given), session.world.topology
         plain = (lambda: self._plain(session, tensors, None, given)) if self._has_plain(session.world, bound) else None
         problem = problem_of(self.name, self.signature, bound, topology)
         return Tuning(self, session, tensors, given, bound, problem, self.stages(bound, topology).plan, plain)
@@ -379,7 +314,7 @@ class Operator:
     def choice(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Choice:
         """How a call like this one runs, and why: `str` of it says so in a line."""
         session = (session or require()).of(group)
-        bound = self._bound(session, tensors, given)
+        bound = bind_here(self.maker, session, tensors, given)
         return self._choice(bound, session.world.topology, self._has_plain(session.world, bound))
 
     def _choice(self, bound: Bound, topology: Topology, plain: bool) -> Choice:
@@ -402,14 +337,14 @@ class Operator:
         known = self._choices.get(at) if all(_hashable(v) for v in given.values()) else None
         if known is None:
             try:
-                bound = self._bound(session, tensors, given)
+                bound = bind_here(self.maker, session, tensors, given)
                 choice = self._choice(bound, world.topology, self._has_plain(world, bound))
             except TilelinkError:
                 return self  # which finds the same again, and tells the other ranks
             known = self._choices[at] = self._variant(choice.schedule)
             if known is not self:
                 # What was reserved for this operator was reserved for however it runs.
-                session.reserved[known._identity] = session.reserved.setdefault(self._identity, {})
+                session.reserved[known.maker.identity] = session.reserved.setdefault(self.maker.identity, {})
                 log.info("%s at %s runs %s", self.name, dict(bound.sizes), choice)
         return known
 
@@ -424,59 +359,6 @@ class Operator:
     def _tiled(self, bound: Bound, topology: Topology) -> Operator:
         """The operator whose tile programs run, or would if they did: with the schedule that was measured, if any."""
         return self if self.scheduled else self._variant(self._choice(bound, topology, plain=False).schedule)
-
-    def _prepare(
-        self,
-        session: Session,
-        tensors: Sequence[Any],
-        outs: Sequence[Any],
-        given: dict[str, Any],
-        *,
-        traced: bool = False,
-    ) -> Prepared:
-        """Everything about a call that does not depend on its data."""
-        world, vigil = session.world, session.vigil
-        try:
-            bound = self._bound(session, tensors, given)
-            stages = self.stages(bound, world.topology, vigil.checks)
-        except TilelinkError as error:
-            vigil.compare(error)
-            raise
-        plan, source, said = stages.plan, stages.source, _call(stages.plan)
-        if traced:
-            source = emit(plan, vigil.checks, traced=True)
-            stages = Stages(plan, stages.verdict, source)
-        vigil.compare(self._broken(session, plan, tensors, given) or said)
-        loaded, workspace = self._load(stages, world.rank), self._workspace(session, bound, plan)
-        watch = (
-            vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None
-        )
-        prepared = Prepared.of(loaded, workspace, said, watch)
-        check_results(self.name, outs, prepared.results, world.topology.world != "simulated", self.loc)
-        return prepared
-
-    @staticmethod
-    def _broken(session: Session, plan: Plan, tensors: Sequence[Any], given: Mapping[str, Any]) -> TilelinkError | None:
-        """In debug mode: an argument that does not keep its contract."""
-        if not session.vigil.debug or session.world.capturing():
-            return None
-        session.world.drain()
-        return broken(plan, tensors, given)
-
-    def _bound(self, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
-        world = session.world
-        check_keywords(self.name, self.fn, self.signature, given)
-        bound = bind(self.name, self.signature, tensors, given, world.ranks, self.loc, session.shares, world.rank)
-        check_devices(self.name, tensors, world.topology.world != "simulated", self.loc)
-        return bound
-
-    def _workspace(self, session: Session, bound: Bound, plan: Plan) -> Workspace:
-        """The workspace for a plan, of the capacity that has been reserved."""
-        wanted, reserved = regions(plan), session.reserved.get(self._identity, {})
-        most = tuple((name, max(size, reserved.get(name, 0))) for name, size in bound.sizes)
-        if most != bound.sizes:
-            wanted = union(wanted, regions(self.stages(replace(bound, sizes=most), plan.topology).plan))
-        return session.workspace(self._identity, wanted, _call(plan))
 
     def reserve(self, *tensors: Any, group: Any = None, session: Session | None = None, **sizes: int) -> None:
         """Prepare for calls of up to these sizes: calls within them take no memory but their results. Collective.
@@ -501,20 +383,11 @@ class Operator:
                     why=f"its signature is `{self.signature}`",
                     hint="give sizes above 0 for dimensions of the inputs",
                 )
-        reserved = session.reserved.setdefault(self._identity, {})
+        reserved = session.reserved.setdefault(self.maker.identity, {})
         reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
         if tensors:
-            bound = self._bound(session, tensors, {})
-            self._workspace(session, bound, self.stages(bound, session.world.topology).plan)
-
-    def _load(self, stages: Stages, rank: int) -> Loaded:
-        if rank not in stages.loaded:
-            source = stages.source
-            module = load(source.text, source.digest, source.name, source.lines)
-            paths = [h.path for h in stages.plan.host if isinstance(h, Transfer)]
-            transfers = {p: issued(stages.plan, p, rank) for p in paths}
-            stages.loaded[rank] = Loaded(stages.plan, stages.source, module, transfers)
-        return stages.loaded[rank]
+            bound = bind_here(self.maker, session, tensors, {})
+            workspace(self.maker, session, bound, self.stages(bound, session.world.topology).plan)
 
     def close(self) -> None:
         """Free this operator's memory on this rank, that of sub-groups too; graphs that hold calls of it must not be
@@ -523,7 +396,7 @@ class Operator:
         session = current()
         if session is not None:
             for operator in (self, *self._variants.values()):
-                session.close(operator._identity)
+                session.close(operator.maker.identity)
 
     def __enter__(self) -> Operator:
         return self
@@ -534,13 +407,6 @@ class Operator:
     def __repr__(self) -> str:
         entries = ", ".join(f"{path}={placement}" for path, placement in self.schedules.entries)
         return f"<operator {self.name} `{self.signature}`{' scheduled ' + entries if entries else ''}>"
-
-
-def _call(plan: Plan) -> str:
-    """A call in words: what has to be the same on all ranks."""
-    wiring = plan.wiring
-    dtypes = (wiring.tensor(name).dtype for name in wiring.arguments)
-    return f"{wiring.name}({', '.join([*(f'{name}={size}' for name, size in plan.sizes), *dtypes])})"
 
 
 def one_rank(tensors: Sequence[Any]) -> tuple[Sequence[Any], int | None]:

@@ -14,6 +14,8 @@ import triton
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.pipeline.arguments import Bound
+from tilelink.pipeline.preparing import prepare, run
+from tilelink.pipeline.stages import Stages
 from tilelink.runtime import environment
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.memory import regions
@@ -22,7 +24,7 @@ from tilelink.tuning import SLOTS, DiskCache, Entry, Problem, Report, Search, Sp
 from tilelink.version import __version__
 
 if TYPE_CHECKING:
-    from tilelink.pipeline.operator import Operator, Stages
+    from tilelink.pipeline.operator import Operator
 
 TOLERANCE = 3e-2
 """Of a candidate's result against the plain form's; both are rounded."""
@@ -49,7 +51,7 @@ class Trial:
         return self.operator.stages(self.bound, self.session.world.topology, self.session.vigil.checks)
 
     def allocate(self) -> None:
-        self.prepared = self.operator._prepare(self.session, self.tensors, (), self.given)
+        self.prepared = prepare(self.operator.maker, self.session, self.tensors, (), self.given)
 
     def compile(self) -> None:
         assert self.prepared is not None
@@ -59,12 +61,12 @@ class Trial:
         if self.prepared is None:
             self.allocate()
         assert self.prepared is not None
-        values = self.operator._go(self.session, self.prepared, self.tensors, ())
+        values = run(self.session, self.prepared, self.tensors)
         return values[0] if len(values) == 1 else values
 
     def close(self) -> None:
         self.prepared = None
-        self.session.close(self.operator._identity)
+        self.session.close(self.operator.maker.identity)
 
 
 @dataclass(slots=True)

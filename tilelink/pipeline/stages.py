@@ -1,0 +1,105 @@
+"""Capture, plan, verify, emit, load: the stages of an operator with one schedule, each made once per kind of call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilelink.codegen import emit
+from tilelink.errors import Loc
+from tilelink.frontend import trace
+from tilelink.ir.host import Transfer
+from tilelink.ir.kernel import Checks, KernelSource
+from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import Schedule
+from tilelink.ir.shape import Signature
+from tilelink.ir.topology import Topology
+from tilelink.ir.verdict import Verdict
+from tilelink.mapping import issued, make_plan, verify
+from tilelink.mapping.verify import judge
+from tilelink.pipeline.arguments import Bound
+from tilelink.runtime.call import Loaded
+from tilelink.runtime.kernels import load
+from tilelink.runtime.recent import Recent
+
+STAGES_KEPT = 256
+"""Plans, proofs and emitted texts that an operator keeps: one per set of sizes, memory layouts and checks."""
+
+
+@dataclass(slots=True, eq=False)
+class Stages:
+    """What has been made for one set of sizes on one topology."""
+
+    plan: Plan
+    verdict: Verdict
+    source: KernelSource
+    loaded: dict[int, Loaded] = field(default_factory=dict[int, Loaded])
+
+    def on(self, rank: int) -> Loaded:
+        """What runs on a rank."""
+        if rank not in self.loaded:
+            source = self.source
+            module = load(source.text, source.digest, source.name, source.lines)
+            paths = [h.path for h in self.plan.host if isinstance(h, Transfer)]
+            transfers = {p: issued(self.plan, p, rank) for p in paths}
+            self.loaded[rank] = Loaded(self.plan, source, module, transfers)
+        return self.loaded[rank]
+
+
+class Identity:
+    """Which operator with which schedule, by value; its hash is computed once."""
+
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, *value: object) -> None:
+        self._value = value
+        self._hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self._value == other._value
+
+
+class Maker:
+    """Makes the stages of what a user has declared, with one schedule, and keeps them."""
+
+    __slots__ = ("fn", "identity", "kept", "loc", "name", "schedule", "signature")
+
+    def __init__(self, fn: Callable[..., Any], signature: Signature, name: str, loc: Loc, schedule: Schedule) -> None:
+        self.fn = fn
+        self.signature = signature
+        self.name = name
+        self.loc = loc
+        self.schedule = schedule
+        self.identity = Identity(name, loc, schedule)
+        self.kept = Recent[Stages](STAGES_KEPT)
+
+    def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:  # noqa: B008  # frozen
+        """Plan, verdict and source for bound arguments, made once."""
+        key = (bound, topology, checks)
+        known = self.kept.get(key)
+        if known is None:
+            plan = self._planned(bound, topology)
+            known = self.kept[key] = Stages(plan, verify(plan), emit(plan, checks))
+        return known
+
+    def judged(self, bound: Bound, topology: Topology) -> Verdict:
+        """The verdict on the plan for bound arguments, whichever it is."""
+        return judge(self._planned(bound, topology))
+
+    def _planned(self, bound: Bound, topology: Topology) -> Plan:
+        wiring = trace(
+            self.name,
+            self.fn,
+            self.signature,
+            dict(bound.sizes),
+            bound.dtypes,
+            dict(bound.constants),
+            self.loc,
+            ranks=topology.ranks,
+        )
+        layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
+        return make_plan(wiring, topology, self.schedule, dict(bound.sizes), layouts)
