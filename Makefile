@@ -47,7 +47,7 @@ gpu: ## on a GPU machine: correctness, one process for each of GPUS=4
 	$(TORCHRUN) benchmarks/gpu_check.py --out benchmarks/results/gpu-check-$(GPUS).json
 
 gpu-bench: ## on a GPU machine: times of OPS='ag_gemm gemm_rs mlp' among their contenders
-	set -e; for op in $(OPS); do $(TORCHRUN) -m tilelink.cli bench $$op --out benchmarks/results/bench-$$op-$(GPUS).json; done
+	$(TORCHRUN) -m tilelink.cli bench $(OPS) --out benchmarks/results
 
 bench-compiler: $(VENV)/.demo ## what planning, verifying, emitting and simulating cost; no GPU needed
 	PYTHONPATH=. OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/compile_time.py --out benchmarks/results/compiler.json

@@ -15,7 +15,20 @@ from rich.syntax import Syntax
 from typer.core import TyperGroup
 
 from tilelink import ops
-from tilelink.bench import OURS, SUBJECTS, BenchCase, Options, bench, case_of, report, save, sweep
+from tilelink.bench import (
+    OURS,
+    SUBJECTS,
+    BenchCase,
+    Options,
+    Row,
+    bench,
+    case_of,
+    report,
+    save,
+    subjects_sheet,
+    summary,
+    sweep,
+)
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, parse_sizes
 from tilelink.explore.interleaving import counterexample_picture
@@ -262,36 +275,57 @@ def tune(
 
 @app.command("bench")
 def bench_command(
-    op: Annotated[str, typer.Argument(metavar="OP", help=f"One of {', '.join(SUBJECTS)}.")],
-    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of the six MLPs.", metavar="MxNxK")] = None,
+    op: Annotated[list[str] | None, typer.Argument(metavar="OP…", help="Those of --list, or all.")] = None,
+    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
     cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
     tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
     world: World = 4, schedule: Schedule = None,
     also: Annotated[list[str] | None, typer.Option(help="'NAME: STEP=PLACEMENT; …': compare this too.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds, in each of which every contender runs once.", min=1)] = 20,
-    budget: Annotated[float, typer.Option(help="Seconds after which no further case begins.")] = 600.0,
-    out: Annotated[Path | None, typer.Option(help="Write the rows there, as JSON.")] = None,
+    budget: Annotated[float, typer.Option(help="Seconds after which no further case of an operator begins.")] = 600.0,
+    out: Annotated[Path | None, typer.Option(help="Write the rows: a .json file, or a folder for one each.")] = None,
+    known: Annotated[bool, typer.Option("--list", help="Say what can be measured, against what.")] = False,
 ) -> None:  # fmt: skip
-    """Compare with cuBLAS, NCCL and async-TP, interleaved in one run: on GPUs under torchrun; else simulated."""
+    """Compare with cuBLAS, NCCL and torch, interleaved in one run: on GPUs under torchrun; else simulated."""
     session = current()
     ranks = world if session is None else session.world.ranks
-    console = _console(quiet=session is not None and session.world.rank != 0)
-    if op not in SUBJECTS:
-        raise TilelinkError("TL708", f"`{op}` has no benchmark", why=f"those that have: {', '.join(SUBJECTS)}")
-    subject = SUBJECTS[op]
-    variants = _variants(subject.operator, schedule or [], also or [])
-    rows = bench(
-        op, subject, _bench_cases(op, shape, cases, tokens, ranks, session is None), variants,
-        Options(rounds if session is not None else 1, budget), session=session, ranks=ranks,
-        say=lambda row: console.print(f"{row.case}: {row.schedule}", style="dim", markup=False),
-    )  # fmt: skip
-    console.print(report(op, rows))
-    if out is not None and (session is None or session.world.rank == 0):
-        _say(console, "rows", str(save(out, rows)))
+    first = session is None or session.world.rank == 0
+    console = _console(quiet=not first)
+    if known or not op:
+        console.print(tables([subjects_sheet(ranks)]))
+        raise typer.Exit(0 if known else 2)
+    ops_asked = list(SUBJECTS) if op == ["all"] else op
+    _askable(ops_asked, shape or schedule or also, out)
+    rows: list[Row] = []
+    for name in ops_asked:
+        subject = SUBJECTS[name]
+        found = bench(
+            name, subject, _bench_cases(name, shape, cases, tokens, ranks, session is None),
+            _variants(subject.operator, schedule or [], also or []),
+            Options(rounds if session is not None else 1, budget), session=session, ranks=ranks,
+            say=lambda row: console.print(f"{row.case}: {row.schedule}", style="dim", markup=False),
+        )  # fmt: skip
+        console.print(report(name, found))
+        if out is not None and first:
+            path = out if out.suffix == ".json" else out / f"bench-{name}-{ranks}.json"
+            _say(console, "rows", str(save(path, found)))
+        rows += found
+    console.print(tables([summary(rows)]))
     raise typer.Exit(0 if all(row.right for row in rows) else 1)
 
 
 # ------------------------------------------------------------------------------------------------- from text to a case
+def _askable(names: list[str], special: Any, out: Path | None) -> None:
+    """Raises TL708: there is no such benchmark, or what is said of one operator is said of several."""
+    for name in names:
+        if name not in SUBJECTS:
+            raise TilelinkError("TL708", f"`{name}` has no benchmark", why=f"those that have: {', '.join(SUBJECTS)}")
+    if len(names) > 1 and special:
+        raise TilelinkError("TL708", "a shape or a schedule for several operators", hint="measure one operator")
+    if len(names) > 1 and out is not None and out.suffix == ".json":
+        raise TilelinkError("TL708", f"rows of several operators for the one file `{out}`", hint="name a folder")
+
+
 def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: int, alone: bool) -> list[BenchCase]:
     subject = SUBJECTS[op]
     if shape is not None:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, SEQUENTIAL, TRITON
+from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, SEQUENTIAL, TRITON, Roles
 from tilelink.bench.report import save
-from tilelink.bench.rows import Row, Setting, row_of
+from tilelink.bench.rows import Found, Row, Setting, row_of
 from tilelink.tuning import Times
 
 SETTING = Setting(world=4, gpu="a GPU", torch="2", triton="3", commit="c", backend="peer")
 WANTED = {
     "operator", "case", "world", "ms_ours", "ms_gemm", "ms_comm", "ms_sequential", "ms_async_tp", "efficiency", "schedule",
-    "gpu", "torch", "triton", "commit",
+    "gpu", "torch", "triton", "commit", "baseline", "ms_baseline", "ms_graph", "ms_baseline_graph", "contenders", "missing",
 }  # fmt: skip
 
 
@@ -34,7 +34,9 @@ MEASURED = {
 
 
 def row(measured: dict[str, Times], error: float | None = 0.0) -> Row:
-    return row_of("op", "case", {"M": 1}, SETTING, measured, {ASYNC_TP: "why"}, {OURS: "how"}, error)
+    errors = {} if error is None else {OURS: 0.0, SEQUENTIAL: error}
+    found = Found(measured, errors=errors, missing={ASYNC_TP: "why"}, schedules={OURS: "how"})
+    return row_of("op", "case", {"M": 1}, SETTING, found)
 
 
 def test_the_figures() -> None:
@@ -67,6 +69,22 @@ def test_what_ours_lacks_is_not_made_up() -> None:
 @pytest.mark.parametrize(("error", "right"), [(0.01, True), (0.5, False), (float("nan"), False)])
 def test_a_wrong_result_is_no_good_result(error: float, right: bool) -> None:
     assert row(MEASURED, error).right is right
+
+
+def test_the_baseline_is_the_fastest_of_those_to_beat() -> None:
+    roles = Roles(gemm="", comm=COMM, sequential="", baseline=(COMM, "other", "absent"))
+    graphed = {OURS: times(0.2), COMM: times(0.6), "other": times(0.5)}
+    measured = {OURS: times(0.5), COMM: times(1.0), "other": times(1.5)}
+    found = row_of("op", "case", {}, SETTING, Found(measured, graphed, roles=roles, calls=10))
+    assert (found.baseline, found.ms_baseline, found.speedup) == (COMM, 1.0, 2.0)
+    assert (found.ms_graph, found.ms_baseline_graph, found.speedup_graph) == (0.2, 0.5, 2.5)
+    assert (found.ms_gemm, found.ms_sequential, found.efficiency) == (None, None, None)
+    assert found.contenders["other"]["ms_graph"] == 0.5
+
+
+def test_a_wrong_graph_is_no_good_result() -> None:
+    assert not row_of("op", "case", {}, SETTING, Found({OURS: times(1.0)}, error_graph=0.5)).right
+    assert row_of("op", "case", {}, SETTING, Found({OURS: times(1.0)}, error_graph=0.0)).right
 
 
 def test_a_file_has_the_fields_that_are_promised(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, OWN_COMM, SEQUENTIAL, TRITON
+from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, OWN_COMM, SEQUENTIAL, TRITON, Roles
 from tilelink.tuning import Times
 
 NAMED = (OURS, GEMM, TRITON, COMM, OWN_COMM, SEQUENTIAL, ASYNC_TP)
@@ -30,14 +31,32 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """Of one contest. `times`, `graphed`: by contender, called one by one and in a CUDA graph of `calls` calls. `errors`: by
+    contender, against ours; `error_graph`: of ours in a graph. `schedules`: how each of ours ran."""
+
+    times: Mapping[str, Times]
+    graphed: Mapping[str, Times] = field(default_factory=dict[str, Times])
+    errors: Mapping[str, float] = field(default_factory=dict[str, float])
+    error_graph: float | None = None
+    missing: Mapping[str, str] = field(default_factory=dict[str, str])
+    schedules: Mapping[str, str] = field(default_factory=dict[str, str])
+    roles: Roles = field(default_factory=Roles)
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """Milliseconds are medians over the rounds of the slowest rank; `ms_ours_low` and `_high` are the quartiles.
 
-    `ms_gemm`: cuBLAS alone, or the emitted matmul where times are simulated. `ms_comm`: NCCL alone, or our own movement
-    where times are simulated. `error`: relative Frobenius norm of the difference from `sequential`, the worst of ours
-    on the worst rank. `efficiency`: (sequential − ours) / (sequential − gemm), `_low` and `_high` the quartiles
-    of the rounds' own. `ratio`: ours / max(gemm, comm). `others`: further schedules of ours. `missing`: contenders that
-    did not run, and why.
+    `baseline`: what ours is to beat, the fastest of several if there are; `speedup`: baseline / ours. `ms_graph`,
+    `ms_baseline_graph`, `speedup_graph`: the same of calls in a CUDA graph, of `graph_calls` calls. `ms_gemm`: work without
+    communication, or the emitted matmul where times are simulated. `ms_comm`: communication alone, or our own movement
+    where times are simulated. `error`: relative Frobenius norm of the difference from ours, of the contender that is
+    farthest from it, on the worst rank; infinite if one is wrong beyond measure. `efficiency`: (sequential − ours) /
+    (sequential − gemm), `_low` and `_high` the quartiles of the rounds' own. `ratio`: ours / max(gemm, comm).
+    `contenders`: all of them by name. `others`: those that no other field tells of. `missing`: contenders that did not run,
+    and why. None: not measured, or without meaning here.
     """
 
     operator: str
@@ -48,6 +67,13 @@ class Row:
     ms_ours: float | None
     ms_ours_low: float | None
     ms_ours_high: float | None
+    baseline: str | None
+    ms_baseline: float | None
+    speedup: float | None
+    ms_graph: float | None
+    ms_baseline_graph: float | None
+    speedup_graph: float | None
+    graph_calls: int
     ms_gemm: float | None
     ms_gemm_triton: float | None
     ms_comm: float | None
@@ -60,7 +86,9 @@ class Row:
     host_us: float | None
     rounds: int
     error: float | None
+    error_graph: float | None
     schedule: str
+    contenders: Mapping[str, Mapping[str, Any]]
     others: Mapping[str, Mapping[str, Any]]
     missing: Mapping[str, str]
     gpu: str
@@ -70,30 +98,24 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether ours ran, with the results that it should have."""
-        return self.ms_ours is not None and (self.error is None or self.error < TOLERANCE)
+        """Whether ours ran, with the results that it should have, and others have too."""
+        errors = [e for e in (self.error, self.error_graph) if e is not None]
+        return self.ms_ours is not None and all(e < TOLERANCE for e in errors)
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def row_of(
-    operator: str,
-    case: str,
-    sizes: Mapping[str, int],
-    setting: Setting,
-    times: Mapping[str, Times],
-    missing: Mapping[str, str],
-    schedules: Mapping[str, str],
-    error: float | None,
-) -> Row:
-    """A row of the times of one contest; `schedules`: how each of ours ran."""
-    ours = times.get(OURS)
-    gemm = times.get(GEMM) or times.get(TRITON)
-    comm = times.get(COMM) or times.get(OWN_COMM)
+def row_of(operator: str, case: str, sizes: Mapping[str, int], setting: Setting, found: Found) -> Row:
+    """A row of what one contest has found."""
+    times, roles = found.times, found.roles
+    ours, gemm = times.get(OURS), _gemm(found)
+    comm = times.get(roles.comm) or times.get(OWN_COMM)
     low, high = _quartiles(ours.ms) if ours else (None, None)
-    paired = _paired(times, OURS)
+    paired = _paired(found, OURS)
     bound = max((t.median for t in (gemm, comm) if t), default=0.0)
+    name, rival, rival_graph = *_fastest(times, roles.baseline), _fastest(found.graphed, roles.baseline)[1]
+    graph = found.graphed.get(OURS)
     return Row(
         operator=operator,
         case=case,
@@ -103,21 +125,30 @@ def row_of(
         ms_ours=_median(ours),
         ms_ours_low=low,
         ms_ours_high=high,
+        baseline=name,
+        ms_baseline=rival,
+        speedup=_times(rival, ours),
+        ms_graph=_median(graph),
+        ms_baseline_graph=rival_graph,
+        speedup_graph=_times(rival_graph, graph),
+        graph_calls=found.calls,
         ms_gemm=_median(gemm),
         ms_gemm_triton=_median(times.get(TRITON)),
         ms_comm=_median(comm),
-        ms_sequential=_median(times.get(SEQUENTIAL)),
+        ms_sequential=_median(times.get(roles.sequential)),
         ms_async_tp=_median(times.get(ASYNC_TP)),
-        efficiency=efficiency(times, OURS),
+        efficiency=efficiency(found, OURS),
         efficiency_low=_quartiles(paired)[0] if paired else None,
         efficiency_high=_quartiles(paired)[1] if paired else None,
         ratio=ours.median / bound if ours and bound else None,
         host_us=ours.host if ours else None,
         rounds=len(ours.ms) if ours else 0,
-        error=error,
-        schedule=schedules.get(OURS, ""),
-        others=_others(times, schedules),
-        missing=dict(missing),
+        error=_worst(found.errors.values()),
+        error_graph=found.error_graph,
+        schedule=found.schedules.get(OURS, ""),
+        contenders={n: _contender(found, n) for n in {**times, **found.errors}},
+        others={n: _contender(found, n) for n in times if n not in (*NAMED, roles.gemm, roles.comm, roles.sequential)},
+        missing=dict(found.missing),
         gpu=setting.gpu,
         torch=setting.torch,
         triton=setting.triton,
@@ -125,41 +156,64 @@ def row_of(
     )
 
 
-def efficiency(times: Mapping[str, Times], name: str) -> float | None:
+def geometric(speedups: Sequence[float]) -> float | None:
+    """Their geometric mean."""
+    return statistics.geometric_mean(speedups) if speedups else None
+
+
+def _worst(errors: Iterable[float]) -> float | None:
+    """The largest; infinite if any is none."""
+    return max((e if e == e else math.inf for e in errors), default=None)
+
+
+def _gemm(found: Found) -> Times | None:
+    return found.times.get(found.roles.gemm) or found.times.get(TRITON)
+
+
+def _fastest(times: Mapping[str, Times], names: Sequence[str]) -> tuple[str | None, float | None]:
+    there = [(times[n].median, n) for n in names if n in times]
+    return (min(there)[1], min(there)[0]) if there else (None, None)
+
+
+def _times(rival: float | None, ours: Times | None) -> float | None:
+    return rival / ours.median if rival is not None and ours is not None and ours.median else None
+
+
+def _contender(found: Found, name: str) -> dict[str, Any]:
+    """Whatever is known of one."""
+    called, graphed = found.times.get(name), found.graphed.get(name)
+    low, high = _quartiles(called.ms) if called else (None, None)
+    return {
+        "ms": _median(called),
+        "ms_low": low,
+        "ms_high": high,
+        "ms_graph": _median(graphed),
+        "efficiency": efficiency(found, name),
+        "host_us": called.host if called else None,
+        "error": found.errors.get(name),
+        "schedule": found.schedules.get(name, ""),
+    }
+
+
+def efficiency(found: Found, name: str) -> float | None:
     """The part of the communication that contender `name` hides, of the medians."""
-    gemm = times.get(GEMM) or times.get(TRITON)
-    if gemm is None or name not in times or SEQUENTIAL not in times:
+    gemm, sequential = _gemm(found), found.times.get(found.roles.sequential)
+    if gemm is None or sequential is None or name not in found.times:
         return None
-    return _hidden(times[SEQUENTIAL].median, times[name].median, gemm.median)
+    return _hidden(sequential.median, found.times[name].median, gemm.median)
 
 
-def _paired(times: Mapping[str, Times], name: str) -> list[float]:
+def _paired(found: Found, name: str) -> list[float]:
     """The same round by round."""
-    gemm = times.get(GEMM) or times.get(TRITON)
-    if gemm is None or name not in times or SEQUENTIAL not in times:
+    gemm, sequential = _gemm(found), found.times.get(found.roles.sequential)
+    if gemm is None or sequential is None or name not in found.times:
         return []
-    rounds = zip(times[SEQUENTIAL].ms, times[name].ms, gemm.ms, strict=True)
+    rounds = zip(sequential.ms, found.times[name].ms, gemm.ms, strict=True)
     return [e for e in (_hidden(*three) for three in rounds) if e is not None]
 
 
 def _hidden(sequential: float, ours: float, gemm: float) -> float | None:
     return (sequential - ours) / (sequential - gemm) if sequential != gemm else None
-
-
-def _others(times: Mapping[str, Times], schedules: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for name, t in times.items():
-        if name not in NAMED:
-            low, high = _quartiles(t.ms)
-            found[name] = {
-                "ms": t.median,
-                "ms_low": low,
-                "ms_high": high,
-                "efficiency": efficiency(times, name),
-                "host_us": t.host,
-                "schedule": schedules.get(name, ""),
-            }
-    return found
 
 
 def _median(times: Times | None) -> float | None:

@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 import triton
 
-from tilelink.bench.contest import OURS, SEQUENTIAL, Contest, Place
-from tilelink.bench.rows import Row, Setting, row_of
-from tilelink.bench.subjects import BenchCase, Subject
+from tilelink.bench.checking import errors_of
+from tilelink.bench.contest import NO_GPU, OURS, Contender, Place
+from tilelink.bench.graphs import in_graphs
+from tilelink.bench.rows import Found, Row, Setting, row_of
+from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import relative_error
 from tilelink.ops import ag_gemm
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.session import Session, require, simulated
@@ -84,23 +85,25 @@ def _one(
     # An operator made of several has no schedule of its own.
     ours = {OURS: subject.operator or ag_gemm} | dict(variants)
     contest = subject.contest(place, case.sizes, ours)
-    times, missing = interleaved(place.world, contest.runs, options.rounds, contest.fresh)
+    errors, missing = errors_of(place, contest)
+    missing = contest.missing | missing
+    runs = {n: c.run for n, c in contest.contenders.items() if n not in missing and not _untimed(place, c)}
+    times, failed = interleaved(place.world, runs, options.rounds, contest.fresh)
+    graphed, ungraphed, error = in_graphs(place, contest, list(times), options.rounds)
+    missing = {n: NO_GPU for n, c in contest.contenders.items() if _untimed(place, c)} | missing | failed | ungraphed
     schedules = {n: contest.ran[n]() for n in contest.ran if n in times}
-    error = _error(place, contest, [n for n in contest.ran if n in times]) if SEQUENTIAL in times else None
+    place.world.barrier()
     contest.close()
+    found = Found(times, graphed, errors, error, missing, schedules, contest.roles, contest.graphed)
+    del contest, runs  # with what they hold of the GPU's memory
     if not place.simulated:
         torch.cuda.empty_cache()
-    setting = setting_of(place)
-    return row_of(name, case.name, case.sizes, setting, times, contest.missing | missing, schedules, error)
+    return row_of(name, case.name, case.sizes, setting_of(place), found)
 
 
-def _error(place: Place, contest: Contest, ours: list[str]) -> float | None:
-    """How far ours are from cuBLAS and NCCL on the last round's inputs: what is fast and wrong is not fast."""
-    if not ours:
-        return None
-    want = contest.runs[SEQUENTIAL]().float()
-    errors = [relative_error(contest.runs[name](), want) for name in ours]
-    return max(place.world.agree(max(errors)))
+def _untimed(place: Place, contender: Contender) -> bool:
+    """A library takes no simulated time."""
+    return place.simulated and contender.library
 
 
 def commit() -> str:

@@ -1,4 +1,5 @@
-"""The shapes that benchmarks use: the six MLPs of the TileLink evaluation (arXiv:2503.20313, table 3), and ragged ones."""
+"""The shapes that benchmarks use: the six MLPs and six mixtures of experts of the TileLink evaluation (arXiv:2503.20313,
+tables 3 and 4), and ragged ones."""
 
 from __future__ import annotations
 
@@ -30,6 +31,28 @@ MLPS = (
     Mlp("MLP-4", 8192, 4608, 36864),
     Mlp("MLP-5", 8192, 8192, 28672),
     Mlp("MLP-6", 8192, 8192, 29568),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """`tokens` S, `hidden` H, `intermediate` I of each of `experts`, of which a token takes `top`."""
+
+    name: str
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    top: int
+
+
+MOES = (
+    Moe("MoE-1", 8192, 2048, 1536, 8, 2),
+    Moe("MoE-2", 8192, 2048, 1536, 32, 2),
+    Moe("MoE-3", 8192, 2048, 1536, 32, 5),
+    Moe("MoE-4", 8192, 4096, 2048, 8, 2),
+    Moe("MoE-5", 8192, 4096, 2048, 32, 2),
+    Moe("MoE-6", 8192, 4096, 2048, 32, 5),
 )
 
 RAGGED = ((997, 640, 512), (1, 256, 128), (131, 200, 72), (520, 264, 136), (128, 1000, 4096))

@@ -33,6 +33,10 @@ class Times:
     def host(self) -> float:
         return statistics.median(self.host_us)
 
+    def divided(self, calls: int) -> Times:
+        """Of one of several calls that were timed together."""
+        return Times(tuple(t / calls for t in self.ms), tuple(t / calls for t in self.host_us))
+
 
 def attempt(world: World, action: Callable[[], Any]) -> str:
     """Collective: run `action`, and say why it failed on the first rank where it did; empty where it did on none.
@@ -82,15 +86,16 @@ def interleaved(
             missing[name] = problem
         else:
             alive.append(name)
-    ms: dict[str, list[float]] = {name: [] for name in alive}
+    mine: dict[str, list[float]] = {name: [] for name in alive}
     host: dict[str, list[float]] = {name: [] for name in alive}
     for turn in range(rounds):
         fresh()
         for name in alive[turn % len(alive) :] + alive[: turn % len(alive)] if alive else []:
-            mine = world.timed(_clocked(runs[name], host[name]))
-            ms[name].append(max(world.agree(mine)))
+            mine[name].append(world.timed(_clocked(runs[name], host[name])))
         done()
-    return {name: Times(tuple(ms[name]), tuple(host[name])) for name in alive}, missing
+    everyones = world.agree(mine)
+    slowest = {name: tuple(max(each) for each in zip(*(m[name] for m in everyones), strict=True)) for name in alive}
+    return {name: Times(slowest[name], tuple(host[name])) for name in alive}, missing
 
 
 def _warm(world: World, run: Callable[[], Any]) -> None:

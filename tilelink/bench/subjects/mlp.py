@@ -13,6 +13,7 @@ from tilelink.bench.contest import (
     ASYNC_TP,
     COMM,
     GEMM,
+    NO_GPU,
     OWN_COMM,
     SEQUENTIAL,
     TRITON,
@@ -22,8 +23,9 @@ from tilelink.bench.contest import (
     Variants,
     how,
 )
-from tilelink.bench.gemms import NO_GPU
 from tilelink.bench.parts import all_gather, gemm_like, reduce_scatter
+from tilelink.bench.subjects.subject import BenchCase, Subject
+from tilelink.bench.workloads import MLPS
 from tilelink.ops import ag_gemm, gemm_rs
 
 BLOCK = 1024
@@ -56,7 +58,7 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     x, rows = padded[:mine], place.random(place.world.ranks * each, h)
     both, active = place.random(m, 2 * i), place.random(m, i)
     partial, summed = place.random(place.world.ranks * each, h), place.empty(each, h)
-    contest = Contest(inputs=[padded, first, second, rows, partial])
+    contest = Contest(inputs=[padded, first, second, rows, partial], outputs=[both, active, summed])
     whole = i * place.world.ranks
 
     def overlapped() -> Any:
@@ -67,11 +69,11 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         down(swiglu(both, active), second, out=partial[:m])
 
     for name in ours:
-        contest.runs[name] = overlapped
+        contest.add(name, overlapped, overlapped)
         contest.ran[name] = lambda: f"{how(ag_gemm, (x, first), M=m)}; {how(gemm_rs, (active, second), K=whole)}"
     lone_up, lone_down = gemm_like(ag_gemm), gemm_like(gemm_rs)
     contest.used += [ag_gemm, gemm_rs, lone_up, lone_down]
-    contest.runs[TRITON] = lambda: without_communication(lone_up, lone_down)
+    contest.add(TRITON, lambda: without_communication(lone_up, lone_down))
     contest.missing[ASYNC_TP] = "not part of this case"
     if place.simulated:
 
@@ -79,8 +81,8 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
             up = lone_up(all_gather(x, M=m), first, out=both)
             return reduce_scatter(lone_down(swiglu(up, active), second, out=partial[:m]), M=m)
 
-        contest.runs[SEQUENTIAL] = in_turn
-        contest.runs[OWN_COMM] = lambda: (all_gather(x, M=m), reduce_scatter(partial[:m], M=m))
+        contest.add(SEQUENTIAL, in_turn, in_turn)
+        contest.add(OWN_COMM, lambda: (all_gather(x, M=m), reduce_scatter(partial[:m], M=m)))
         contest.missing |= dict.fromkeys((GEMM, COMM), NO_GPU)
         return contest
 
@@ -90,8 +92,8 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     def scatter() -> None:
         dist.reduce_scatter_tensor(summed, partial)
 
-    contest.runs[GEMM] = lambda: without_communication(torch.mm, torch.mm)
-    contest.runs[COMM] = lambda: (gather(), scatter())
+    contest.add(GEMM, lambda: without_communication(torch.mm, torch.mm))
+    contest.add(COMM, lambda: (gather(), scatter()))
 
     def sequential() -> torch.Tensor:
         gather()
@@ -99,5 +101,15 @@ def layer_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         scatter()
         return summed[:mine]
 
-    contest.runs[SEQUENTIAL] = sequential
+    contest.add(SEQUENTIAL, sequential, sequential)
     return contest
+
+
+def _shapes(ranks: int) -> list[BenchCase]:
+    del ranks
+    return [BenchCase(m.name, {"M": m.tokens, "H": m.hidden, "I": m.intermediate}) for m in MLPS]
+
+
+SUBJECT = Subject(
+    "mlp", None, _shapes, layer_contest, {"M": 256, "H": 128, "I": 256}, "cuBLAS and NCCL one after the other", "M"
+)

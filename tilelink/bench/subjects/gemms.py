@@ -12,6 +12,7 @@ from tilelink.bench.contest import (
     ASYNC_TP,
     COMM,
     GEMM,
+    NO_GPU,
     OURS,
     OWN_COMM,
     SEQUENTIAL,
@@ -21,10 +22,12 @@ from tilelink.bench.contest import (
     Run,
     Sizes,
     Variants,
+    same,
 )
 from tilelink.bench.parts import all_gather, gemm_like, reduce_scatter
-
-NO_GPU = "simulated: there is no GPU"
+from tilelink.bench.subjects.subject import BenchCase, Subject
+from tilelink.bench.workloads import MLPS
+from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
 
 def ag_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
@@ -34,24 +37,30 @@ def ag_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     padded = place.random(each, k)
     x, weight = padded[:mine], place.random(k, n)
     rows, out = place.random(place.world.ranks * each, k), place.empty(m, n)
-    contest = Contest(inputs=[padded, weight, rows])
+    contest = Contest(inputs=[padded, weight, rows], outputs=[out])
     for name, op in ours.items():
         contest.enter(name, op, (x, weight), M=m)
     lone = gemm_like(ours[OURS])
     contest.used.append(lone)
-    contest.runs[TRITON] = lambda: lone(rows[:m], weight, out=out)
+    contest.add(TRITON, lambda: lone(rows[:m], weight, out=out))
     if place.simulated:
         _simulated(contest, lambda: all_gather(x, M=m), lambda whole: lone(whole, weight))
         return contest
-    contest.runs[GEMM] = lambda: torch.mm(rows[:m], weight, out=out)
-    contest.runs[COMM] = lambda: dist.all_gather_into_tensor(rows, padded)
+    contest.add(GEMM, lambda: torch.mm(rows[:m], weight, out=out))
+    contest.add(COMM, lambda: dist.all_gather_into_tensor(rows, padded))
 
     def sequential() -> torch.Tensor:
         dist.all_gather_into_tensor(rows, padded)
         return torch.mm(rows[:m], weight, out=out)
 
-    contest.runs[SEQUENTIAL] = sequential
-    _async_tp(contest, place, m, lambda group: torch.ops.symm_mem.fused_all_gather_matmul(x, [weight], 0, group))
+    contest.add(SEQUENTIAL, sequential, sequential)
+    _async_tp(
+        contest,
+        place,
+        m,
+        lambda group: torch.ops.symm_mem.fused_all_gather_matmul(x, [weight], 0, group),
+        lambda result: result[1][0],
+    )
     return contest
 
 
@@ -61,25 +70,25 @@ def rs_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     each, mine = place.part(m)
     x, weight = place.random(m, k), place.random(k, n)
     partial, summed = place.random(place.world.ranks * each, n), place.empty(each, n)
-    contest = Contest(inputs=[x, weight, partial])
+    contest = Contest(inputs=[x, weight, partial], outputs=[summed])
     for name, op in ours.items():
         contest.enter(name, op, (x, weight), K=sizes["K"])
     lone = gemm_like(ours[OURS])
     contest.used.append(lone)
-    contest.runs[TRITON] = lambda: lone(x, weight, out=partial[:m])
+    contest.add(TRITON, lambda: lone(x, weight, out=partial[:m]))
     if place.simulated:
         _simulated(contest, lambda: lone(x, weight), lambda p: reduce_scatter(p, M=m))
-        contest.runs[OWN_COMM] = lambda: reduce_scatter(partial[:m], M=m)
+        contest.add(OWN_COMM, lambda: reduce_scatter(partial[:m], M=m))
         return contest
-    contest.runs[GEMM] = lambda: torch.mm(x, weight, out=partial[:m])
-    contest.runs[COMM] = lambda: dist.reduce_scatter_tensor(summed, partial)
+    contest.add(GEMM, lambda: torch.mm(x, weight, out=partial[:m]))
+    contest.add(COMM, lambda: dist.reduce_scatter_tensor(summed, partial))
 
     def sequential() -> torch.Tensor:
         torch.mm(x, weight, out=partial[:m])
         dist.reduce_scatter_tensor(summed, partial)
         return summed[:mine]
 
-    contest.runs[SEQUENTIAL] = sequential
+    contest.add(SEQUENTIAL, sequential, sequential)
     _async_tp(
         contest,
         place,
@@ -92,11 +101,13 @@ def rs_contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 def _simulated(contest: Contest, first: Run, second: Callable[[Any], Any]) -> None:
     """What stands in for cuBLAS and NCCL where there are none: our own halves, one after the other."""
     contest.missing |= dict.fromkeys((GEMM, COMM, ASYNC_TP), NO_GPU)
-    contest.runs.setdefault(OWN_COMM, first)
-    contest.runs[SEQUENTIAL] = lambda: second(first())
+    contest.add(OWN_COMM, first)
+    contest.add(SEQUENTIAL, lambda: second(first()), lambda: second(first()))
 
 
-def _async_tp(contest: Contest, place: Place, m: int, run: Callable[[str], Any]) -> None:
+def _async_tp(
+    contest: Contest, place: Place, m: int, run: Callable[[str], Any], reads: Callable[[Any], Any] = same
+) -> None:
     """PyTorch's asynchronous tensor parallelism, where this torch has it and can split the rows."""
     if m % place.world.ranks:
         contest.missing[ASYNC_TP] = f"{m} rows are not a multiple of {place.world.ranks}"
@@ -115,4 +126,24 @@ def _async_tp(contest: Contest, place: Place, m: int, run: Callable[[str], Any])
     group = place.group
     assert group is not None
     symmetric.enable_symm_mem_for_group(group)  # pyright: ignore[reportArgumentType]
-    contest.runs[ASYNC_TP] = lambda: run(group)
+    contest.add(ASYNC_TP, lambda: run(group), lambda: reads(run(group)))
+
+
+def _ag_shapes(ranks: int) -> list[BenchCase]:
+    return [BenchCase(m.name, {"M": m.tokens, "N": 2 * m.intermediate // ranks, "K": m.hidden}) for m in MLPS]
+
+
+def _rs_shapes(ranks: int) -> list[BenchCase]:
+    del ranks
+    return [BenchCase(m.name, {"M": m.tokens, "N": m.hidden, "K": m.intermediate}) for m in MLPS]
+
+
+SMALL = {"M": 512, "N": 256, "K": 256}
+AG = "cuBLAS after NCCL's all-gather, and async-TP"
+RS = "NCCL's reduce-scatter after cuBLAS, and async-TP"
+
+SUBJECTS = (
+    Subject("ag_gemm", ag_gemm, _ag_shapes, ag_contest, SMALL, AG, "M"),
+    Subject("gemm_rs", gemm_rs, _rs_shapes, rs_contest, SMALL, RS, "M"),
+    Subject("gemm_rs_ring", gemm_rs_ring, _rs_shapes, rs_contest, SMALL, RS, "M"),
+)
