@@ -332,6 +332,8 @@ def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: in
         return [case_of(op, subject, dict(parse_sizes(shape)))]
     if alone:  # the simulated world would take hours over an MLP
         return [case_of(op, subject, subject.small)]
+    if tokens and not subject.rows:
+        raise TilelinkError("TL708", f"the cases of `{op}` have no number of tokens")
     rows = sweep(ranks) if tokens == "sweep" else tuple(int(t) for t in tokens.split(",") if t)
     found = [c for c in subject.cases(ranks, rows) if c.name.startswith(prefix)]
     if not found:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilelink.bench.contest import Contest, Place, Sizes, Variants
-from tilelink.errors import TilelinkError
 from tilelink.pipeline.operator import Operator
 
 
@@ -31,17 +30,11 @@ class Subject:
     """A case that the simulated world gets through in seconds."""
     against: str
     rows: str = ""
-    """The size that is a number of tokens."""
+    """The size that is a number of tokens; "": none."""
 
     def cases(self, ranks: int, tokens: tuple[int, ...] = ()) -> list[BenchCase]:
-        """All cases, with their own number of tokens or with each of `tokens`.
-
-        Raises:
-            TilelinkError: TL708, its cases have no tokens.
-        """
+        """All cases, with their own number of tokens or with each of `tokens`, where cases have one."""
         found = list(self.shapes(ranks))
         if not tokens:
             return found
-        if not self.rows:
-            raise TilelinkError("TL708", f"the cases of `{self.name}` have no number of tokens")
         return [BenchCase(f"{c.name} {self.rows}={t}", c.sizes | {self.rows: t}) for c in found for t in tokens]
