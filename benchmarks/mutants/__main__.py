@@ -2,112 +2,113 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+import random
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
-import torch
-import triton
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from benchmarks.mutants.mappings import mappings, operators
-from benchmarks.mutants.scoring import Row, rows_of_number
-from tilelink.bench.running import commit
+from benchmarks.mutants.mutations import mutations
+from benchmarks.mutants.table import Key, Row, read, score, write
+from benchmarks.mutants.working import Task, rows_of_tasks, tasks
 
-HOWS = ("static", "equivalent", "simulation", "survived")
+EVERY = 5
+"""Seconds after which the file is written again."""
+Said = tuple[str, str]
+"""A mutation and its signal."""
 
 
 def main(
     out: Annotated[Path, typer.Option(help="Where the rows go as JSON.")] = Path("benchmarks/results/mutants.json"),
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     only: Annotated[str, typer.Option(help="One operator; the rows of others stay as they are in OUT.")] = "",
-    simulate: Annotated[int, typer.Option(help="Mutants of an operator simulated though refused before.")] = 700,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of OUT, and make those that miss.")] = False,
+    simulate: Annotated[int, typer.Option(help="Mutants of an operator simulated though refused before.")] = 10_000,
+    limit: Annotated[float, typer.Option(help="Seconds for which one mutant is simulated.")] = 120,
+    seconds: Annotated[float, typer.Option(help="Stop after so many; the rows made are kept.")] = float("inf"),
 ) -> None:
-    """Mutate, verify, simulate. Ends with 1 if a mutant survives or only the simulation sees it.
+    """Mutate, verify, simulate. Ends with 1 if a mutant survives or only the simulation sees it, with 3 if rows miss.
 
-    Mutants that the static checks do not refuse are always simulated.
+    Mutants that the static checks do not refuse are always simulated. The file is written every few seconds.
     """
-    console = Console()
-    tasks = [(name, k) for name, op in operators().items() if only in ("", name) for k, _ in enumerate(mappings(op))]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    found: dict[tuple[str, int], list[Row]] = {}
-    with (
-        Progress(*columns, console=Console(stderr=True)) as progress,
-        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
-    ):
-        bar = progress.add_task("placed operators", total=len(tasks))
-        futures = {pool.submit(rows_of_number, *task, simulate): task for task in tasks}
-        for future in as_completed(futures):
-            found[futures[future]] = future.result()
-            progress.advance(bar)
-    rows = [row for task in tasks for row in found[task]]
-    if only and out.is_file():
-        known = [Row(**r) for r in json.loads(out.read_text())["rows"] if r["operator"] != only]
-        rows = sorted([*known, *rows], key=lambda r: r.operator)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"about": about(rows), "rows": [r.as_json() for r in rows]}, indent=1) + "\n")
-    console.print(score(rows))
-    _print_each(console, "redundant signals", rows, "equivalent")
-    _print_each(console, "missed by the static checks", rows, "simulation")
-    _print_each(console, "SURVIVED", rows, "survived")
-    if any(r.caught_by in ("simulation", "survived") for r in rows):
+    until = time.monotonic() + seconds
+    placed = [m for name, op in operators().items() if only in ("", name) for m in mappings(op)]
+    said = {m.key(n): (x.name, x.signal) for m in placed for n, x in enumerate(mutations(m.plan))}
+    chosen = _chosen(said, simulate)
+    old = read(out) if resume or only else []
+    rows = {r.key: r for r in old if resume and _stands(r, said, chosen)}
+    others = [r for r in old if only and r.operator != only]
+    missing = [key for key in said if key not in rows]
+    found = [task for m in placed for task in tasks(m, [n for *of, n in missing if m.key(n)[:2] == tuple(of)], chosen)]
+
+    def save() -> list[Row]:
+        ordered = sorted([*others, *(rows[key] for key in said if key in rows)], key=lambda r: r.operator)
+        write(out, ordered, len(said) - len(rows))
+        return ordered
+
+    _collect(rows, found, jobs, limit, until, save)
+    ordered = save()
+    _print(Console(), ordered)
+    if any(r.caught_by in ("simulation", "survived") for r in ordered):
         raise typer.Exit(1)
+    if len(rows) < len(said):
+        raise typer.Exit(3)
 
 
-def about(rows: list[Row]) -> dict[str, object]:
-    """What the rows were made with, and their sums."""
-    counts = Counter(r.caught_by for r in rows)
-    harmful = [r for r in rows if r.caught_by != "equivalent"]
-    return {
-        "commit": commit(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "mutants": len(rows),
-        **{how: counts[how] for how in HOWS},
-        "seen by the simulation, of those that are not equivalent": round(_share(harmful), 4),
-    }
+def _chosen(keys: Iterable[Key], most: int) -> frozenset[Key]:
+    """Some of each operator, the same each time."""
+    out: set[Key] = set()
+    by_operator: dict[str, list[Key]] = {}
+    for key in keys:
+        by_operator.setdefault(key[0], []).append(key)
+    for mine in by_operator.values():
+        out |= set(mine if len(mine) <= most else random.Random(0).sample(mine, most))
+    return frozenset(out)
 
 
-def score(rows: list[Row]) -> Table:
-    """By kind of mutation."""
-    table = Table("mutation", "mutants", *HOWS, "simulation sees", title="mutants")
-    for name in dict.fromkeys(r.mutation for r in rows):
-        mine = [r for r in rows if r.mutation == name]
-        table.add_row(name, *_numbers(mine))
-    table.add_section()
-    table.add_row("all", *_numbers(rows))
-    return table
+def _stands(row: Row, said: dict[Key, Said], chosen: frozenset[Key]) -> bool:
+    """Whether it is of a mutant that there is, and says all that is asked."""
+    asked = row.simulation_too is not None or row.key not in chosen
+    return asked and said.get(row.key) == (row.mutation, row.signal)
 
 
-def _numbers(rows: list[Row]) -> Iterable[str]:
-    counts = Counter(r.caught_by for r in rows)
-    harmful = [r for r in rows if r.caught_by != "equivalent"]
-    return (
-        str(len(rows)),
-        *(str(counts[how] or "") for how in HOWS),
-        f"{100 * _share(harmful):.0f} %" if harmful else "",
-    )
+def _collect(
+    rows: dict[Key, Row], found: list[Task], jobs: int, limit: float, until: float, save: Callable[[], object]
+) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Processes are forked before there are threads here.
+    made = rows_of_tasks(found, jobs, limit, until)
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("mutants", total=sum(len(task.numbers) for task in found))
+        saved = time.monotonic()
+        for row in made:
+            rows[row.key] = row
+            progress.advance(bar)
+            if time.monotonic() > saved + EVERY:
+                save()
+                saved = time.monotonic()
 
 
-def _share(rows: list[Row]) -> float:
-    """Of those that it was asked for."""
-    asked = [r.simulation_too for r in rows if r.simulation_too is not None]
-    return sum(asked) / len(asked) if asked else 1.0
-
-
-def _print_each(console: Console, title: str, rows: list[Row], how: str) -> None:
-    mine = [r for r in rows if r.caught_by == how]
-    if mine:
-        console.print(f"\n{title}:")
-        for r in mine:
-            console.print(f"  {r.operator} ({r.schedule}): {r.mutation}, {r.signal}: {r.by or r.seen}", highlight=False)
+def _print(console: Console, rows: list[Row]) -> None:
+    console.print(score(rows, "operator"))
+    console.print(score(rows, "mutation"))
+    for title, how in (
+        ("redundant signals", "equivalent"),
+        ("missed by the static checks", "simulation"),
+        ("SURVIVED", "survived"),
+    ):
+        mine = [r for r in rows if r.caught_by == how]
+        if mine:
+            console.print(f"\n{title}:")
+            for r in mine:
+                console.print(
+                    f"  {r.operator} ({r.schedule}): {r.mutation}, {r.signal}: {r.by or r.seen}", highlight=False
+                )
 
 
 if __name__ == "__main__":

@@ -74,10 +74,12 @@ def _edited(found: Running, edit: Edit) -> Running:
     names = naming_of(found.plan).functions
     own = names[edit.path] if edit.path else None
     for function in [f for f in tree.body if isinstance(f, ast.FunctionDef) and own in (None, f.name)]:
+        calls = _calls(function, found, edit)
         if edit.what == "turn":
-            _turn(function, found.plan, edit)
+            _turn(function, calls, edit)
         else:
-            _Calls(found.plan, edit).visit(function)
+            for call in calls:
+                _change(call, found.plan, edit)
     if edit.what == "weaken":
         at = next(i for i, node in enumerate(tree.body) if isinstance(node, ast.FunctionDef))
         tree.body.insert(at, ast.parse(IMPORT).body[0])
@@ -106,8 +108,22 @@ def _kinds(edit: Edit) -> tuple[str, ...]:
     return (*RAISES, "ring_bell") if isinstance(edit.op, Notify) else WAITS
 
 
-def _is_signal(node: ast.AST, plan: Plan, edit: Edit) -> bool:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _kinds(edit):
+def _calls(function: ast.FunctionDef, found: Running, edit: Edit) -> list[ast.Call]:
+    """Those of one signal. A program may raise the same words on several lines: then those of the signal's own line."""
+    every = [n for n in ast.walk(function) if isinstance(n, ast.Call) and _is_signal(n, found.plan, edit)]
+    return [
+        n for n in every if edit.op is not None and _said(found, n) == (edit.op.loc.file, edit.op.loc.line)
+    ] or every
+
+
+def _said(found: Running, node: ast.Call) -> tuple[str, int] | None:
+    """The line of the tile program that a call comes from."""
+    loc = found.source.location(node.lineno)
+    return (loc.file, loc.line) if loc is not None else None
+
+
+def _is_signal(node: ast.Call, plan: Plan, edit: Edit) -> bool:
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in _kinds(edit):
         return False
     return any(isinstance(n, ast.Name) and n.id in _pointer(plan, edit) for n in ast.walk(node.args[0]))
 
@@ -117,28 +133,16 @@ def _to_all(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Attribute) and node.func.attr == "signal_all"
 
 
-class _Calls(ast.NodeTransformer):
-    """Changes the calls of one signal."""
-
-    def __init__(self, plan: Plan, edit: Edit) -> None:
-        self.plan = plan
-        self.edit = edit
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if not _is_signal(node, self.plan, self.edit):
-            return node
-        what = self.edit.what
-        if what == "weaken":
-            assert isinstance(node.func, ast.Attribute)
-            node.func = _expression(f"weak.{node.func.attr}")
-        elif what == "word" and isinstance(node.args[0], ast.BinOp):
-            node.args[0].right = _next(node.args[0].right, _count(self.plan, self.edit))
-        elif what == "rank" and len(node.args) == 5 and not _to_all(node):
-            node.args[3] = _next(node.args[3], self.plan.topology.ranks)
-        elif what == "count" and len(node.args) == 3:
-            node.args[2] = ast.BinOp(node.args[2], ast.Add(), ast.Constant(self.edit.by))
-        return node
+def _change(node: ast.Call, plan: Plan, edit: Edit) -> None:
+    if edit.what == "weaken":
+        assert isinstance(node.func, ast.Attribute)
+        node.func = _expression(f"weak.{node.func.attr}")
+    elif edit.what == "word" and isinstance(node.args[0], ast.BinOp):
+        node.args[0].right = _next(node.args[0].right, _count(plan, edit))
+    elif edit.what == "rank" and len(node.args) == 5 and not _to_all(node):
+        node.args[3] = _next(node.args[3], plan.topology.ranks)
+    elif edit.what == "count" and len(node.args) == 3:
+        node.args[2] = ast.BinOp(node.args[2], ast.Add(), ast.Constant(edit.by))
 
 
 def _expression(text: str) -> ast.expr:
@@ -155,10 +159,10 @@ def _count(plan: Plan, edit: Edit) -> int:
     return int(F.evaluate(plan.channel(edit.channel).words, plan.env(0)))
 
 
-def _turn(function: ast.FunctionDef, plan: Plan, edit: Edit) -> None:
+def _turn(function: ast.FunctionDef, calls: list[ast.Call], edit: Edit) -> None:
     """Let the access and the signal change places, in the block that has both."""
     for block in _blocks(function):
-        signals = [i for i, s in enumerate(block) if any(_is_signal(n, plan, edit) for n in ast.walk(s))]
+        signals = [i for i, s in enumerate(block) if any(n in calls for n in ast.walk(s))]
         accesses = [i for i, s in enumerate(block) if i not in signals and _accesses(s, edit)]
         if not signals or not accesses:
             continue

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilelink import copy_engine, fused, library, ops, sms
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import Case, constants_of
+from tilelink.explore.cases import Case, constants_of, numbers_of
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.program import Tile, TileProgram
 from tilelink.ir.schedule import Placement
@@ -25,6 +25,8 @@ DEVICE = Device(sms=10)
 MANY = 150
 """Combinations of placements up to which all are tried; above, each step's are tried with the others as they were."""
 ORDERS = ("ring", "ring+1")
+DEFAULT = "SMs"
+"""How a step runs that a mapping's name does not tell of."""
 LIBRARIES = {"matmul": "torch.mm"}
 """By the name of a program, what computes the same: nothing else of this suite knows a program."""
 
@@ -40,6 +42,10 @@ class Mapping:
     @property
     def operator(self) -> Operator:
         return self.case.operator
+
+    def key(self, number: int) -> tuple[str, str, int]:
+        """Of a mutant: the operator, how it is placed, the mutant's number there."""
+        return self.operator.name, self.name, number
 
     def case_of_call(self, call: int) -> Case:
         """The same with inputs of its own."""
@@ -61,7 +67,8 @@ def mappings(operator: Operator) -> Iterator[Mapping]:
     wiring = Case(operator, sizes(operator), RANKS, "f32").wiring()
     seen: set[str] = set()
     for choices in _combinations(operator, wiring):
-        name = ", ".join(f"{path}: {found[0]}" for path, found in choices.items())
+        named = [f"{path}: {found[0]}" for path, found in choices.items() if found[0] != DEFAULT]
+        name = ", ".join(named) or DEFAULT
         mapping = None if name in seen else _mapping(operator, wiring, name, choices)
         if mapping is not None:
             seen.add(name)
@@ -69,23 +76,27 @@ def mappings(operator: Operator) -> Iterator[Mapping]:
 
 
 def sizes(operator: Operator) -> tuple[tuple[str, int], ...]:
-    """Two tiles along every axis; of a split one, two tiles on each rank, and the last ones are ragged. Of what is walked
-    singly, two or three. Constants are sizes too, such as a capacity.
+    """Two tiles along every axis of a result; of a split one, two tiles on each rank, and the last ones are ragged; one tile
+    along what is summed on each rank alone. Of what is walked singly, two. Constants are sizes too, such as a capacity.
     """
     sums = [a.size.left for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Sum)]
     axes = [a for s in operator.signature.inputs for a in s.axes if isinstance(a.size, Dim) and a.name != RANK_AXIS]
     split = {a.name for s in operator.signature.shapes for a in s.axes if a.split == RANK_AXIS}
     named = {a.name for s in operator.signature.shapes for a in s.axes}
+    left = {a.name for s in operator.signature.outputs for a in s.axes}
+    # There are two parts, and what is as long as a tile is a tile: then parts of ranks are a multiple of it.
+    numbers = {name: 2 if usual < TILE else TILE for name, usual in numbers_of(operator).items()}
+    length = 2 * TILE * RANKS if TILE in numbers.values() else (TILE + 1) * RANKS - 1
     found: dict[str, int] = {}
     summands = [one for one in sums if isinstance(one, Dim)]
     for dim in (*(Dim(a.name) for a in axes), *summands, *map(Dim, constants_of(operator))):
         if dim.name in split:
-            found[dim.name] = 2 * RANKS - 1 if dim.unit else 2 * TILE * RANKS - 3
+            found[dim.name] = 2 * RANKS - 1 if dim.unit else length
         elif dim.name in named:
-            found[dim.name] = 3 if dim.unit else 2 * TILE
+            found[dim.name] = 2 if dim.unit else 2 * TILE if dim.name in left else TILE
         else:
             found[dim.name] = TILE + 3
-    return tuple(found.items())
+    return *found.items(), *numbers.items()
 
 
 def _mapping(operator: Operator, wiring: Wiring, name: str, choices: dict[str, Choice]) -> Mapping | None:
@@ -149,7 +160,7 @@ def _of_program(step: Step) -> Iterator[Choice]:
     names = [a.name for p in step.program.params for a in p.shape.axes if not a.unit and a.name not in unnamed]
     tile: dict[str, Any] = dict.fromkeys(names, TILE)
     for order in ORDERS:
-        yield "SMs", sms(order=(order, "group 2"), **tile)
+        yield DEFAULT, sms(order=(order, "group 2"), **tile)
     if step.program.name in LIBRARIES:
         first = step.program.param(step.program.domain).shape.axes[0].name
         whole: dict[str, Any] = {first: f"{first}/R"}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Container, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
-
-import torch
+from dataclasses import replace
+from functools import cached_property
 
 from benchmarks.mutants.edits import Running, Unsayable, mutant, running
-from benchmarks.mutants.mappings import Mapping, mappings, operators
+from benchmarks.mutants.mappings import Mapping
 from benchmarks.mutants.mutations import Mutation, mutations
 from benchmarks.mutants.simulating import ADVERSARIES, Results, Seen, noticed, results_of
+from benchmarks.mutants.table import Row
 from tilelink.codegen.checked import check_text
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
@@ -22,92 +20,92 @@ from tilelink.mapping.exact import NotExact, equivalent
 REDUNDANT = "equivalent"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """`caught_by`: static | equivalent | simulation | survived. `by`: the refusal, or the proof that nothing is lost.
+class Placed:
+    """One placed operator, its mutants by number, and what its plan gives, worked out when it is asked for.
 
-    `simulation_too`: whether the simulation notices it, whatever else does, None if it was not asked; `seen`: how.
+    Args:
+        seconds: for how long a mutant is simulated.
     """
 
-    operator: str
-    schedule: str
-    mutation: str
-    signal: str
-    caught_by: str
-    by: str
-    simulation_too: bool | None
-    seen: str
+    def __init__(self, mapping: Mapping, seconds: float = 600) -> None:
+        self.mapping = mapping
+        self.seconds = seconds
+        self._known: dict[object, Seen | None] = {}
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @cached_property
+    def original(self) -> Running:
+        return running(self.mapping.plan)
+
+    @cached_property
+    def mutations(self) -> tuple[Mutation, ...]:
+        return tuple(mutations(self.mapping.plan))
+
+    @cached_property
+    def expected(self) -> Results:
+        return results_of(self.mapping, self.original, ADVERSARIES[0])
+
+    def row(self, number: int, *, simulate: bool = True) -> Row:
+        """Of one mutant. What runs the same is run once.
+
+        Args:
+            simulate: also if the static checks refuse it.
+        """
+        mutation = self.mutations[number]
+        try:
+            found = mutant(self.original, mutation)
+        except Unsayable:
+            return self.judged(number, None, None, runs=False)
+        if not simulate and refused(mutation, found) is not None:
+            return self.judged(number, found, None, asked=False)
+        if found is not None and found.key not in self._known:
+            self._known[found.key] = noticed(self.mapping, lambda: self.expected, found, self.seconds)
+        return self.judged(number, found, self._known[found.key] if found is not None else None)
+
+    def judged(
+        self, number: int, found: Running | None, seen: Seen | None, *, runs: bool = True, asked: bool = True
+    ) -> Row:
+        """`found`: what runs, None if that is what the plan runs; `runs`: whether anything could; `asked`: whether it was
+        simulated.
+        """
+        mutation = self.mutations[number]
+        refusal = refused(mutation, found)
+        # Where nobody has seen harm, perhaps there is none.
+        proof = _proven(self.mapping.plan, mutation, found) if runs and asked and seen is None else None
+        caught = "static" if refusal is not None else "simulation" if seen is not None else "survived"
+        if proof is not None:
+            caught = REDUNDANT
+        return Row(
+            operator=self.mapping.operator.name,
+            schedule=self.mapping.name,
+            number=number,
+            mutation=mutation.name,
+            signal=mutation.signal,
+            caught_by=caught,
+            by=proof or refusal or "",
+            simulation_too=seen is not None if asked else None,
+            seen=seen.how if seen is not None else "",
+        )
 
 
 def rows_of(mapping: Mapping, simulated: Container[int] | None = None) -> Iterator[Row]:
-    """Every mutant of one placed operator. What runs the same is run once.
+    """Every mutant of one placed operator.
 
     Args:
         simulated: the numbers of those that are simulated even if the static checks refuse them; None: all.
     """
-    original = running(mapping.plan)
-    expected: Results | None = None
-    known: dict[object, Seen | None] = {}
-    for number, mutation in enumerate(mutations(mapping.plan)):
-        try:
-            found = mutant(original, mutation)
-        except Unsayable:
-            yield row_of(mapping, mutation, None, None, runs=False)
-            continue
-        if simulated is not None and number not in simulated and refused(mutation, found) is not None:
-            yield replace(row_of(mapping, mutation, found, None), simulation_too=None)
-            continue
-        if found is not None and found.key not in known:
-            expected = expected or results_of(mapping, original, ADVERSARIES[0])
-            known[found.key] = noticed(mapping, expected, found)
-        yield row_of(mapping, mutation, found, known[found.key] if found is not None else None)
-
-
-def rows_of_number(operator: str, number: int, most: int) -> list[Row]:
-    """Those of an operator's placement by its number, in a process of its own: plans hold functions and do not travel.
-
-    Args:
-        most: mutants of the whole operator that are simulated even if the static checks refuse them.
-    """
-    torch.set_num_threads(1)
-    placed = list(mappings(operators()[operator]))
-    every = [(k, n) for k, found in enumerate(placed) for n, _ in enumerate(mutations(found.plan))]
-    chosen = every if len(every) <= most else random.Random(0).sample(every, most)
-    return list(rows_of(placed[number], {n for k, n in chosen if k == number}))
-
-
-def row_of(mapping: Mapping, mutation: Mutation, found: Running | None, seen: Seen | None, *, runs: bool = True) -> Row:
-    """`found`: what runs, None if that is what the plan runs; `runs`: whether anything could."""
-    refusal = refused(mutation, found)
-    # Where nobody has seen harm, perhaps there is none.
-    proof = _proven(mapping.plan, mutation, found) if runs and seen is None else None
-    caught = "static" if refusal is not None else "simulation" if seen is not None else "survived"
-    if proof is not None and seen is None:
-        caught = REDUNDANT
-    by = proof if caught == REDUNDANT else refusal
-    return Row(
-        operator=mapping.operator.name,
-        schedule=mapping.name,
-        mutation=mutation.name,
-        signal=mutation.signal,
-        caught_by=caught,
-        by=by or "",
-        simulation_too=seen is not None,
-        seen=f"{seen.how}: {seen.text}" if seen is not None else "",
-    )
+    placed = Placed(mapping)
+    for number, _ in enumerate(placed.mutations):
+        yield placed.row(number, simulate=simulated is None or number in simulated)
 
 
 def refused(mutation: Mutation, found: Running | None) -> str | None:
-    """The diagnostic of the static checks: the proof of the plan, and the check of the text against the plan."""
+    """The code of the static checks: the proof of the plan, and the check of the text against the plan."""
     try:
         verify(mutation.plan)
         if found is not None and mutation.always:
             check_text(found.source.text, found.source.name)
     except TilelinkError as error:
-        return f"{error.code} {error.message}"
+        return error.code
     return None
 
 

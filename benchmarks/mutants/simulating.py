@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,8 @@ from tilelink.runtime.call import Loaded, Slot, prepare
 from tilelink.runtime.kernels import load
 from tilelink.runtime.memory import DTYPES, extents, regions
 from tilelink.runtime.session import require, simulated
+from tilelink.runtime.simulated.agents import Agent
+from tilelink.runtime.simulated.policy import Policy, Turns
 from tilelink.runtime.work import Call
 
 HOW = {"TL501": "standstill", "TL507": "race"}
@@ -31,8 +34,41 @@ class Adversary:
     seed: int
     straggler: int | None
 
+    @property
+    def policy(self) -> Policy:
+        return Policy(seed=self.seed) if self.straggler is None else Policy("straggler", self.seed, self.straggler)
+
 
 ADVERSARIES = (Adversary(0, None), Adversary(1, 0), Adversary(2, RANKS - 1), Adversary(3, 1), Adversary(4, None))
+
+
+class OutOfTime(Exception):
+    """Looked at for so long, a mutant showed nothing."""
+
+
+class Timed:
+    """Somebody's turns, until `end`, seconds of the monotonic clock."""
+
+    def __init__(self, turns: Turns, end: float) -> None:
+        self._turns = turns
+        self._end = end
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def add(self, agent: Agent) -> None:
+        self._turns.add(agent)
+
+    def next(self) -> Agent:
+        if time.monotonic() > self._end:
+            raise OutOfTime
+        return self._turns.next()
+
+    def yields(self, agent: Agent) -> bool:
+        return self._turns.yields(agent)
+
+    def interrupts(self) -> bool:
+        return self._turns.interrupts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +79,19 @@ class Seen:
     text: str
 
 
-def results_of(mapping: Mapping, found: Running, adversary: Adversary) -> Results:
+def results_of(mapping: Mapping, found: Running, adversary: Adversary, end: float = float("inf")) -> Results:
     """Call after call with other inputs, nothing waited for in between.
 
     Raises:
         TilelinkError: TL501 and whatever else the simulated world says.
+        OutOfTime: the monotonic clock is past `end`.
     """
     loaded = [
         Loaded(found.plan, found.source, load(found.source.text, found.source.digest, found.source.name), transfers)
         for transfers in found.transfers
     ]
-    return simulated(
-        lambda: _rank(mapping, loaded), RANKS, seed=adversary.seed, straggler=adversary.straggler, device=DEVICE
-    )
+    turns = Timed(adversary.policy.turns(), end)
+    return simulated(lambda: _rank(mapping, loaded), RANKS, policy=turns, device=DEVICE)
 
 
 def _rank(mapping: Mapping, loaded: list[Loaded]) -> list[torch.Tensor]:
@@ -87,16 +123,23 @@ def _rank(mapping: Mapping, loaded: list[Loaded]) -> list[torch.Tensor]:
     return out
 
 
-def noticed(mapping: Mapping, expected: Results, found: Running) -> Seen | None:
-    """The first thing that goes wrong, whoever is slow."""
+def noticed(mapping: Mapping, expected: Callable[[], Results], found: Running, seconds: float = 600) -> Seen | None:
+    """The first thing that goes wrong, whoever is slow; None: nothing, or not in so many seconds.
+
+    Args:
+        expected: what the plan gives; asked for when a run gets to its end.
+    """
+    end = time.monotonic() + seconds
     for adversary in ADVERSARIES:
         try:
-            got = results_of(mapping, found, adversary)
+            got = results_of(mapping, found, adversary, end)
+        except OutOfTime:
+            return None
         except TilelinkError as error:
             # Addresses differ from run to run.
             text = re.sub(r"0x[0-9a-f]+", "an address", error.message)
             return Seen(HOW.get(error.code, "refused"), f"{error.code} {text}")
-        for text in _differences(expected, got):
+        for text in _differences(expected(), got):
             return Seen("numbers", text)
     return None
 

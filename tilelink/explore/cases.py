@@ -60,7 +60,8 @@ def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """`operator` with global `sizes` of its signature, and its constants, on `ranks` ranks.
+    """`operator` with global `sizes` of its signature, and its constants, on `ranks` ranks. Constants that are whole numbers
+    and have a default may be among them.
 
     Inputs are normally distributed and depend on nothing but `seed`, input and rank; the first input of rank r is
     scaled by r + 1, so that a tile of the wrong rank is seen. Tables have any values that keep their contract; one that
@@ -88,7 +89,7 @@ class Case:
         given = [name for name, _ in self.sizes]
         missing = [n for n in wanted if n not in given]
         # M, N and K come together from MxNxK, whatever the operator has of them.
-        strange = [n for n in given if n not in wanted and n not in "MNK"]
+        strange = [n for n in given if n not in wanted and n not in "MNK" and n not in numbers_of(self.operator)]
         if missing or strange:
             what = f"the size of `{missing[0]}` is missing" if missing else f"there is no size `{strange[0]}`"
             raise TilelinkError(
@@ -109,7 +110,12 @@ class Case:
         """Sizes that shards leave open, and constants, by name: to be passed by keyword."""
         axes = [a for s in self.operator.signature.inputs for a in s.axes]
         split = {a.name for a in axes if a.split == RANK_AXIS and a.name != RANK_AXIS}
-        return {n: v for n, v in self.sizes if n in split or n in constants_of(self.operator)}
+        return {n: v for n, v in self.sizes if n in split} | self._constants
+
+    @property
+    def _constants(self) -> dict[str, int]:
+        known = (*constants_of(self.operator), *numbers_of(self.operator))
+        return {n: v for n, v in self.sizes if n in known}
 
     def local_shape(self, shape: Shape, rank: int) -> tuple[int, ...]:
         """Elements per axis that rank `rank` holds of a tensor of the signature."""
@@ -172,9 +178,8 @@ class Case:
         """Tensors and steps, made from sizes alone."""
         op = self.operator
         sizes = {n: v for n, v in self.sizes if n in _dims(op)}
-        constants = {n: v for n, v in self.sizes if n in constants_of(op)}
         dtypes = [s.dtype or self.dtype for s in op.signature.inputs]
-        return trace(op.name, op.fn, op.signature, sizes, dtypes, constants, op.loc, ranks=self.ranks)
+        return trace(op.name, op.fn, op.signature, sizes, dtypes, self._constants, op.loc, ranks=self.ranks)
 
     def _held(self, axis: Axis, rank: int) -> range:
         size = self._size(axis.size)
@@ -248,6 +253,12 @@ def constants_of(operator: Operator) -> list[str]:
     """The constants that a call has to name."""
     known = parameters_of(operator.fn).parameters.values()
     return [p.name for p in known if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
+
+
+def numbers_of(operator: Operator) -> dict[str, int]:
+    """The constants that a call may name and that are whole numbers, as `splits`, and what they are otherwise."""
+    known = parameters_of(operator.fn).parameters.values()
+    return {p.name: p.default for p in known if p.kind is Parameter.KEYWORD_ONLY and type(p.default) is int}
 
 
 def _names(operator: Operator) -> list[str]:

@@ -1,0 +1,99 @@
+"""The rows, what they sum up to, and the file that they are committed in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import triton
+from rich.table import Table
+
+from tilelink.bench.running import commit
+
+HOWS = ("static", "equivalent", "simulation", "survived")
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`number`: of the mutant among those of one placed operator.
+
+    `caught_by`: static | equivalent | simulation | survived. `by`: the code of the refusal, or the proof that nothing is
+    lost. `simulation_too`: whether the simulation notices it, whatever else does, None if it was not asked; `seen`: how.
+    """
+
+    operator: str
+    schedule: str
+    number: int
+    mutation: str
+    signal: str
+    caught_by: str
+    by: str
+    simulation_too: bool | None
+    seen: str
+
+    @property
+    def key(self) -> Key:
+        return self.operator, self.schedule, self.number
+
+    @property
+    def harmful(self) -> bool:
+        return self.caught_by != "equivalent"
+
+
+def read(path: Path) -> list[Row]:
+    """No rows where there is no file."""
+    return [Row(**row) for row in json.loads(path.read_text())["rows"]] if path.is_file() else []
+
+
+def write(path: Path, rows: list[Row], missing: int = 0) -> None:
+    """A line for each row; the old file or the new one, whenever one looks."""
+    lines = ",\n".join(json.dumps(asdict(row), separators=(",", ":"), ensure_ascii=False) for row in rows)
+    about = json.dumps({**sums(rows), "missing": missing}, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(f'{{"about": {about},\n"rows": [\n{lines}\n]}}\n')
+    os.replace(new, path)
+
+
+def sums(rows: list[Row]) -> dict[str, object]:
+    """What the rows were made with, and what they sum up to."""
+    counts = Counter(r.caught_by for r in rows)
+    return {
+        "commit": commit(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "operators": len({r.operator for r in rows}),
+        "placed operators": len({(r.operator, r.schedule) for r in rows}),
+        "mutants": len(rows),
+        **{how: counts[how] for how in HOWS},
+        "simulated, of those that are not equivalent": sum(r.simulation_too is not None for r in rows if r.harmful),
+        "seen by the simulation, of those": round(share(rows), 4),
+    }
+
+
+def share(rows: Iterable[Row]) -> float:
+    """How many of the mutants that do harm the simulation sees, of those that it was asked for."""
+    asked = [r.simulation_too for r in rows if r.harmful and r.simulation_too is not None]
+    return sum(asked) / len(asked) if asked else 1.0
+
+
+def score(rows: list[Row], column: str) -> Table:
+    """By `mutation` or by `operator`."""
+    table = Table(column, "mutants", *HOWS, "simulation sees", title="mutants")
+    for name in dict.fromkeys(getattr(r, column) for r in rows):
+        table.add_row(name, *_numbers([r for r in rows if getattr(r, column) == name]))
+    table.add_section()
+    table.add_row("all", *_numbers(rows))
+    return table
+
+
+def _numbers(rows: list[Row]) -> Iterable[str]:
+    counts = Counter(r.caught_by for r in rows)
+    seen = f"{100 * share(rows):.0f} %" if any(r.harmful for r in rows) else ""
+    return str(len(rows)), *(str(counts[how] or "") for how in HOWS), seen
