@@ -181,7 +181,8 @@ def _typed(constant: inspect.Parameter) -> str:
 def _autocast(tensors: Sequence[torch.Tensor], cast: Sequence[bool]) -> Sequence[torch.Tensor]:
     """Under autocast the floating tensors among those that are `cast`, as autocast would have them for a matrix product."""
     kind = tensors[0].device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    # Asking whether it is available for a kind is something that torch.compile of 2.11 cannot trace.
+    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     floats = (torch.float32, torch.float16, torch.bfloat16)
