@@ -9,7 +9,7 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import RANK_AXIS, Signature
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import Bound
-from tilelink.tuning import Problem, forms, nearest, shipped
+from tilelink.tuning import Problem, forms, nearest, shipped, unknown
 
 MARGIN = 20.0
 """Microseconds by which the overlapped form has to be estimated faster. What a call costs beyond its work was measured for
@@ -53,9 +53,10 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
     comes with."""
     if any(p.shape.contract is not None for s in plan.steps for p in s.step.program.params):
         return Choice(own, "as the operator comes: its plain form would have to look at the tables")
+    why = unknown(plan)
+    if why:
+        return Choice(own, f"as the operator comes: {why}")
     found = forms(plan)
-    if not found.work:
-        return Choice(own, "as the operator comes: there is nothing to hide behind")
     said = f"estimated: {found.overlapped:.0f} µs overlapped, {found.sequential:.0f} µs one after the other"
     if found.overlapped > found.sequential - MARGIN:
         return Choice(Schedule(sequential=True), f"{said}, and overlapping is to gain {MARGIN:.0f} µs")

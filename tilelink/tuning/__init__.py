@@ -5,7 +5,7 @@ Knows: worlds, what can go wrong when a kernel is compiled and started, what a s
 Never knows: emitted text, how a candidate does its work.
 """
 
-from tilelink.tuning.estimate import Forms, estimate, forms
+from tilelink.tuning.estimate import Forms, estimate, forms, unknown
 from tilelink.tuning.measuring import Runs, Times, attempt, interleaved
 from tilelink.tuning.search import Report, Search
 from tilelink.tuning.space import SLOTS, Space, space_of
@@ -31,4 +31,5 @@ __all__ = [
     "read",
     "shipped",
     "space_of",
+    "unknown",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import Move, Op, Raw, Store, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.tuning.space import is_matmul, makers
 
@@ -65,8 +66,27 @@ class Forms:
     sequential: float
 
 
+def unknown(plan: Plan) -> str:
+    """Why no estimate of the operator's forms would mean anything; empty where one does."""
+    for step in plan.steps:
+        program = step.step.program
+        if program.movement is None and any(map(_reaches_out, walk(program.body))):
+            return f"`{step.path}` exchanges data itself, and only movements are estimated"
+    if all(s.step.program.movement is None for s in plan.steps):
+        return "there is nothing to hide"
+    if not any(is_matmul(s) for s in plan.steps):
+        return "there is nothing to hide behind"
+    return ""
+
+
+def _reaches_out(op: Op) -> bool:
+    """Whether it reads or writes what other ranks hold, or may for all that one sees."""
+    return isinstance(op, (Move, Raw)) or (isinstance(op, Store) and op.to != "own")
+
+
 def forms(plan: Plan, rates: Rates = Rates()) -> Forms:  # frozen
-    """What the two forms of an operator would take on H200s, if the emitted matmul is as fast as the library's."""
+    """What the two forms of an operator would take on H200s, if the emitted matmul is as fast as the library's; where
+    nothing is `unknown`."""
     sms = plan.topology.device.sms
     work = sum(_matmul(plan, s, Library("a library's"), sms, rates) for s in plan.steps if is_matmul(s))
     moving = [s for s in plan.steps if s.step.program.movement is not None]
