@@ -42,6 +42,18 @@ def test_what_is_proposed_can_be_planned(name: str) -> None:
     assert len(refused) <= tried // 3, refused
 
 
+def test_the_search_begins_with_what_inlined_operators_bring_along() -> None:
+    plan = Case(ops.gemm_ar, (("M", 8192), ("N", 4096), ("K", 11008)), 4).stages(H200).plan
+    begun = complete(plan, ops.gemm_ar.schedules)
+    for name, placement in ops.gemm_ar_two_shot.schedules.entries:
+        within = Fused(f"gemm_ar_two_shot.{placement.into}") if isinstance(placement, Fused) else placement
+        assert begun.get(f"gemm_ar_two_shot.{name}") == within
+    again = Case(ops.gemm_ar.with_schedule(begun), (("M", 8192), ("N", 4096), ("K", 11008)), 4).stages(H200).plan
+    assert [(s.path, s.engine, s.into, s.workers) for s in again.steps] == [
+        (s.path, s.engine, s.into, s.workers) for s in plan.steps
+    ]
+
+
 def test_kinds_of_steps_get_kinds_of_placements() -> None:
     plan = case(ops.gemm_rs).stages(H200).plan
     space = space_of(plan)

@@ -7,7 +7,7 @@ Never knows: source text, pointers, torch, triton.
 
 from tilelink.mapping.channels import raising
 from tilelink.mapping.exact import NotExact, Redundant, equivalent, redundant
-from tilelink.mapping.placement import default as default_placement
+from tilelink.mapping.placement import placement_of
 from tilelink.mapping.planning import make_plan
 from tilelink.mapping.transfers import expand, issued, tiles_of
 from tilelink.mapping.verify import verify
@@ -15,11 +15,11 @@ from tilelink.mapping.verify import verify
 __all__ = [
     "NotExact",
     "Redundant",
-    "default_placement",
     "equivalent",
     "expand",
     "issued",
     "make_plan",
+    "placement_of",
     "raising",
     "redundant",
     "tiles_of",

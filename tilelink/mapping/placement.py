@@ -37,10 +37,7 @@ def place(wiring: Wiring, topology: Topology, schedule: Schedule) -> tuple[Place
             TL320 less than one of something.
     """
     _check_schedule(wiring, schedule)
-    placed = tuple(
-        Placed(s, _ordered(s, wiring, schedule.get(s.path) or s.shipped or default(s, wiring, topology)))
-        for s in wiring.steps
-    )
+    placed = tuple(Placed(s, _ordered(s, wiring, placement_of(s, wiring, topology, schedule))) for s in wiring.steps)
     for p in placed:
         _check(p, placed, wiring, topology)
     return placed
@@ -71,6 +68,11 @@ def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
     if not isinstance(placement, CopyEngine) or placement.order:
         return placement
     return replace(placement, order=("ring+1",) if _moves_what_is_made(step, wiring) else ("ring",))
+
+
+def placement_of(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule) -> Placement:
+    """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
+    return schedule.get(step.path) or step.shipped or default(step, wiring, topology)
 
 
 def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
-from tilelink.mapping import default_placement
+from tilelink.mapping import placement_of
 from tilelink.runtime.world import World
 from tilelink.tuning.estimate import estimate
 from tilelink.tuning.measuring import Times, attempt, interleaved, problem_of
@@ -241,12 +241,9 @@ class Search:
 
 
 def complete(plan: Plan, schedule: Schedule) -> Schedule:
-    """The schedule with a placement for every step, also for those that the planner places by itself."""
-    own = {
-        s.path: default_placement(s.step, plan.wiring, plan.topology)
-        for s in plan.steps
-        if schedule.get(s.path) is None
-    }
+    """The schedule with a placement for every step, also for those that the planner places by itself and those that an
+    inlined operator brings along."""
+    own = {s.path: placement_of(s.step, plan.wiring, plan.topology, schedule) for s in plan.steps}
     return replace(schedule.merged(own), sequential=False)
 
 
