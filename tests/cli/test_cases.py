@@ -110,3 +110,9 @@ def test_errors_are_relative_and_safe() -> None:
     assert relative_error(torch.empty(0), torch.empty(0)) == 0
     assert relative_error(one, 0 * one) == float("inf")
     assert not relative_error(one / 0 - one / 0, one) <= 1
+
+
+def test_what_is_true_or_false_may_stand_among_the_sizes() -> None:
+    sizes = (("S", 8), ("h", 1), ("g", 1), ("D", 4))
+    assert Case(ops.ag_attention, (*sizes, ("causal", 0)), ranks=2).given == {"S": 8, "causal": False}
+    assert Case(ops.ag_attention, sizes, ranks=2).given == {"S": 8}

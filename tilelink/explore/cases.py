@@ -61,7 +61,7 @@ def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
     """`operator` with global `sizes` of its signature, and its constants, on `ranks` ranks. Constants that are whole numbers
-    and have a default may be among them.
+    and have a default may be among them, and those that are true or false, as 1 or 0.
 
     Inputs are normally distributed and depend on nothing but `seed`, input and rank; the first input of rank r is
     scaled by r + 1, so that a tile of the wrong rank is seen. Tables have any values that keep their contract; one that
@@ -89,7 +89,7 @@ class Case:
         given = [name for name, _ in self.sizes]
         missing = [n for n in wanted if n not in given]
         # M, N and K come together from MxNxK, whatever the operator has of them.
-        strange = [n for n in given if n not in wanted and n not in "MNK" and n not in numbers_of(self.operator)]
+        strange = [n for n in given if n not in wanted and n not in "MNK" and n not in self._named]
         if missing or strange:
             what = f"the size of `{missing[0]}` is missing" if missing else f"there is no size `{strange[0]}`"
             raise TilelinkError(
@@ -114,8 +114,13 @@ class Case:
 
     @property
     def _constants(self) -> dict[str, int]:
-        known = (*constants_of(self.operator), *numbers_of(self.operator))
-        return {n: v for n, v in self.sizes if n in known}
+        flags = flags_of(self.operator)
+        return {n: bool(v) if n in flags else v for n, v in self.sizes if n in self._named}
+
+    @property
+    def _named(self) -> list[str]:
+        """Constants that may stand among the sizes."""
+        return [*constants_of(self.operator), *numbers_of(self.operator), *flags_of(self.operator)]
 
     def local_shape(self, shape: Shape, rank: int) -> tuple[int, ...]:
         """Elements per axis that rank `rank` holds of a tensor of the signature."""
@@ -259,6 +264,12 @@ def numbers_of(operator: Operator) -> dict[str, int]:
     """The constants that a call may name and that are whole numbers, as `splits`, and what they are otherwise."""
     known = parameters_of(operator.fn).parameters.values()
     return {p.name: p.default for p in known if p.kind is Parameter.KEYWORD_ONLY and type(p.default) is int}
+
+
+def flags_of(operator: Operator) -> list[str]:
+    """The constants that a call may name and that are true or false, as `causal`."""
+    known = parameters_of(operator.fn).parameters.values()
+    return [p.name for p in known if p.kind is Parameter.KEYWORD_ONLY and type(p.default) is bool]
 
 
 def _names(operator: Operator) -> list[str]:

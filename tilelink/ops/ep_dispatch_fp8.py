@@ -89,4 +89,5 @@ def reference(x: Any, choice: Any, *, experts: int, capacity: int, group: Any = 
     rows, counts, at = exact(x.float(), choice, experts=experts, capacity=capacity, group=group)
     most = rows.abs().amax(-1)
     scale = torch.where(most > 0, most / 448, 1.0)
-    return (rows / scale[..., None]).to(torch.float8_e4m3fn), scale, counts, at
+    there = torch.arange(capacity, device=x.device) < counts[..., None]  # past the count all is 0
+    return (rows / scale[..., None]).to(torch.float8_e4m3fn), scale * there, counts, at

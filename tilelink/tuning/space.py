@@ -9,7 +9,9 @@ from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Let, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.mapping import placement_of
 from tilelink.mapping.libraries import unsuitable
+from tilelink.tuning.nearby import apart, around
 
 Space = Mapping[str, tuple[Placement, ...]]
 """Placements by step path."""
@@ -42,13 +44,18 @@ def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:
 
 
 def _options(plan: Plan, step: StepPlan) -> list[Placement]:
+    own = placement_of(step.step, plan.wiring, plan.topology, plan.schedule)
     if step.step.program.movement is not None:
         return _made(plan, step) if makers(plan, step) else _given(plan, step)
-    if is_matmul(step):
-        return _matmuls(plan, step)
     dims = [g.dim for g in step.grid if g.kind != "unit" and g.kind != "own"]
+    if is_matmul(step):
+        # A step that leaves a dimension whole, as attention its heads' elements, is no product of two matrices.
+        whole = isinstance(own, Sms) and not set(dims) <= {d for d, _ in own.tile}
+        return [*around(plan, step, own, (2, 3, 4))] if isinstance(own, Sms) and whole else _matmuls(plan, step, own)
     pieces = [(), *(((dims[-1], size),) for size in PIECES if len(dims) > 1)]
     hosts = [Fused(h, p) for h in makers(plan, step, through=True) for p in pieces]
+    if isinstance(own, Sms):
+        return [*around(plan, step, own), *hosts]
     sizes = ((16, 512, 8), (32, 256, 4), (64, 256, 8))
     return [*hosts, *(Sms(tile=_tile(dims, (m, n)), warps=w) for m, n, w in sizes if dims)]
 
@@ -98,15 +105,17 @@ def _made(plan: Plan, step: StepPlan) -> list[Placement]:
     return [*found, *(Sms(count=n, tile=rows, order=("ring+1",)) for n in counts)]
 
 
-def _matmuls(plan: Plan, step: StepPlan) -> list[Placement]:
+def _matmuls(plan: Plan, step: StepPlan, own: Placement) -> list[Placement]:
     dims = [g.dim for g in step.grid if g.kind not in ("unit", "own")]
     inner = [g.dim for g in step.loops if g.dim not in dims]
     ring = [o for o in step.order_names if o.startswith("ring")][:1]
+    orders = [own.order] if isinstance(own, Sms) else []
+    orders += [(*ring, group) for group in GROUPS]
     found: list[Placement] = []
     for m, n, k, warps, stages in TILES:
         sms = Sms(tile=_tile(dims, (m, n)) + tuple((d, k) for d in inner), warps=warps, stages=stages)
         if fits(plan, sms, (m, n, k)):
-            found += [replace(sms, order=(*ring, group)) for group in GROUPS]
+            found += [replace(sms, order=order) for order in orders]
     return [*found, *_libraries(plan, step)]
 
 
@@ -174,7 +183,8 @@ class Coordinate:
 
 def coordinates(space: Space, best: Schedule) -> list[Coordinate]:
     """What to vary next around the best schedule so far: a matmul's tile and its order one after the other, then what
-    else might compute it; a copy engine's chunks and its streams."""
+    else might compute it; of other steps the tile, then warps and stages, then SMs; a copy engine's chunks and its
+    streams."""
     found: list[Coordinate] = []
     for path, options in space.items():
         now = best.get(path)
@@ -191,6 +201,11 @@ def coordinates(space: Space, best: Schedule) -> list[Coordinate]:
             ]
         elif many:
             groups = [[o for o in options if not isinstance(o, Sms) or o.order == orders[0]]]
+        elif isinstance(now, Sms) and len(kernels) > 16:
+            groups = [[*group] for group in apart(kernels, now)]
+            groups.append([o for o in options if not isinstance(o, Sms)])
+        elif len(kernels) > 16:
+            groups = [[*next(apart(kernels, kernels[0])), *(o for o in options if not isinstance(o, Sms))]]
         elif isinstance(now, CopyEngine) and len({o.streams for o in engines}) > 1:
             groups = [
                 [o for o in options if not isinstance(o, CopyEngine) or o.streams == now.streams],
