@@ -216,6 +216,12 @@ def _polls_inside(lines: list[str], name: str) -> bool:
     return False
 
 
+def operands_loaded_directly(ttgir: str) -> list[str]:
+    """Blocks that a product loop loads into registers, piece by piece, and waits for: no copy runs ahead of its turn."""
+    found = (lines[i].strip() for lines, loop in dot_loops(ttgir) for i in range(loop.first, loop.last))
+    return [line for line in found if re.search(r"\btt\.load\b.*tensor<\d+x\d+x!tt\.ptr", line)]
+
+
 def loops_without_copies(ttgir: str) -> list[str]:
     """Product loops that load nothing asynchronously, or nothing ahead: pipelining is gone."""
     found: list[str] = []

@@ -8,8 +8,9 @@ import pytest
 import torch
 from triton.compiler.errors import CompilationError
 
+from tests.compiled import hazards
 from tests.compiled.checking import check, emitted
-from tests.compiled.compiling import TARGETS
+from tests.compiled.compiling import TARGETS, functions, texts
 from tilelink import Operator, copy_engine, fused, ops, sms
 
 TABLES = {"count": sms(T=32), "place": sms(T=32)}
@@ -86,3 +87,16 @@ def test_kernels(name: str, target: str) -> None:
             check(plan, source, target, pipelined=False)
     else:
         check(plan, source, target, pipelined=False)
+
+
+@pytest.mark.parametrize("name", ["ag_moe", "moe_rs", "moe_layer"])
+def test_experts_are_multiplied_from_copies_that_run_ahead(name: str) -> None:
+    """Both operands: where a rank's part of an axis ends is a multiple of 16 that the compiler has to be told."""
+    one = ONES[name]
+    plan, source = emitted(one.operator, list(one.tensors), "sm_90")  # pyright: ignore[reportArgumentType]
+    products = [k for k in source.kernels if "tl.dot" in functions(source, k.name)]
+    assert products != []
+    for kernel in products:
+        ttgir = texts(plan, source, kernel, "sm_90")["ttgir"]
+        assert hazards.loops_without_copies(ttgir) == []
+        assert hazards.operands_loaded_directly(ttgir) == []

@@ -411,6 +411,13 @@ def test_the_drivers_refusal_is_told(name: str, notes: Notes, session: Session) 
         run(first)
 
 
+def test_handles_of_all_64_bits_reach_the_driver(notes: Notes) -> None:
+    """Those of kernels that a thread besides the main one has loaded lie high in memory."""
+    notes.start()
+    assert driver.blocks_per_multiprocessor(0x7FD8_A5FF_F6C0, 256, 1 << 17) == 3
+    assert notes.lines() == [f"room function={0x7FD8_A5FF_F6C0} threads=256 shared={1 << 17}"]
+
+
 def test_a_tensor_on_another_gpu_is_another_kind_of_call(notes: Notes, session: Session) -> None:
     op = OPERATORS["AG+GEMM, SMs"]
     x, weight = tensors(op)

@@ -185,6 +185,8 @@ def _name_sizes(scope: Scope) -> None:
             define(part(axis.size), f"{label}_part")
             if axis.split == "R":
                 define(here(axis.size), f"{label}_here")
+                lengths = (part(axis.size), here(axis.size)) if axis is tensor.axes[-1] else ()
+                scope.formulas.multiples |= {f for f in lengths if _in_sixteens(scope.plan, f)}
                 define(F.Sym("rank") * part(axis.size), f"{label}_first")
     for grid in (*scope.step.grid, *scope.step.loops):
         if isinstance(grid.size, F.Const) or grid.kind == "own":
@@ -197,6 +199,11 @@ def _name_sizes(scope: Scope) -> None:
         for axis in channel.axes:
             if axis.kind in ("cut", "part"):
                 define(axis.per, f"{channel.tensor}_per_part")
+
+
+def _in_sixteens(plan: Plan, size: Formula) -> bool:
+    """Whether it is a multiple of 16 on the ranks whose parts differ."""
+    return all(int(F.evaluate(size, plan.env(rank))) % 16 == 0 for rank in (0, plan.topology.ranks - 1))
 
 
 def _label(size: Formula, dim: str) -> str:

@@ -48,13 +48,15 @@ class Names:
 class Formulas:
     """Prints formulas, with named subformulas; those that were used become assignments at the head of a function.
 
-    `renamed`: symbols that are printed under another name.
+    `renamed`: symbols that are printed under another name. `multiples`: named subformulas that are multiples of 16 in every
+    call of the plan, of which a compiler sees nothing: it makes wide accesses of masks that end there.
     """
 
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     names: dict[Formula, str] = field(default_factory=dict[Formula, str])
     used: list[Formula] = field(default_factory=list[Formula])
     symbols: set[str] = field(default_factory=set[str])
+    multiples: set[Formula] = field(default_factory=set[Formula])
 
     def define(self, formula: Formula, name: str) -> None:
         """Let `formula` be called `name` from now on (the first name stays)."""
@@ -90,5 +92,6 @@ class Formulas:
         for f in self.used:
             assert isinstance(f, Binary)
             value = Binary(f.op, self._shorten(f.left), self._shorten(f.right))
-            out.append((self.names[f], F.text(self._printed(value))))
+            text = F.text(self._printed(value))
+            out.append((self.names[f], f"tl.multiple_of({text}, 16)" if f in self.multiples else text))
         return out

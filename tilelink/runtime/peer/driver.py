@@ -142,8 +142,9 @@ class Event:
 def blocks_per_multiprocessor(function: int, threads: int, shared_bytes: int) -> int:
     """How many blocks of a loaded `CUfunction` one multiprocessor holds, given its registers and shared memory."""
     blocks = ctypes.c_int()
-    name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-    check(library()[name](ctypes.byref(blocks), function, threads, shared_bytes), name)
+    # An attribute: `library()[…]` would be another object, without the types, and cut the handle to 32 bits.
+    ask = library().cuOccupancyMaxActiveBlocksPerMultiprocessor
+    check(ask(ctypes.byref(blocks), function, threads, shared_bytes), "cuOccupancyMaxActiveBlocksPerMultiprocessor")
     return blocks.value
 
 
