@@ -28,6 +28,7 @@ def main(
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     only: Annotated[str, typer.Option(help="One operator; the rows of others stay as they are in OUT.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of OUT, and make those that miss.")] = False,
+    again: Annotated[bool, typer.Option(help="Make those again that the simulation missed or nobody caught.")] = False,
     simulate: Annotated[int, typer.Option(help="Mutants of an operator simulated though refused before.")] = 10_000,
     limit: Annotated[float, typer.Option(help="Seconds for which one mutant is simulated.")] = 120,
     seconds: Annotated[float, typer.Option(help="Stop after so many; the rows made are kept.")] = float("inf"),
@@ -41,7 +42,7 @@ def main(
     said = {m.key(n): (x.name, x.signal) for m in placed for n, x in enumerate(mutations(m.plan))}
     chosen = _chosen(said, simulate)
     old = read(out) if resume or only else []
-    rows = {r.key: r for r in old if resume and _stands(r, said, chosen)}
+    rows = {r.key: r for r in old if resume and _stands(r, said, chosen) and not (again and r.missed)}
     others = [r for r in old if only and r.operator != only]
     missing = [key for key in said if key not in rows]
     found = [task for m in placed for task in tasks(m, [n for *of, n in missing if m.key(n)[:2] == tuple(of)], chosen)]

@@ -208,10 +208,11 @@ def _stream(plan: Plan, edit: Edit, path: str, ops: tuple[StreamOp, ...]) -> tup
 
 
 def _word(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
-    notify = isinstance(edit.op, Notify)
-    if isinstance(op, SetWord) if notify else isinstance(op, (BellWait, WordWait)):
-        assert isinstance(op, (SetWord, BellWait, WordWait))
+    # The next word is set, and the one before is waited for: a stream will have waited for that already.
+    if isinstance(edit.op, Notify) and isinstance(op, SetWord):
         return replace(op, word=(op.word + 1) % _count(plan, edit))
+    if not isinstance(edit.op, Notify) and isinstance(op, (BellWait, WordWait)):
+        return replace(op, word=(op.word - 1) % _count(plan, edit))
     return op
 
 

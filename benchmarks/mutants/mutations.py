@@ -38,13 +38,19 @@ class Edit:
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """`name`: what was done; `signal`: to which signal, for people. `edit`: for what codegen does not take from the
-    part of the plan that was changed (it is applied if the text is the same), or for what no plan says (`always`)."""
+    part of the plan that was changed (it is applied if the text is the same), or for what no plan says (`always`).
+
+    `without`: the plan without what was changed, where the mutant keeps at least the orders that there are without it;
+    `elsewhere`: it waits for something else, and else for no more than the plan does.
+    """
 
     name: str
     signal: str
     plan: Plan
     edit: Edit | None = None
     always: bool = False
+    without: Plan | None = None
+    elsewhere: bool = False
 
 
 def mutations(plan: Plan) -> Iterator[Mutation]:
@@ -68,7 +74,8 @@ def _of_signal(plan: Plan, s: Signal) -> Iterator[Mutation]:
     if s.action != "ready" and plan.step(s.path).engine != "stream":
         # What a stream waits for and sets is ordered by the driver: no text says how.
         name = "release weakened" if isinstance(s.op, Notify) else "acquire weakened"
-        yield Mutation(name, said(s), plan, Edit("weaken", _channel_name(s), s.path, s.op), always=True)
+        edit = Edit("weaken", _channel_name(s), s.path, s.op)
+        yield Mutation(name, said(s), plan, edit, always=True, without=_without(plan, s))
 
 
 def _dropped(plan: Plan, s: Signal) -> Iterator[Mutation]:
@@ -76,22 +83,32 @@ def _dropped(plan: Plan, s: Signal) -> Iterator[Mutation]:
     reasons = {"notify": ["nobody waits"], "await": ["stream", "worker"], "ready": ["argument"]}[s.action]
     for reason in reasons:
         name = "drop a notify" if s.action == "notify" else f"drop a wait ({reason})"
-        yield Mutation(
-            name, said(s), _with(plan, s, replace(s, action="elided", channel=None, to="self", reason=reason))
-        )
+        changed = _with(plan, s, _elided(s, reason))
+        # Without a notify its word stays behind, and whoever waits for it waits for ever.
+        yield Mutation(name, said(s), changed, without=None if s.action == "notify" else changed)
+
+
+def _elided(s: Signal, reason: str) -> Signal:
+    return replace(s, action="elided", channel=None, to="self", reason=reason)
+
+
+def _without(plan: Plan, s: Signal) -> Plan:
+    return _with(plan, s, _elided(s, "nobody waits" if s.action == "notify" else "worker"))
 
 
 def _on_another_channel(plan: Plan, s: Signal) -> Iterator[Mutation]:
     other = next((c for c in plan.channels if c.name != s.channel), None)
     if s.channel is not None and other is not None:
-        yield Mutation("wrong channel", said(s), _with(plan, s, replace(s, channel=other.name)))
+        changed, waits = _with(plan, s, replace(s, channel=other.name)), isinstance(s.op, Wait)
+        yield Mutation("wrong channel", said(s), changed, without=_without(plan, s) if waits else None, elsewhere=True)
 
 
 def _at_another_tile(plan: Plan, s: Signal) -> Iterator[Mutation]:
     changed = elsewhere(plan, s.path, s.op)
     if changed is not None:
         edit = Edit("word", _channel_name(s), s.path, s.op)
-        yield Mutation("wrong tile", said(s), _swapped(plan, s, changed), edit)
+        without = _without(plan, s) if isinstance(s.op, Wait) else None
+        yield Mutation("wrong tile", said(s), _swapped(plan, s, changed), edit, without=without, elsewhere=True)
 
 
 def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
@@ -121,7 +138,7 @@ def _turned(plan: Plan, s: Signal) -> Iterator[Mutation]:
     if body is not None:
         name = "notify before the store" if isinstance(s.op, Notify) else "wait after the load"
         edit = Edit("turn", _channel_name(s), s.path, s.op)
-        yield Mutation(name, said(s), put_op(plan, s.path, body), edit)
+        yield Mutation(name, said(s), put_op(plan, s.path, body), edit, without=_without(plan, s))
 
 
 def said(s: Signal) -> str:
@@ -156,13 +173,23 @@ def _of_channel(plan: Plan, c: Channel) -> Iterator[Mutation]:
     signal = f"words of {c.tensor}"
     for by in (1, -1):
         name = f"count off by one ({by:+d})"
-        yield Mutation(name, signal, _channel(plan, c, target=c.target + by), Edit("count", c.name, by=by))
+        less = _unheard(plan, c) if by < 0 else None
+        changed = _channel(plan, c, target=c.target + by)
+        yield Mutation(name, signal, changed, Edit("count", c.name, by=by), without=less)
     if c.writers == "workers":
-        yield Mutation("epoch not advanced (due)", signal, _channel(plan, c, target=F.of(0)))
+        changed = _channel(plan, c, target=F.of(0))
+        yield Mutation("epoch not advanced (due)", signal, changed, without=_unheard(plan, c))
     if c.guard is not None and c.writers == "workers":
         yield Mutation("count without its guard", signal, _channel(plan, c, guard=None))
     if c.scope == "sys":
-        yield Mutation("scope weakened", signal, _channel(plan, c, scope="gpu"))
+        changed = _channel(plan, c, scope="gpu")
+        yield Mutation("scope weakened", signal, changed, without=changed)
+
+
+def _unheard(plan: Plan, c: Channel) -> Plan:
+    """Nobody waits for these words."""
+    waits = [s for s in plan.signals if s.channel == c.name and s.action == "await"]
+    return replace(plan, signals=tuple(_elided(s, "worker") if s in waits else s for s in plan.signals))
 
 
 def _channel(plan: Plan, c: Channel, **changes: object) -> Plan:

@@ -15,7 +15,8 @@ from tilelink.codegen.checked import check_text
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.mapping import verify
-from tilelink.mapping.exact import NotExact, equivalent
+from tilelink.mapping.exact import NotExact, equivalent, implied
+from tilelink.mapping.verify import rules_of
 
 REDUNDANT = "equivalent"
 
@@ -31,6 +32,7 @@ class Placed:
         self.mapping = mapping
         self.seconds = seconds
         self._known: dict[object, Seen | None] = {}
+        self._proofs: dict[int, str | None] = {}
 
     @cached_property
     def original(self) -> Running:
@@ -58,8 +60,16 @@ class Placed:
         if not simulate and refused(mutation, found) is not None:
             return self.judged(number, found, None, asked=False)
         if found is not None and found.key not in self._known:
-            self._known[found.key] = noticed(self.mapping, lambda: self.expected, found, self.seconds)
+            self._known[found.key] = noticed(
+                self.mapping, lambda: self.expected, found, self.seconds, lambda: self.proof(number, found) is not None
+            )
         return self.judged(number, found, self._known[found.key] if found is not None else None)
+
+    def proof(self, number: int, found: Running | None) -> str | None:
+        """Why a mutant does no harm."""
+        if number not in self._proofs:
+            self._proofs[number] = _proven(self.mapping.plan, self.mutations[number], found)
+        return self._proofs[number]
 
     def judged(
         self, number: int, found: Running | None, seen: Seen | None, *, runs: bool = True, asked: bool = True
@@ -70,7 +80,7 @@ class Placed:
         mutation = self.mutations[number]
         refusal = refused(mutation, found)
         # Where nobody has seen harm, perhaps there is none.
-        proof = _proven(self.mapping.plan, mutation, found) if runs and asked and seen is None else None
+        proof = self.proof(number, found) if runs and asked and seen is None else None
         caught = "static" if refusal is not None else "simulation" if seen is not None else "survived"
         if proof is not None:
             caught = REDUNDANT
@@ -114,11 +124,28 @@ def _proven(plan: Plan, mutation: Mutation, found: Running | None) -> str | None
     if found is None:
         return "what runs is the same"
     if found.edited:
+        return None if mutation.elsewhere else _implied(plan, mutation)
+    return _equivalent(plan, mutation.plan) or _implied(plan, mutation)
+
+
+def _equivalent(plan: Plan, changed: Plan) -> str | None:
+    try:
+        proof = equivalent(plan, changed)
+    except NotExact:
+        return _one_slot(plan, changed)
+    return proof.text if proof is not None else None
+
+
+def _implied(plan: Plan, mutation: Mutation) -> str | None:
+    """Of a signal that says less, or something else: without it everything is in order too, and nobody waits in a circle."""
+    if mutation.without is None:
         return None
     try:
-        proof = equivalent(plan, mutation.plan)
-    except NotExact:
-        return _one_slot(plan, mutation.plan)
+        proof = implied(plan, mutation.without)
+        if proof is not None and mutation.elsewhere:
+            dict(rules_of(mutation.plan, []))["deadlock"]()
+    except (NotExact, TilelinkError):
+        return None
     return proof.text if proof is not None else None
 
 

@@ -21,6 +21,8 @@ from tilelink.runtime.simulated.policy import Policy, Turns
 from tilelink.runtime.work import Call
 
 HOW = {"TL501": "standstill", "TL507": "race"}
+TRUSTED = 2
+"""Runs of a mutant that is proven to do no harm: of proof and simulation neither is to be wrong."""
 CALLS = 3
 """Enough for one of two slots to be used again."""
 Results = list[list[torch.Tensor]]
@@ -114,7 +116,10 @@ def _rank(mapping: Mapping, loaded: list[Loaded]) -> list[torch.Tensor]:
         slots = slots or [prepare(mine, workspace, slot, this) for slot in range(plan.schedule.slots)]
         for step in slots[call % plan.schedule.slots].steps:
             step(this)
-        out += [tensors[name] for name in plan.wiring.results]
+        for name in plan.wiring.results:
+            # Whoever goes on from the main stream takes the results there, and nobody waits for more.
+            out.append(torch.empty_like(tensors[name]))
+            world.main_stream().copy(out[-1], tensors[name])
         for name in plan.wiring.arguments:
             # The call is over for whoever goes on from the main stream, and the argument is his again.
             spoilt = torch.nan if tensors[name].is_floating_point() else -1
@@ -123,14 +128,23 @@ def _rank(mapping: Mapping, loaded: list[Loaded]) -> list[torch.Tensor]:
     return out
 
 
-def noticed(mapping: Mapping, expected: Callable[[], Results], found: Running, seconds: float = 600) -> Seen | None:
+def noticed(
+    mapping: Mapping,
+    expected: Callable[[], Results],
+    found: Running,
+    seconds: float = 600,
+    harmless: Callable[[], bool] = lambda: False,
+) -> Seen | None:
     """The first thing that goes wrong, whoever is slow; None: nothing, or not in so many seconds.
 
     Args:
         expected: what the plan gives; asked for when a run gets to its end.
+        harmless: whether it is proven that nothing can go wrong; asked when nothing has. Then two runs are enough.
     """
     end = time.monotonic() + seconds
-    for adversary in ADVERSARIES:
+    for number, adversary in enumerate(ADVERSARIES):
+        if number == TRUSTED and harmless():
+            return None
         try:
             got = results_of(mapping, found, adversary, end)
         except OutOfTime:

@@ -45,6 +45,11 @@ class Row:
     def harmful(self) -> bool:
         return self.caught_by != "equivalent"
 
+    @property
+    def missed(self) -> bool:
+        """By the simulation, which was asked."""
+        return self.harmful and self.simulation_too is False
+
 
 def read(path: Path) -> list[Row]:
     """No rows where there is no file."""

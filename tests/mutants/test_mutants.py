@@ -111,6 +111,15 @@ def test_the_simulation_sees_them_by_itself() -> None:
     assert len(missed) <= 0.1 * len(harmful), missed
 
 
+def test_what_is_proven_to_do_no_harm_does_none() -> None:
+    """Each rank has one tile here, so that its first is the right one; positions count from this rank's own rows."""
+    placed = Placed(mapping("all_reduce_two_shot", "scatter: SMs push, gather: copy engine pull"))
+    said = [(x.name, x.signal.partition(" (")[0]) for x in placed.mutations]
+    row = placed.row(said.index(("wrong tile", "reduce notifies out")))
+    assert (row.caught_by, row.simulation_too) == ("equivalent", False)
+    assert "all accesses of 3 calls" in row.by
+
+
 def test_the_table_that_is_committed() -> None:
     rows = read(TABLE)
     # Of the others rows are made by `make mutants`, which takes hours; docs/proof.md says which there are.

@@ -213,7 +213,9 @@ def address(scope: Scope, pointer: str, found: list[Term], blocks: int) -> tuple
             parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, 3)}")
         if term.mask is not None:
             masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
-    return " + ".join(parts), " & ".join(_bracketed(m) if "&" in m and len(masks) > 1 else m for m in masks) or None
+    if len(masks) > 1:
+        masks = [_bracketed(m) if "&" in m or "<" in m else m for m in masks]
+    return " + ".join(parts), " & ".join(masks) or None
 
 
 def _bracketed(text: str) -> str:

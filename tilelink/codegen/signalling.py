@@ -214,22 +214,22 @@ def _span(
         rank = F.of(source if source is not None else RANK)
         return Span(rank, rank)
     entry = _entry_on(scope, param, index, axis.axis)
+    base: F.Like = RANK * axis.part if axis.kind == "cut" and _is_local(scope, param, axis.axis) else 0
     if isinstance(entry, OfTile):
         tile = scope.tiles[entry.var]
         if axis.kind == "unit":
             return Span(Sym(tile.begin), Sym(tile.begin))
-        base: F.Like = RANK * axis.part if axis.kind == "cut" and _is_local(scope, param, axis.axis) else 0
         first = axis.index(base + Sym(tile.begin))
         return Span(first, first) if axis.holds(tile.grid) else Span(first, axis.index(base + Sym(tile.end) - 1))
     if isinstance(entry, At):
-        at = position(scope, entry)
+        at = base + position(scope, entry)
         return Span(axis.index(at), axis.index(at))
     if isinstance(entry, Gather):
         vector = expression(scope, entry.expr)
         low, high = scope.names.fresh("low"), scope.names.fresh("high")
         lines.add(f"{high} = tl.max({vector}, 0)", scope.loc)
         lines.add(f"{low} = tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)", scope.loc)
-        return Span(axis.index(Sym(low)), axis.index(F.maximum(Sym(high), 0)))
+        return Span(axis.index(base + Sym(low)), axis.index(base + F.maximum(Sym(high), 0)))
     return Span(F.of(0), axis.count - 1)
 
 

@@ -6,7 +6,7 @@ Never knows: source text, pointers, torch, triton.
 """
 
 from tilelink.mapping.channels import raising
-from tilelink.mapping.exact import NotExact, Redundant, equivalent, redundant
+from tilelink.mapping.exact import NotExact, Redundant, equivalent, implied, redundant
 from tilelink.mapping.placement import placement_of
 from tilelink.mapping.planning import make_plan
 from tilelink.mapping.transfers import expand, issued, tiles_of
@@ -17,6 +17,7 @@ __all__ = [
     "Redundant",
     "equivalent",
     "expand",
+    "implied",
     "issued",
     "make_plan",
     "placement_of",

@@ -6,6 +6,7 @@ Never knows: the structural proof, which is tested against it.
 """
 
 from tilelink.mapping.exact.findings import Exact, Finding, Moment, circle_of, examine
+from tilelink.mapping.exact.implied import implied
 from tilelink.mapping.exact.redundant import Redundant, equivalent, redundant
 from tilelink.mapping.exact.story import counterexample
 from tilelink.mapping.exact.tiles import NotExact, Outside
@@ -23,6 +24,7 @@ __all__ = [
     "described",
     "equivalent",
     "examine",
+    "implied",
     "redundant",
     "small_worlds",
 ]

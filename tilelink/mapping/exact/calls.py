@@ -29,6 +29,7 @@ from tilelink.ir.partition import holder
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.mapping.exact.events import Access, Event, Instance, Recorder, Word
+from tilelink.mapping.exact.outline import Outline, Signals, SomeSignal
 from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes, Span, TileRun
 from tilelink.mapping.transfers import issued
 
@@ -54,10 +55,16 @@ class Call:
     """Rank -> the event that takes its credits."""
     faults: list[tuple[str, Loc | None, bool]] = field(default_factory=list[tuple[str, Loc | None, bool]])
     enters: bool = False
+    unknown: list[SomeSignal] = field(default_factory=list[SomeSignal])
+    """Of an outline: signals that data decides."""
 
 
-def call_of(sizes: Sizes) -> Call:
-    """Raises:
+def call_of(sizes: Sizes, *, outline: bool = False) -> Call:
+    """
+    Args:
+        outline: only what happens whatever data says: signals, and that there are accesses between them.
+
+    Raises:
     NotExact: data decides what happens, or there is too much of it.
     Outside: an access or a word that does not exist.
     """
@@ -68,7 +75,7 @@ def call_of(sizes: Sizes) -> Call:
         raise NotExact(f"{tiles} tiles")
     call = Call(enters=any(isinstance(h, Enter) for h in sizes.plan.host))
     for rank in range(sizes.ranks):
-        _Host(sizes, call, rank).run()
+        _Host(sizes, call, rank, outline).run()
     return call
 
 
@@ -84,6 +91,7 @@ class _Host:
     sizes: Sizes
     call: Call
     rank: int
+    outline: bool
     heads: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """Stream -> what has to be over before its next work."""
     open_streams: set[int] = field(default_factory=set[int])
@@ -115,7 +123,8 @@ class _Host:
                 self._launch(next(k for k in self.plan.kernels if k.name == h.kernel), h.stream)
             else:
                 self._transfer(h)
-        self._check_taken()
+        if not self.outline:
+            self._check_taken()
         results = [Access(i, box) for i, box in self._wholes(self.plan.wiring.results)]
         self.call.last.append(self._then(MAIN, self._event("the call is over", reads=results)))
         if self.rank == 0:
@@ -216,6 +225,9 @@ class _Host:
         ends: list[int] = []
         for path, _ in kernel.roles:
             self.started.append(path)
+            if self.outline:
+                ends += self._outlines(self.plan.step(path), begin)
+                continue
             before: int | None = None
             for strand in _strands(self.sizes, self.plan.step(path), self.rank):
                 numbers = self._strand(strand, begin)
@@ -228,6 +240,22 @@ class _Host:
         end = self._add(self._event(f"{kernel.name} ends"))
         self.call.order += [(before, end) for before in (begin, *ends)]
         self.heads[stream] = [end]
+
+    def _outlines(self, host: StepPlan, begin: int) -> list[int]:
+        """The last events of the tiles; of those that there may be none of, none, as nobody hears of them."""
+        ends: list[int] = []
+        made = any(g.kind == "table" for g in host.grid)
+        for position, tile in enumerate([()] if made else tiles_of(self.sizes, host, self.rank)):
+            recorder = Signals(self.rank, host.path, position)
+            if made:
+                for path in (host.path, *host.fused):
+                    Outline(self.sizes, self.plan.step(path), self.rank, tile, recorder).any_tile()
+            else:
+                _play(self.sizes, host, self.rank, tile, recorder)
+            numbers = self._strand(recorder.events, begin)
+            ends += numbers[-1:] if not made else []
+            self.call.unknown += recorder.unknown
+        return ends
 
     def _strand(self, events: list[Event], begin: int) -> list[int]:
         numbers = [self._add(e) for e in events]
@@ -315,13 +343,17 @@ def _strands(sizes: Sizes, host: StepPlan, rank: int) -> Iterator[list[Event]]:
     """The events of each tile of a role in order, with those of what is fused into it."""
     for position, tile in enumerate(tiles_of(sizes, host, rank)):
         recorder = Recorder(rank, host.path, position)
-        _run(sizes, host, rank, tile, recorder)
-        for path in host.fused:
-            follower = sizes.plan.step(path)
-            own = tuple(tile[a] if a is not None else rank for a in follower.host_axes)
-            for piece in range(follower.pieces):
-                _run(sizes, follower, rank, own, recorder, piece)
+        _play(sizes, host, rank, tile, recorder)
         yield recorder.events
+
+
+def _play(sizes: Sizes, host: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder) -> None:
+    _run(sizes, host, rank, tile, recorder)
+    for path in host.fused:
+        follower = sizes.plan.step(path)
+        own = tuple(tile[a] if a is not None else rank for a in follower.host_axes)
+        for piece in range(follower.pieces):
+            _run(sizes, follower, rank, own, recorder, piece)
 
 
 def tiles_of(sizes: Sizes, host: StepPlan, rank: int) -> list[tuple[int, ...]]:
@@ -365,7 +397,10 @@ def _run(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], recorde
         bounds[-1] = begin + piece * width, min(begin + (piece + 1) * width, end)
         if bounds[-1][0] >= bounds[-1][1]:
             return
-    TileRun(sizes, step, rank, tile, recorder).run(tuple(bounds))
+    if isinstance(recorder, Signals):
+        Outline(sizes, step, rank, tile, recorder).run(tuple(bounds))
+    else:
+        TileRun(sizes, step, rank, tile, recorder).run(tuple(bounds))
 
 
 def _in_pieces(step: StepPlan) -> StepPlan:

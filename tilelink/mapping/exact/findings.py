@@ -125,18 +125,19 @@ class Exact:
         if circle is not None:
             yield Finding("deadlock", "signals wait for one another", circle[0].event.loc, circle=circle)
         if nx.is_directed_acyclic_graph(self.graph):
-            self._reach()
+            self.reach()
             yield from _Memory(self).findings()
 
     def circle(self) -> tuple[Moment, ...] | None:
         """Events that wait for one another. A worker that is alone takes its tiles in turn; any number then ends as well."""
-        self._build()
+        self.connect()
         alone = self.graph.copy()
         for c in range(self.calls):
             alone.add_edges_from((a + c * self.events, b + c * self.events) for a, b in self.call.taken)
         return self._circle(alone)
 
-    def _build(self) -> None:
+    def connect(self) -> None:
+        """The graph of all calls."""
         n, call = self.events, self.call
         for c in range(self.calls):
             base = c * n
@@ -184,7 +185,7 @@ class Exact:
         start = next((i for i, m in enumerate(signals) if m.event.waits), 0)
         return tuple(signals[start:] + signals[:start])
 
-    def _reach(self) -> None:
+    def reach(self) -> None:
         """For every event, as bits, the events that have happened before it."""
         before: dict[Node, int] = {}
         for node in nx.topological_sort(self.graph):

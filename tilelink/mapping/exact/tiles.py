@@ -123,11 +123,12 @@ class TileRun:
     def run(self, bounds: tuple[Span, ...]) -> None:
         """`bounds`: begin and end per axis of the step's grid, in the positions that the program counts."""
         program = self.step.step.program
-        for k, (span, g) in enumerate(zip(bounds, self.step.grid, strict=True)):
+        view = self.step.step.binding(self.step.domain).view
+        for k, (span, g, v) in enumerate(zip(bounds, self.step.grid, view, strict=True)):
             name = str(k) if program.movement is not None else g.var
             if name is not None:
                 self.spans[name], self.grids[name] = span, g
-                if g.kind in ("unit", "own"):
+                if g.kind == "own" or v.unit:
                     self.names[name] = span[0]
         self.names |= {n: int(v) for n, v in self.step.step.constants if isinstance(v, (bool, int))}
         if program.movement is not None:
@@ -243,10 +244,11 @@ class TileRun:
     def _loop(self, op: Loop) -> None:
         if not any(isinstance(o, (Wait, Notify, Load, Store, Move)) for o in walk(op.body)):
             return
-        turns = re.fullmatch(r"for \w+ in (?:tl\.)?(?:static_)?range\((\d+)\)", op.header.text)
+        said = re.fullmatch(r"for \w+ in (?:tl\.)?(?:static_)?range\((\w+)\)", op.header.text)
+        turns = None if said is None else int(said[1]) if said[1].isdecimal() else self.names.get(said[1])
         if turns is None or op.target is None:
             raise NotExact(f"a loop whose length the plan does not know (`{op.header}`)")
-        for turn in range(int(turns[1])):
+        for turn in range(turns):
             self.names[op.target] = turn
             self._body(op.body)
 

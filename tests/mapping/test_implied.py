@@ -1,0 +1,70 @@
+"""Orders that signals make and others make too, whatever data says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.mutants.mappings import mappings
+from tests.mapping.plans import form, forms
+from tilelink import ops
+from tilelink.ir.plan import Plan, Signal
+from tilelink.mapping import NotExact, equivalent, implied
+from tilelink.pipeline.operator import Operator
+
+SIZES = {"M": 7, "K": 3, "N": 4}
+
+
+def elided(plan: Plan, signal: Signal) -> Plan:
+    gone = replace(signal, action="elided", channel=None, to="self", reason="worker")
+    return replace(plan, signals=tuple(gone if s is signal else s for s in plan.signals))
+
+
+def without(plan: Plan, path: str, param: str) -> Plan:
+    """The plan without one wait or notify."""
+    [signal] = [s for s in plan.signals if s.path == path and s.op.param == param and s.action in ("await", "notify")]
+    return elided(plan, signal)
+
+
+def plan_of(operator: Operator) -> Plan:
+    return next(mappings(operator)).plan
+
+
+@pytest.mark.parametrize(("name", "waits"), [("accs", True), ("tops", True), ("totals", False)])
+def test_one_of_several_words_of_a_tile_tells_of_all(name: str, waits: bool) -> None:
+    """Accumulators, maxima and sums are stored before any of them is announced, and the sums are announced last."""
+    plan = plan_of(ops.flash_decode)
+    assert (implied(plan, without(plan, "merge", name)) is not None) == waits
+
+
+def test_what_is_behind_a_loop_that_data_ends_is_known() -> None:
+    """The scales are announced last and waited for first, so the rows need no word of their own; the counts do."""
+    plan = plan_of(ops.ep_dispatch_fp8)
+    assert implied(plan, without(plan, "arrive_fp8", "inbox")) is not None
+    assert implied(plan, without(plan, "arrive_fp8", "counts")) is None
+    assert implied(plan, without(plan, "arrive_fp8", "scales")) is None
+    assert implied(plan, without(plan, "dispatch_fp8", "counts")) is None
+
+
+def test_what_data_decides_is_not_decided_here() -> None:
+    """A wait for the ranks that an index vector names, and what its words are raised by."""
+    plan = plan_of(ops.ag_moe)
+    for path in ("grouped", "gather"):
+        with pytest.raises(NotExact, match="data decides which words"):
+            implied(plan, without(plan, path, "rows"))
+
+
+def test_where_everything_is_known_both_graphs_agree() -> None:
+    for name in sorted(forms()):
+        plan = form(name, 3, SIZES, 2)
+        waits = [s for s in plan.signals if s.action == "await"]
+        for signal in waits:
+            changed = elided(plan, signal)
+            assert (implied(plan, changed) is None) == (equivalent(plan, changed) is None), signal
+
+
+def test_a_word_of_too_narrow_a_scope_tells_nobody() -> None:
+    plan = form("ag_gemm push", 3, SIZES, 2)
+    assert implied(plan, plan) is not None
+    assert implied(plan, replace(plan, channels=tuple(replace(c, scope="gpu") for c in plan.channels))) is None
