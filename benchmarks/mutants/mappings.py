@@ -26,7 +26,8 @@ MANY = 150
 """Combinations of placements up to which all are tried; above, each step's are tried with the others as they were."""
 ORDERS = ("ring", "ring+1")
 DEFAULT = "SMs"
-"""How a step runs that a mapping's name does not tell of."""
+DEFAULTS = (DEFAULT, "SMs push")
+"""How programs and movements run that a mapping's name does not tell of."""
 LIBRARIES = {"matmul": "torch.mm"}
 """By the name of a program, what computes the same: nothing else of this suite knows a program."""
 
@@ -67,7 +68,7 @@ def mappings(operator: Operator) -> Iterator[Mapping]:
     wiring = Case(operator, sizes(operator), RANKS, "f32").wiring()
     seen: set[str] = set()
     for choices in _combinations(operator, wiring):
-        named = [f"{path}: {found[0]}" for path, found in choices.items() if found[0] != DEFAULT]
+        named = [f"{path}: {found[0]}" for path, found in choices.items() if found[0] not in DEFAULTS]
         name = ", ".join(named) or DEFAULT
         mapping = None if name in seen else _mapping(operator, wiring, name, choices)
         if mapping is not None:
@@ -149,7 +150,7 @@ def _of_movement(step: Step) -> Iterator[Choice]:
     for word, push in (("push", True), ("pull", False)):
         for order in ORDERS:
             yield f"SMs {word}", sms(2, order=order, push=push, **tile)
-            yield f"SMs of its own kernel {word}", sms(2, order=order, push=push, own_kernel=True, **tile)
+            yield f"own kernel {word}", sms(2, order=order, push=push, own_kernel=True, **tile)
         yield f"copy engine {word}", copy_engine(push=push, **tile)
         yield f"copy engine {word} whole parts", copy_engine(push=push)
     yield "copy engine push over 2 streams", copy_engine(push=True, streams=2, **tile)

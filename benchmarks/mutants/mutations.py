@@ -142,8 +142,9 @@ def _turned(plan: Plan, s: Signal) -> Iterator[Mutation]:
 
 
 def said(s: Signal) -> str:
+    """The step, what it does, and the line of its program."""
     verb = "notifies" if isinstance(s.op, Notify) else "waits for"
-    return f"{s.path} {verb} {s.op.param} (line {s.op.loc.line})"
+    return f"{s.path} {verb} {s.op.param}:{s.op.loc.line}"
 
 
 def _channel_name(s: Signal) -> str:

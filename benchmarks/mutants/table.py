@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -16,6 +17,8 @@ from rich.table import Table
 from tilelink.bench.running import commit
 
 HOWS = ("static", "equivalent", "simulation", "survived")
+SHORT = {"n": "number", "of": "signal"}
+"""Names in the file, which are there twelve thousand times."""
 Key = tuple[str, str, int]
 
 
@@ -53,12 +56,25 @@ class Row:
 
 def read(path: Path) -> list[Row]:
     """No rows where there is no file."""
-    return [Row(**row) for row in json.loads(path.read_text())["rows"]] if path.is_file() else []
+    if not path.is_file():
+        return []
+    return [_row(one) for one in json.loads(path.read_text())["rows"]]
+
+
+def _row(one: dict[str, Any]) -> Row:
+    fields = {long: one[short] for short, long in SHORT.items() if short in one}
+    return Row(**{"seen": "", **{name: value for name, value in one.items() if name not in SHORT}, **fields})
+
+
+def _line(row: Row) -> str:
+    short = {long: name for name, long in SHORT.items()}
+    fields = {short.get(name, name): value for name, value in asdict(row).items() if name != "seen" or value}
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
 def write(path: Path, rows: list[Row], missing: int = 0) -> None:
     """A line for each row; the old file or the new one, whenever one looks."""
-    lines = ",\n".join(json.dumps(asdict(row), separators=(",", ":"), ensure_ascii=False) for row in rows)
+    lines = ",\n".join(_line(row) for row in rows)
     about = json.dumps({**sums(rows), "missing": missing}, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")

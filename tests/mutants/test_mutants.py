@@ -61,7 +61,8 @@ def mapping(operator: str, *words: str) -> m.Mapping:
 
 def test_every_operator_has_mappings() -> None:
     found = {name: {f.name for f in mappings(name)} for name in ("ag_gemm", "gemm_rs")}
-    for resources in ("SMs push", "SMs pull", "SMs of its own kernel", "copy engine push", "copy engine pull"):
+    assert "SMs" in found["ag_gemm"], "the default: gather pushes"
+    for resources in ("SMs pull", "own kernel push", "own kernel pull", "copy engine push", "copy engine pull"):
         assert any(resources in name for name in found["ag_gemm"]), resources
     assert any("scatter: fused into matmul, reduce: fused into matmul" in name for name in found["gemm_rs"])
 
@@ -113,8 +114,8 @@ def test_the_simulation_sees_them_by_itself() -> None:
 
 def test_what_is_proven_to_do_no_harm_does_none() -> None:
     """Each rank has one tile here, so that its first is the right one; positions count from this rank's own rows."""
-    placed = Placed(mapping("all_reduce_two_shot", "scatter: SMs push, gather: copy engine pull"))
-    said = [(x.name, x.signal.partition(" (")[0]) for x in placed.mutations]
+    placed = Placed(mapping("all_reduce_two_shot", "gather: copy engine pull"))
+    said = [(x.name, x.signal.partition(":")[0]) for x in placed.mutations]
     row = placed.row(said.index(("wrong tile", "reduce notifies out")))
     assert (row.caught_by, row.simulation_too) == ("equivalent", False)
     assert "all accesses of 3 calls" in row.by
