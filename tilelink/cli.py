@@ -295,13 +295,13 @@ def bench_command(
         console.print(tables([subjects_sheet(ranks)]))
         raise typer.Exit(0 if known else 2)
     ops_asked = list(SUBJECTS) if op == ["all"] else op
-    _askable(ops_asked, shape or schedule or also, out)
+    _askable(ops_asked, shape or schedule, out)
     rows: list[Row] = []
     for name in ops_asked:
         subject = SUBJECTS[name]
         found = bench(
             name, subject, _bench_cases(name, shape, cases, tokens, ranks, session is None),
-            _variants(subject.operator, schedule or [], also or []),
+            _variants(subject.operator, schedule or [], also or [], several=len(ops_asked) > 1),
             Options(rounds if session is not None else 1, budget), session=session, ranks=ranks,
             say=lambda row: console.print(f"{row.case}: {row.schedule}", style="dim", markup=False),
         )  # fmt: skip
@@ -341,10 +341,12 @@ def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: in
     return found
 
 
-def _variants(operator: Operator | None, schedule: list[str], also: list[str]) -> dict[str, Operator]:
-    """Ours and further schedules of it, by name."""
+def _variants(
+    operator: Operator | None, schedule: list[str], also: list[str], *, several: bool = False
+) -> dict[str, Operator]:
+    """Ours and further schedules of it, by name; those for steps of another one of several operators are missing there."""
     if operator is None:
-        if schedule or also:
+        if schedule or (also and not several):
             raise TilelinkError("TL708", "a schedule for what is made of several operators")
         return {}
     ours = operator.schedule(parse_placements(schedule))

@@ -6,21 +6,27 @@ import tilelink
 from tilelink.errors import TilelinkError
 from tilelink.runtime.session import require
 from tilelink.runtime.world import World
-from tilelink.tuning import attempt, interleaved
+from tilelink.tuning import Times, attempt, interleaved
+from tilelink.tuning.measuring import slowest
 
 
 class Told:
     """A world of one rank whose clock says how often it was asked."""
 
-    rank, ranks = 0, 1
+    rank, ranks, late = 0, 1, False
 
     def __init__(self, real: World) -> None:
         self.topology = real.topology
-        self.asked: list[str] = []
+        self.asked: list[float] = []
 
-    def timed(self, call):
+    def timed(self, call, host_us):
+        self.late = not self.late
+        self.asked.append(host_us)
         call()
         return float(len(self.asked))
+
+    def drain(self):
+        pass
 
     def agree(self, value):
         return [value]
@@ -34,9 +40,16 @@ def test_every_round_begins_with_another_contender() -> None:
         times, missing = interleaved(world, runs, 3, lambda: log.append("fresh"))  # type: ignore[arg-type]
         assert log == [*"abc", "fresh", *"abc", "fresh", *"bca", "fresh", *"cab"]
         assert missing == {}
-        assert {name: len(t.ms) for name, t in times.items()} == {"a": 3, "b": 3, "c": 3}
+        assert {name: t.ms for name, t in times.items()} == {"a": (1, 6, 8), "b": (2, 4, 9), "c": (3, 5, 7)}
+        assert [t.late for t in times.values()] == [1, 1, 3]
+        assert all(0 < host_us < 1e6 for host_us in world.asked)
 
     tilelink.launch(body, ranks=1)
+
+
+def test_theslowest_rank_counts_and_a_late_one_too() -> None:
+    fast, slow = [(1.0, 10.0, False), (2.0, 30.0, False)], [(3.0, 20.0, True), (1.0, 20.0, False)]
+    assert slowest([fast, slow]) == Times((3.0, 2.0), (20.0, 30.0), late=1)
 
 
 def test_what_fails_on_one_rank_is_left_out_on_all() -> None:

@@ -42,6 +42,9 @@ def report(operator: str, rows: Sequence[Row]) -> Group:
     if missing:
         lines = tuple((name, why, ", ".join(cases)) for (name, why), cases in missing.items())
         sheets.append(Sheet("Missing", ("contender", "why", "cases"), lines))
+    late = tuple((r.case, n, f"{c['late']} of {r.rounds}") for r in rows for n, c in r.contenders.items() if c["late"])
+    if late:
+        sheets.append(Sheet("The device waited for the host", ("case", "contender", "rounds"), late))
     sheets.append(Sheet("What ran", ("case", "schedule"), tuple((r.case, r.schedule) for r in rows)))
     return Group(tables(sheets), Text(_footnote(where)))
 

@@ -190,6 +190,7 @@ def _contender(found: Found, name: str) -> dict[str, Any]:
         "ms_graph": _median(graphed),
         "efficiency": efficiency(found, name),
         "host_us": called.host if called else None,
+        "late": called.late if called else 0,
         "error": found.errors.get(name),
         "schedule": found.schedules.get(name, ""),
     }

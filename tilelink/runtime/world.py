@@ -193,11 +193,19 @@ class World(Protocol):
         """In the simulated world: run until all streams of this rank are idle. On GPUs: nothing."""
         ...
 
-    def timed(self, call: Callable[[], Any]) -> float:
+    def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
         """Collective: milliseconds (in the simulated world: simulated ones) that `call` takes on this rank's device.
 
         All ranks begin together; what the host does is not part of it, and no input lies in a cache.
+
+        Args:
+            host_us: microseconds that the host may take to start it; the device begins after twice as many.
         """
+        ...
+
+    @property
+    def late(self) -> bool:
+        """Whether this rank's device began before its host had started all of the call that was timed last."""
         ...
 
     def read(self, stamps: Sequence[Stamp]) -> list[int]:

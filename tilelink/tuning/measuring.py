@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,10 +20,12 @@ Runs = Mapping[str, Callable[[], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One contender. `ms`: per round, of the slowest rank. `host_us`: per round, this rank's host in the call."""
+    """One contender. `ms`: per round, of the slowest rank. `host_us`: per round, the slowest rank's host in the call. `late`:
+    rounds in which some rank's device began before its host had started everything, so that its time counts too."""
 
     ms: tuple[float, ...]
     host_us: tuple[float, ...]
+    late: int = 0
 
     @property
     def median(self) -> float:
@@ -35,7 +37,7 @@ class Times:
 
     def divided(self, calls: int) -> Times:
         """Of one of several calls that were timed together."""
-        return Times(tuple(t / calls for t in self.ms), tuple(t / calls for t in self.host_us))
+        return replace(self, ms=tuple(t / calls for t in self.ms), host_us=tuple(t / calls for t in self.host_us))
 
 
 def attempt(world: World, action: Callable[[], Any]) -> str:
@@ -79,30 +81,45 @@ def interleaved(
         done: called after every round.
     """
     missing: dict[str, str] = {}
-    alive: list[str] = []
+    alive: dict[str, float] = {}
     for name, run in runs.items():
-        problem = attempt(world, lambda run=run: _warm(world, run))
+        started: list[float] = []
+        problem = attempt(world, lambda run=run, started=started: _warm(world, run, started))
         if problem:
             missing[name] = problem
         else:
-            alive.append(name)
-    mine: dict[str, list[float]] = {name: [] for name in alive}
-    host: dict[str, list[float]] = {name: [] for name in alive}
+            alive[name] = started[-1]
+    names = list(alive)
+    mine: dict[str, list[Timed]] = {name: [] for name in names}
     for turn in range(rounds):
         fresh()
-        for name in alive[turn % len(alive) :] + alive[: turn % len(alive)] if alive else []:
-            mine[name].append(world.timed(_clocked(runs[name], host[name])))
+        for name in names[turn % len(names) :] + names[: turn % len(names)] if names else []:
+            host: list[float] = []
+            ms = world.timed(_clocked(runs[name], host), alive[name])
+            mine[name].append((ms, host[-1], world.late))
         done()
     everyones = world.agree(mine)
-    slowest = {name: tuple(max(each) for each in zip(*(m[name] for m in everyones), strict=True)) for name in alive}
-    return {name: Times(slowest[name], tuple(host[name])) for name in alive}, missing
+    return {name: slowest([of_rank[name] for of_rank in everyones]) for name in names}, missing
 
 
-def _warm(world: World, run: Callable[[], Any]) -> None:
-    """A few times: each slot of a workspace is prepared when it is first used."""
-    for _ in range(1 if world.topology.world == "simulated" else 3):
-        run()
-    if world.topology.world != "simulated":
+Timed = tuple[float, float, bool]
+"""Milliseconds of the device, microseconds of the host, and whether the host was late."""
+
+
+def slowest(ranks: Sequence[Sequence[Timed]]) -> Times:
+    """Of every round the slowest rank's."""
+    rounds = list(zip(*ranks, strict=True))
+    ms, host = (tuple(max(t[k] for t in each) for each in rounds) for k in range(2))
+    return Times(ms, host, sum(any(t[2] for t in each) for each in rounds))
+
+
+def _warm(world: World, run: Callable[[], Any], started: list[float]) -> None:
+    """A few times: each slot of a workspace is prepared when it is first used. The last time by the clock."""
+    simulated = world.topology.world == "simulated"
+    for _ in range(1 if simulated else 3):
+        world.drain()
+        _clocked(run, started)()
+    if not simulated:
         torch.cuda.synchronize()  # brings to light what went wrong in a kernel
 
 

@@ -11,8 +11,12 @@ import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
 
-AHEAD = 1_500_000
-"""GPU cycles, about a millisecond, in which the host enqueues the call: launches are not what is timed."""
+AHEAD = 750.0
+"""Microseconds, at least, in which the host enqueues the call: launches are not what is timed."""
+MOST = 20_000.0
+"""Microseconds of such a start, at most."""
+CYCLES = 2000
+"""Of a GPU in a microsecond, at most."""
 DEADLINE = 60.0
 """Seconds after which a call counts as one that will never end."""
 
@@ -31,9 +35,14 @@ class Stopwatch:
         self._cold = torch.zeros(max(1, 3 * cache // 4), dtype=torch.float32, device=device)
         self._sink = torch.zeros((), dtype=torch.float32, device=device)
         self._together = torch.zeros(1, device=device)
+        self.late = False
+        """Whether the device began before the host had enqueued all of the last call."""
 
-    def time(self, call: Callable[[], Any]) -> float:
+    def time(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
         """Milliseconds on this rank's device. Collective.
+
+        Args:
+            host_us: microseconds that the host may take; its start is twice as long.
 
         Raises:
             TilelinkError: TL460, the call does not end.
@@ -41,12 +50,13 @@ class Stopwatch:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         # Read three times the cache's size: lines that a write leaves behind would have to be written back meanwhile.
         torch.sum(self._cold, dim=0, out=self._sink)
-        torch.cuda._sleep(AHEAD)
+        torch.cuda._sleep(int(CYCLES * min(max(AHEAD, 2 * host_us), MOST)))
         if self._group.size() > 1:
             dist.all_reduce(self._together, group=self._group)
         start.record()
         call()
         end.record()
+        self.late = start.query()
         _await(end)
         return start.elapsed_time(end)
 

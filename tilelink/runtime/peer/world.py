@@ -228,7 +228,11 @@ class GpuWorld:
     def finish(self) -> None:
         """Nothing: GPUs run by themselves."""
 
-    def timed(self, call: Callable[[], Any]) -> float:
+    @property
+    def late(self) -> bool:
+        return self._stopwatch is not None and self._stopwatch.late
+
+    def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
         """Collective: milliseconds on this rank's GPU.
 
         Raises:
@@ -237,7 +241,7 @@ class GpuWorld:
         if self._stopwatch is None:
             self._stopwatch = Stopwatch(self.device, self.group)
         self.barrier()
-        return self._stopwatch.time(call)
+        return self._stopwatch.time(call, host_us)
 
     def read(self, stamps: Sequence[Any]) -> list[int]:
         """Nanoseconds of this GPU's clock, to half a microsecond."""

@@ -118,6 +118,8 @@ class SimulatedArena:
 class SimulatedWorld:
     """One rank. Implements `runtime.world.World`."""
 
+    late = False
+
     def __init__(self, machine: Machine, interpreter: Interpreter, meetings: Meetings, host: Agent) -> None:
         self.group: Any = None
         self.members = meetings.members
@@ -271,8 +273,9 @@ class SimulatedWorld:
     def drain(self) -> None:
         self.finish()
 
-    def timed(self, call: Callable[[], Any]) -> float:
+    def timed(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
         """In simulated time."""
+        del host_us  # the host is a part of it
         self.barrier()
         begin = self._host.clock
         call()
