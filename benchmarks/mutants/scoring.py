@@ -9,13 +9,12 @@ from functools import cached_property
 from benchmarks.mutants.edits import Running, Unsayable, mutant, running
 from benchmarks.mutants.mappings import Mapping
 from benchmarks.mutants.mutations import Mutation, mutations
-from benchmarks.mutants.simulating import ADVERSARIES, Results, Seen, noticed, results_of
+from benchmarks.mutants.simulating import Adversary, Results, Seen, noticed, results_of
 from benchmarks.mutants.table import Row
 from tilelink.codegen.checked import check_text
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
-from tilelink.mapping import verify
-from tilelink.mapping.exact import NotExact, equivalent, implied
+from tilelink.mapping import NotExact, equivalent, implied, reused, verify
 from tilelink.mapping.verify import rules_of
 
 REDUNDANT = "equivalent"
@@ -32,6 +31,7 @@ class Placed:
         self.mapping = mapping
         self.seconds = seconds
         self._known: dict[object, Seen | None] = {}
+        self._expected: dict[int | None, Results] = {}
         self._proofs: dict[int, str | None] = {}
 
     @cached_property
@@ -42,9 +42,12 @@ class Placed:
     def mutations(self) -> tuple[Mutation, ...]:
         return tuple(mutations(self.mapping.plan))
 
-    @cached_property
-    def expected(self) -> Results:
-        return results_of(self.mapping, self.original, ADVERSARIES[0])
+    def expected(self, adversary: Adversary) -> Results:
+        """On the data that it has under an adversary."""
+        if adversary.idle not in self._expected:
+            anyone = Adversary(0, None, adversary.idle)
+            self._expected[adversary.idle] = results_of(self.mapping, self.original, anyone)
+        return self._expected[adversary.idle]
 
     def row(self, number: int, *, simulate: bool = True) -> Row:
         """Of one mutant. What runs the same is run once.
@@ -61,7 +64,7 @@ class Placed:
             return self.judged(number, found, None, asked=False)
         if found is not None and found.key not in self._known:
             self._known[found.key] = noticed(
-                self.mapping, lambda: self.expected, found, self.seconds, lambda: self.proof(number, found) is not None
+                self.mapping, self.expected, found, self.seconds, lambda: self.proof(number, found) is not None
             )
         return self.judged(number, found, self._known[found.key] if found is not None else None)
 
@@ -150,8 +153,12 @@ def _implied(plan: Plan, mutation: Mutation) -> str | None:
 
 
 def _one_slot(plan: Plan, changed: Plan) -> str | None:
-    """With one slot, a plan that takes all its credits waits until everybody has left the call before: also right."""
-    same = replace(changed, schedule=plan.schedule, buffers=plan.buffers) == plan
-    if same and changed.schedule.slots == 1 and plan.credits and all(c.implied_by is None for c in plan.credits):
+    """With one slot, a plan that takes all its credits waits until everybody has left the call before: also right. So is one
+    whose next call's signals say as much.
+    """
+    if replace(changed, schedule=plan.schedule, buffers=plan.buffers) != plan:
+        return None
+    if changed.schedule.slots == 1 and plan.credits and all(c.implied_by is None for c in plan.credits):
         return "all accesses of a call come after those of the call before, by credits that all ranks take"
-    return None
+    proof = reused(plan, changed)
+    return proof.text if proof is not None else None

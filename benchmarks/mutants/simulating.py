@@ -12,6 +12,7 @@ import torch
 from benchmarks.mutants.edits import Running
 from benchmarks.mutants.mappings import DEVICE, RANKS, Mapping
 from tilelink.errors import TilelinkError
+from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime.call import Loaded, Slot, prepare
 from tilelink.runtime.kernels import load
 from tilelink.runtime.memory import DTYPES, extents, regions
@@ -31,17 +32,25 @@ Results = list[list[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Adversary:
-    """Who is slow, and the seed of every other choice."""
+    """Who is slow, and the seed of every other choice. `idle`: the rank whose tables choose nothing."""
 
     seed: int
     straggler: int | None
+    idle: int | None = None
 
     @property
     def policy(self) -> Policy:
         return Policy(seed=self.seed) if self.straggler is None else Policy("straggler", self.seed, self.straggler)
 
 
-ADVERSARIES = (Adversary(0, None), Adversary(1, 0), Adversary(2, RANKS - 1), Adversary(3, 1), Adversary(4, None))
+ADVERSARIES = (
+    Adversary(0, None),
+    Adversary(1, 0, idle=0),
+    Adversary(2, RANKS - 1),
+    Adversary(3, 1),
+    Adversary(4, None),
+)
+"""Nobody has to wait for the rows of a slow rank of which no row is chosen."""
 
 
 class OutOfTime(Exception):
@@ -93,10 +102,20 @@ def results_of(mapping: Mapping, found: Running, adversary: Adversary, end: floa
         for transfers in found.transfers
     ]
     turns = Timed(adversary.policy.turns(), end)
-    return simulated(lambda: _rank(mapping, loaded), RANKS, policy=turns, device=DEVICE)
+    return simulated(lambda: _rank(mapping, loaded, adversary.idle), RANKS, policy=turns, device=DEVICE)
 
 
-def _rank(mapping: Mapping, loaded: list[Loaded]) -> list[torch.Tensor]:
+def _arguments(mapping: Mapping, call: int, rank: int, idle: int | None) -> list[torch.Tensor]:
+    case = mapping.case_of_call(call)
+    found = case.arguments(rank)
+    for tensor, shape in zip(found, mapping.operator.signature.inputs, strict=True):
+        chosen = shape.contract is not None and shape.contract.kind == "below"
+        if rank == idle and chosen and any(a.split == RANK_AXIS for a in shape.axes):
+            tensor.fill_(-1)
+    return found
+
+
+def _rank(mapping: Mapping, loaded: list[Loaded], idle: int | None) -> list[torch.Tensor]:
     session = require()
     world, mine = session.world, loaded[session.world.rank]
     plan = mine.plan
@@ -106,8 +125,8 @@ def _rank(mapping: Mapping, loaded: list[Loaded]) -> list[torch.Tensor]:
     out: list[torch.Tensor] = []
     kept: list[dict[str, torch.Tensor]] = []
     for call in range(CALLS):
-        case = mapping.case_of_call(call)
-        tensors = dict(zip(plan.wiring.arguments, case.arguments(world.rank), strict=True))
+        given = _arguments(mapping, call, world.rank, idle)
+        tensors = dict(zip(plan.wiring.arguments, given, strict=True))
         for name in plan.wiring.results:
             b = plan.buffer(name)
             tensors[name] = world.empty(extents(plan, b, world.rank), DTYPES[b.dtype])
@@ -130,7 +149,7 @@ def _rank(mapping: Mapping, loaded: list[Loaded]) -> list[torch.Tensor]:
 
 def noticed(
     mapping: Mapping,
-    expected: Callable[[], Results],
+    expected: Callable[[Adversary], Results],
     found: Running,
     seconds: float = 600,
     harmless: Callable[[], bool] = lambda: False,
@@ -138,7 +157,7 @@ def noticed(
     """The first thing that goes wrong, whoever is slow; None: nothing, or not in so many seconds.
 
     Args:
-        expected: what the plan gives; asked for when a run gets to its end.
+        expected: what the plan gives on the same data; asked for when a run gets to its end.
         harmless: whether it is proven that nothing can go wrong; asked when nothing has. Then two runs are enough.
     """
     end = time.monotonic() + seconds
@@ -153,7 +172,7 @@ def noticed(
             # Addresses differ from run to run.
             text = re.sub(r"0x[0-9a-f]+", "an address", error.message)
             return Seen(HOW.get(error.code, "refused"), f"{error.code} {text}")
-        for text in _differences(expected(), got):
+        for text in _differences(expected(adversary), got):
             return Seen("numbers", text)
     return None
 

@@ -1,4 +1,4 @@
-"""Orders that signals make and others make too, whatever data says."""
+"""Orders that signals make and others make too, and slots that nobody needs, whatever data says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.mutants.mappings import mappings
 from tests.mapping.plans import form, forms
 from tilelink import ops
 from tilelink.ir.plan import Plan, Signal
-from tilelink.mapping import NotExact, equivalent, implied
+from tilelink.mapping import NotExact, equivalent, implied, reused
 from tilelink.pipeline.operator import Operator
 
 SIZES = {"M": 7, "K": 3, "N": 4}
@@ -68,3 +68,31 @@ def test_a_word_of_too_narrow_a_scope_tells_nobody() -> None:
     plan = form("ag_gemm push", 3, SIZES, 2)
     assert implied(plan, plan) is not None
     assert implied(plan, replace(plan, channels=tuple(replace(c, scope="gpu") for c in plan.channels))) is None
+
+
+def single(plan: Plan, tensor: str) -> Plan:
+    return replace(plan, buffers=tuple(replace(b, slots=1) if b.tensor == tensor else b for b in plan.buffers))
+
+
+def test_what_the_next_call_writes_only_when_everybody_is_through_needs_no_second_slot() -> None:
+    """Rows are sent by a kernel that begins when all choices of the call are there, which nobody makes before he is through
+    with the last call; the choices themselves are sent at once."""
+    plan = plan_of(ops.ag_moe)
+    assert reused(plan, single(plan, "gather_rows")) is not None
+    assert reused(plan, single(plan, "gather_choice_rows")) is None
+    assert reused(plan, replace(plan, schedule=replace(plan.schedule, slots=1))) is None
+
+
+def test_fewer_slots_are_proven_only_where_the_exact_graph_agrees() -> None:
+    shown = 0
+    for name in ("ag_gemm push", "ag_gemm pull"):
+        plan = form(name, 3, SIZES, 2)
+        shown += _agreed(plan, [b.tensor for b in plan.buffers if b.slots > 1])
+    plan = plan_of(ops.all_reduce_two_shot)
+    assert shown + _agreed(plan, [b.tensor for b in plan.buffers if b.slots > 1]) > 0
+
+
+def _agreed(plan: Plan, tensors: list[str]) -> int:
+    proven = [single(plan, t) for t in tensors if reused(plan, single(plan, t)) is not None]
+    assert all(equivalent(plan, fewer) is not None for fewer in proven)
+    return len(proven)

@@ -6,7 +6,7 @@ Never knows: source text, pointers, torch, triton.
 """
 
 from tilelink.mapping.channels import raising
-from tilelink.mapping.exact import NotExact, Redundant, equivalent, implied, redundant
+from tilelink.mapping.exact import NotExact, Redundant, equivalent, implied, redundant, reused
 from tilelink.mapping.placement import placement_of
 from tilelink.mapping.planning import make_plan
 from tilelink.mapping.transfers import expand, issued, tiles_of
@@ -23,6 +23,7 @@ __all__ = [
     "placement_of",
     "raising",
     "redundant",
+    "reused",
     "tiles_of",
     "verify",
 ]

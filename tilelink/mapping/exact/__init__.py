@@ -8,6 +8,7 @@ Never knows: the structural proof, which is tested against it.
 from tilelink.mapping.exact.findings import Exact, Finding, Moment, circle_of, examine
 from tilelink.mapping.exact.implied import implied
 from tilelink.mapping.exact.redundant import Redundant, equivalent, redundant
+from tilelink.mapping.exact.reuse import reused
 from tilelink.mapping.exact.story import counterexample
 from tilelink.mapping.exact.tiles import NotExact, Outside
 from tilelink.mapping.exact.worlds import described, small_worlds
@@ -26,5 +27,6 @@ __all__ = [
     "examine",
     "implied",
     "redundant",
+    "reused",
     "small_worlds",
 ]

@@ -252,10 +252,21 @@ class _Host:
                     Outline(self.sizes, self.plan.step(path), self.rank, tile, recorder).any_tile()
             else:
                 _play(self.sizes, host, self.rank, tile, recorder)
+            if made:
+                ends += self._somewhere(recorder.events, begin)
             numbers = self._strand(recorder.events, begin)
             ends += numbers[-1:] if not made else []
             self.call.unknown += recorder.unknown
         return ends
+
+    def _somewhere(self, events: list[Event], begin: int) -> list[int]:
+        """What tiles that there may be none of access, once more: behind the kernel's begin and before its end."""
+        out: list[int] = []
+        for path in dict.fromkeys(e.path for e in events if e.kind == "access"):
+            out += self._strand([Event(self.rank, path, path, "access", None)], begin)
+        for event in events:
+            event.kind = "inner" if event.kind == "access" else event.kind
+        return out
 
     def _strand(self, events: list[Event], begin: int) -> list[int]:
         numbers = [self._add(e) for e in events]

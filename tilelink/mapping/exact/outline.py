@@ -29,7 +29,8 @@ class Signals(Recorder):
 
     def touch(self, path: str, tile: tuple[int, ...], loc: Loc | None) -> None:
         """Something is accessed here."""
-        if not self.events or self.events[-1].kind != "access":
+        last = self.events[-1] if self.events else None
+        if last is None or (last.kind, last.path) != ("access", path):
             self.events.append(Event(self.rank, self.executor, path, "access", loc, self.position, tile))
 
     def signal(
