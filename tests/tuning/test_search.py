@@ -127,6 +127,7 @@ def test_a_library_slots_and_the_plain_form_are_among_the_candidates(monkeypatch
         finalists = {"library": Schedule().merged({"matmul": by_library})}
         best = replace(report, best=finalists["library"], finalists=finalists, final={"library": others["library"]})
         title = tuned_sheet("op", kept, report).title
+        assert replace(plain, plain_may_win=False).won == form_of(report.best)
         return tried, report.won == kept.won == record["won"] == form_of(report.best), plain.won, best.won, title
 
     tried, said, plain, best, title = tilelink.launch(body, RANKS)[0]
@@ -182,6 +183,7 @@ def test_other_operators_can_be_tuned_too(step: str, monkeypatch: pytest.MonkeyP
     assert report.failed == {}
     assert len({s.get(step) for s in report.ms}) == len(report.ms) == 2
     assert entry.ms == report.best_ms
+    assert report.plain_may_win is (operator in (ops.ag_attention, ops.all_reduce))
 
 
 def test_a_schedule_to_begin_with_that_is_refused_says_so() -> None:

@@ -48,10 +48,15 @@ def measured(problem: Problem, plain: bool) -> Choice | None:
     return Choice(found.schedule, f"measured at {sizes}, {found.measured}")
 
 
+def reads_tables(plan: Plan) -> bool:
+    """Whether what an operator does depends on tables, which its plain form copies to the host: no captured call can."""
+    return any(p.shape.contract is not None for s in plan.steps for p in s.step.program.params)
+
+
 def estimated(plan: Plan, own: Schedule) -> Choice:
     """The plain form unless overlapping is estimated to gain more than the estimate may be wrong by; then what the operator
     comes with."""
-    if any(p.shape.contract is not None for s in plan.steps for p in s.step.program.params):
+    if reads_tables(plan):
         return Choice(own, "as the operator comes: its plain form would have to look at the tables")
     why = unknown(plan)
     if why:

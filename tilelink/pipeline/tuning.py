@@ -14,6 +14,7 @@ import triton
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.pipeline.arguments import Bound
+from tilelink.pipeline.choosing import reads_tables
 from tilelink.pipeline.preparing import prepare, run
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime import environment
@@ -115,6 +116,7 @@ class Tuning:
             make=make,
             same=same,
             reference=self.plain,
+            plain_may_win=not reads_tables(self.plan),
             free=_free if world.topology.world != "simulated" else lambda: 1 << 40,
             budget=budget,
             rounds=1 if world.topology.world == "simulated" else 11,

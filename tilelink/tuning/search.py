@@ -69,9 +69,11 @@ class Report:
     """What a search has found. `ms`: medians, of the slowest rank, of those that ran; `failed`: why the others did not.
 
     `final`: of the finalists and of `SEQUENTIAL`, interleaved. `estimated_away`, `out_of_time`: how many were not tried.
+    `plain_may_win`: whether the plain form is more than a comparison.
     """
 
     best: Schedule
+    plain_may_win: bool = True
     ms: dict[Schedule, float] = field(default_factory=dict[Schedule, float])
     failed: dict[Schedule, str] = field(default_factory=dict[Schedule, str])
     final: dict[str, Times] = field(default_factory=dict[str, Times])
@@ -89,8 +91,8 @@ class Report:
 
     @property
     def winner(self) -> Schedule:
-        """The best, or the plain form where that is faster."""
-        plain = self.sequential_ms
+        """The best, or the plain form where that is faster and may win."""
+        plain = self.sequential_ms if self.plain_may_win else None
         return Schedule(sequential=True) if plain is not None and plain < self.best_ms else self.best
 
     @property
@@ -113,6 +115,7 @@ class Search:
         make: a candidate of a schedule.
         same: whether a result is right.
         reference: the plain form; None where there is none.
+        plain_may_win: whether calls can run it, captured ones too.
         free: bytes of memory that candidates may take, on this rank.
         budget: seconds.
         slots: numbers of slots to try.
@@ -129,6 +132,7 @@ class Search:
     budget: float
     rounds: int = 11
     slots: tuple[int, ...] = ()
+    plain_may_win: bool = True
     _begun: float = field(default_factory=time.monotonic)
 
     def run(self) -> Report:
@@ -137,7 +141,7 @@ class Search:
         Raises:
             TilelinkError: what is wrong with the operator's own schedule; TL460, some candidate does not end.
         """
-        report = Report(complete(self.plan, self.start))
+        report = Report(complete(self.plan, self.start), self.plain_may_win)
         with _bar(self.world, self.plan.wiring.name) as advance:
             self._measure([report.best], report, advance)
             if report.best in report.failed:
