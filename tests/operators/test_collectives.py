@@ -44,10 +44,10 @@ def test_all_ranks_get_the_same_bits(form: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "dtype", "form"),
     [
-        (64, torch.bfloat16, "one_shot"),
-        (65, torch.bfloat16, "two_shot"),
-        (32, torch.float32, "one_shot"),
-        (33, torch.float32, "two_shot"),
+        (512, torch.bfloat16, "one_shot"),
+        (513, torch.bfloat16, "two_shot"),
+        (256, torch.float32, "one_shot"),
+        (257, torch.float32, "two_shot"),
     ],
 )
 def test_the_form_follows_from_the_size(rows: int, dtype: torch.dtype, form: str) -> None:
@@ -121,7 +121,7 @@ def test_gemm_ar(name: str, ranks: int, m: int) -> None:
 
 def test_gemm_ar_as_it_comes() -> None:
     check(ops.gemm_ar, summed(2, 13, torch.bfloat16), 2)
-    plan = ops.gemm_ar.plan(torch.empty(4096, 8), torch.empty(8, 64), ranks=2)
+    plan = ops.gemm_ar.plan(torch.empty(8192, 8), torch.empty(8, 128), ranks=2)
     assert {s.path.partition(".")[0] for s in plan.steps} == {"gemm_ar_two_shot"}
     with pytest.raises(ValueError, match="has no form 'ring'"):
         ops.gemm_ar.plan(torch.empty(4, 4), torch.empty(4, 4), ranks=2, form="ring")

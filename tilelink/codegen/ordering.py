@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilelink.codegen import access, signalling
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Place, Scope
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import RANK, part
 from tilelink.ir.plan import InPlace
-from tilelink.ir.program import At, Load, Notify, OfTile, Wait, walk
+from tilelink.ir.program import At, Load, Loop, Notify, OfTile, Op, Wait, walk
 from tilelink.ir.wiring import entries
 
 
@@ -31,12 +33,20 @@ def wait(scope: Scope, op: Wait) -> None:
     if own is not None:
         _await_others(scope, op, own, fence)
         return
-    if signal.action == "await" and scope.step.engine == "workers" and op in scope.step.step.program.body:
+    if signal.action == "await" and scope.step.engine == "workers" and op in _unrolled(scope.step.step.program.body):
         signalling.await_once(scope, scope.lines, op, signal, fence)
         return
     signalling.await_signal(scope, scope.lines, op, signal, None)
     for line in fence:
         scope.lines.add(line)
+
+
+def _unrolled(body: tuple[Op, ...]) -> Iterator[Op]:
+    """What runs once for each tile, or as often as a loop is unrolled."""
+    for op in body:
+        yield op
+        if isinstance(op, Loop) and "tl.static_range(" in op.header.text:
+            yield from _unrolled(op.body)
 
 
 def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) -> None:

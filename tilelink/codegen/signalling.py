@@ -131,15 +131,30 @@ def await_once(
         word = scope.names.fresh("c")
         lines.add(f"for {word} in range({first}, {last} + 1):")
         lines.depth += 1
-        wait(word)
-        lines.depth -= 1
         kept = [f"{low} = {first}", f"{high} = {last}"]
+        if _scattered(scope, op):
+            lines.add(f"if ({word} < {low}) | ({word} > {high}):")
+            lines.depth += 1
+            apart = scope.names.fresh("apart")
+            kept = [
+                f"{apart} = ({first} > {high} + 1) | ({last} < {low} - 1)",
+                f"{low} = tl.where({apart}, {first}, tl.minimum({low}, {first}))",
+                f"{high} = tl.where({apart}, {last}, tl.maximum({high}, {last}))",
+            ]
+        wait(word)
+        lines.depth = depth + 1
     for line in then:
         lines.add(line)
     lines.depth = depth
     # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
     for line in kept:
         lines.add(line)
+
+
+def _scattered(scope: Scope, op: Wait) -> bool:
+    """Whether an index vector says what is waited for: its words are anywhere, and those of the next tile are elsewhere, so
+    that it pays to remember all that touch one another."""
+    return any(isinstance(e, Gather) for e in entries(scope.step.step, op.param, op.index))
 
 
 def _flat(channel: Channel, spans: list[Span], first: bool) -> Formula:

@@ -19,7 +19,7 @@ def gemm_ar(x: Any, weight: Any, *, form: str = "") -> Any:
     Args:
         x: this rank's columns of the activation, `[M, K/R]`.
         weight: this rank's rows of the weight, `[K/R, N]`, any strides.
-        form: `one_shot` or `two_shot`; default: one shot up to 256 KiB of result, two beyond.
+        form: `one_shot` or `two_shot`; default: one shot up to 2 MiB of result, two beyond.
 
     Returns:
         `[M, N]` in the dtype of `x`, in which partial sums travel; added in fp32.
