@@ -81,7 +81,7 @@ def compiling(operator: Operator, rounds: int) -> Iterable[Row]:
     topology = Topology(RANKS, "peer", "peer", H200)
     shapes = SHAPES.get(operator.name, SHAPES["gemm_rs"])
     tensors = [torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes]
-    bound = bind(operator.name, operator.signature, tensors, {}, RANKS, operator.loc)
+    bound = bind(operator.name, operator.signature, tensors, {}, topology, operator.loc)
     plan = planned(operator, bound, topology)
     subject = f"{operator.name}, M={M} on {RANKS} ranks"
     yield Row("plan and verify", subject, seconds(lambda: verify(planned(operator, bound, topology)), rounds), 0.1)

@@ -21,7 +21,7 @@ def emitted(
     operator: Operator, tensors: list[torch.Tensor], target: str, world: str = "peer", reach: str = "peer", **given: Any
 ) -> tuple[Plan, KernelSource]:
     """For the device that the target stands for: with TMA from sm_90 on, by pointers elsewhere."""
-    bound = bind(operator.name, operator.signature, tensors, given, RANKS, operator.loc)
+    bound = bind(operator.name, operator.signature, tensors, given, Topology(RANKS), operator.loc)
     device = Device(target, 132, 227 * 1024, 3, CAPABILITIES[target])
     stages = operator.stages(bound, Topology(RANKS, world, reach, device))
     return stages.plan, stages.source

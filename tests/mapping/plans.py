@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,7 @@ from tilelink.frontend import trace
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Layout, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Placement
-from tilelink.ir.topology import Device, Topology
+from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import make_plan
 from tilelink.mapping.exact import examine
@@ -20,9 +22,10 @@ Sizes = dict[str, int]
 SMS = 64
 
 
-def wiring_of(operator: Operator, ranks: int, sizes: Sizes) -> Wiring:
+def wiring_of(operator: Operator, ranks: int, sizes: Sizes, axes: Mapping[str, int] | None = None) -> Wiring:
     dtypes = [s.dtype or "bf16" for s in operator.signature.inputs]
-    return trace(operator.name, operator.fn, operator.signature, sizes, dtypes, {}, operator.loc, ranks=ranks)
+    signature = operator.signature
+    return trace(operator.name, operator.fn, signature, sizes, dtypes, {}, operator.loc, ranks=ranks, axes=axes)
 
 
 def plan_of(
@@ -37,10 +40,29 @@ def plan_of(
 ) -> Plan:
     """The plan for global sizes, on ranks that see one another's memory; `in_place`: arguments included."""
     scheduled = operator.schedule(placements, slots=slots, channels=channels)
-    wiring = wiring_of(scheduled, ranks, sizes)
+    return _planned(
+        scheduled, wiring_of(scheduled, ranks, sizes), Topology(ranks, device=Device(sms=SMS)), sizes, in_place
+    )
+
+
+def plan_along(
+    operator: Operator,
+    axes: Mapping[str, int],
+    sizes: Sizes,
+    *,
+    network: tuple[str, ...] = (),
+    in_place: bool = False,
+) -> Plan:
+    """The plan on ranks that have several axes, so many along each; `network`: those that a network crosses."""
+    ranks = math.prod(axes.values())
+    shape = tuple(RankAxis(n, k, "network" if n in network else "peer") for n, k in axes.items())
+    topology = Topology(ranks, device=Device(sms=SMS), axes=shape)
+    return _planned(operator, wiring_of(operator, ranks, sizes, axes), topology, sizes, in_place)
+
+
+def _planned(operator: Operator, wiring: Wiring, topology: Topology, sizes: Sizes, in_place: bool) -> Plan:
     layouts = {name: Layout(len(wiring.tensor(name).axes) - 1, True, symmetric=in_place) for name in wiring.arguments}
-    topology = Topology(ranks, device=Device(sms=SMS))
-    return make_plan(wiring, topology, scheduled.schedules, sizes, layouts)
+    return make_plan(wiring, topology, operator.schedules, sizes, layouts)
 
 
 def _matmul(tile: int, *order: str) -> Placement:

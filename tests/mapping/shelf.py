@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -171,9 +172,12 @@ def sound_plan(rng: random.Random) -> tuple[str, Plan] | None:
     return f"{name} on {ranks} ranks, {rows}x{columns}, tile {tile}, {slots} slots", plan
 
 
-def any_plan(rng: random.Random) -> tuple[str, str, Plan] | None:
+Made = Callable[[random.Random], "tuple[str, Plan] | None"]
+
+
+def any_plan(rng: random.Random, make: Made = sound_plan) -> tuple[str, str, Plan] | None:
     """(what of, what was spoilt, plan); three of four are spoilt in one place."""
-    found = sound_plan(rng)
+    found = make(rng)
     if found is None:
         return None
     name, plan = found
@@ -206,9 +210,9 @@ class Agreement:
         return f"{self.of}, spoilt: {self.spoilt}: {self.proof}, and the oracle says {self.oracle}"
 
 
-def agreement(rng: random.Random) -> Agreement | None:
+def agreement(rng: random.Random, make: Made = sound_plan) -> Agreement | None:
     """None: no plan, or one that cannot be played through."""
-    found = any_plan(rng)
+    found = any_plan(rng, make)
     if found is None:
         return None
     of, spoilt, plan = found

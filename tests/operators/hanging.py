@@ -20,7 +20,7 @@ def without_notify(
 ) -> Operator:
     """The operator as called with `tensors` on `topology`, but `step` does not notify `param`."""
     broken = replace(operator)  # with a memory of its own
-    bound = bind(operator.name, operator.signature, tensors, {}, topology.ranks, operator.loc)
+    bound = bind(operator.name, operator.signature, tensors, {}, topology, operator.loc)
     right = operator.stages(bound, topology, checks)
 
     def changed(signal: Any) -> Any:

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
+from tilelink.runtime.grid import Grid
 from tilelink.runtime.peer import PeerWorld, SymmetricBlock, reach
 from tilelink.runtime.session import Session
 
@@ -63,7 +64,20 @@ def check(rank: int) -> None:
     across = column.world
     assert across.agree(rank) == [rank % 2, rank % 2 + 2]
     assert whole.of(dist.group.WORLD) is whole
-    for wrong, code in ((mesh, "TL454"), ("tensor", "TL454"), (dist.GroupMember.NON_GROUP_MEMBER, "TL455")):
+    laid = whole.of(mesh)  # one with axes of its own
+    assert [(a.name, a.size, a.reach) for a in laid.world.topology.axes] == [("DATA", 2, "peer"), ("TENSOR", 2, "peer")]
+    assert (laid.world.rank, laid.world.ranks) == (rank, 4)
+    assert laid is whole.of(Grid((("DATA", 2), ("TENSOR", 2)))) is whole.named(laid.world.name) is not whole
+    arena = laid.world.arena(256)
+    bases = arena.context.tolist()[2:6]
+    line = laid.world.topology.line(rank, "DATA")
+    assert arena.along(line).tolist() == [rank // 2, 2, bases[rank % 2], bases[rank % 2 + 2], rank % 2, rank % 2 + 2]
+    assert laid.world.context_of(arena.local, line) is arena.along(line)
+    arena.free()
+    with pytest.raises(TilelinkError, match="TL457"):
+        whole.of(Grid((("DATA", 3),)))
+    row = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("data", "tensor", "one"))["data", "one"]
+    for wrong, code in ((row, "TL454"), ("tensor", "TL454"), (dist.GroupMember.NON_GROUP_MEMBER, "TL455")):
         with pytest.raises(TilelinkError, match=code):
             whole.of(wrong)
     whole.world.barrier()

@@ -98,8 +98,8 @@ def test_overlapping_groups_never_share_a_byte() -> None:
 
 def test_pointers_reach_some_groups_and_not_others() -> None:
     mine = pool()
-    assert PoolHeap(mine, [0, 2], lambda value: [value], RemoteRanges()).reaches_all()
-    assert not PoolHeap(mine, [0, 1], lambda value: [value], RemoteRanges()).reaches_all()
+    assert PoolHeap(mine, [0, 2], lambda value: [value], RemoteRanges()).reached() == (True, True)
+    assert PoolHeap(mine, [0, 1], lambda value: [value], RemoteRanges()).reached() == (True, False)
 
 
 def test_no_memory_is_left_for_a_group() -> None:

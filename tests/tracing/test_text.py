@@ -26,7 +26,7 @@ H200 = Device("H200", 132, capability=90)
 def stages(placed: Placed) -> Stages:
     shapes = [(64, 64), (64, 64)] if placed.kind is AG else [(256, 64), (64, 64)]
     op = placed.operator
-    bound = bind(op.name, op.signature, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], {}, 4, op.loc)
+    bound = bind(op.name, op.signature, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], {}, Topology(4), op.loc)
     return op.stages(bound, Topology(4, "peer", device=H200))
 
 

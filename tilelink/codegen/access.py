@@ -10,11 +10,12 @@ from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import GridAxis, here, holder, part
+from tilelink.ir.partition import RANKS, GridAxis, here, holder, part
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, Let, OfTile, Tiles, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
+from tilelink.ir.shape import rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 
 ITEM_BYTES = {
@@ -48,9 +49,9 @@ def expression(scope: Scope, expr: Expr) -> str:
 
 
 def names_in(scope: Scope, text: str) -> str:
-    if "RANKS" in text:
-        scope.formulas.symbols.add("RANKS")
     known = {**scope.renamed, **scope.replaced}
+    if "RANKS" in text and scope.ranks != "RANKS":
+        known["RANKS"] = scope.ranks
     if not known:
         return text
     pattern = r"(?<![\w.])(" + "|".join(map(re.escape, sorted(known, key=len, reverse=True))) + r")\b(?!\s*=[^=])"
@@ -131,8 +132,9 @@ def terms(
         place = scope.places.get(tensor.name)
         if place is not None and place.axis == v.axis:
             position = f"({position} - {place.first})"
-        if tensor.axes[v.axis].split == "R" and not v.local:
-            first = scope.text(F.of(holder) * part(tensor.axes[v.axis].size), 2)
+        of = tensor.axes[v.axis]
+        if of.over is not None and not v.local:
+            first = scope.text(F.of(holder) * part(of.size, of.over), 2)
             position = f"({position} - {first})"
         placed[stored] = Term(position, block, mask, scope.stride(tensor.name, stored, extents))
     return [placed[k] for k in sorted(placed)], blocks
@@ -165,7 +167,7 @@ def _in_range(scope: Scope, e: At) -> bool:
 def position(scope: Scope, entry: At) -> Formula:
     """A scalar index as a formula: of the program's names, which are the emitted ones."""
     if entry.expr.formula is not None:
-        known = {**scope.renamed, **scope.replaced}
+        known = {RANKS.name: scope.ranks, **scope.renamed, **scope.replaced}
         return F.substitute(entry.expr.formula, {n: Sym(known[n]) for n in F.symbols(entry.expr.formula) if n in known})
     return Sym(expression(scope, entry.expr))
 
@@ -191,8 +193,8 @@ def owner_name(scope: Scope, owner: Formula) -> str:
 
 def visible(scope: Scope, tensor: TensorDecl, v: ViewAxis) -> Formula:
     assert v.axis is not None
-    size = tensor.axes[v.axis].size
-    return here(size) if v.local else size
+    of = tensor.axes[v.axis]
+    return here(of.size, over=of.over) if v.local else of.size
 
 
 def _expand(block: int | None, blocks: int) -> str:
@@ -264,8 +266,9 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
     for a in order:
         v, tile = stored[a][0], tiles[a]
         assert v.axis is not None
-        split = tensor.axes[v.axis].split == "R" and not v.local
-        first = scope.text(Sym("rank") * part(tensor.axes[v.axis].size), 2) if split else ""
+        over = tensor.axes[v.axis].over if not v.local else None
+        split = over is not None
+        first = scope.text(rank_along(over) * part(tensor.axes[v.axis].size, over), 2) if over is not None else ""
         place = scope.places.get(tensor.name)
         if place is not None and place.axis == v.axis:
             split, first = True, place.first

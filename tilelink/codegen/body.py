@@ -8,8 +8,6 @@ from typing import Any
 from tilelink.codegen import access, loops, memory, ordering
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Scope
-from tilelink.ir.formula import Sym
-from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import (
     Bounds,
@@ -61,7 +59,7 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "size":
         assert op.axis is not None
         v = view[op.axis]
-        return _atom(scope.text(Sym("RANKS") if v.axis is None else access.visible(scope, tensor, v)))
+        return _atom(scope.text(scope.step.ranks if v.axis is None else access.visible(scope, tensor, v)))
     if op.what == "range" and op.var is None:
         v = view[op.axis or 0]
         assert v.axis is not None
@@ -87,9 +85,7 @@ def _atom(text: str) -> str:
 
 def _holder(scope: Scope, op: Holder) -> None:
     owner = access.holder_of(scope, op.param, op.index)
-    if owner is None:
-        scope.uses_rank = True
-    scope.lines.add(f"{scope.local(op.name)} = {'rank' if owner is None else scope.text(owner)}", op.loc)
+    scope.lines.add(f"{scope.local(op.name)} = {scope.rank if owner is None else scope.text(owner)}", op.loc)
 
 
 def _let(scope: Scope, op: Let) -> None:
@@ -116,14 +112,13 @@ def _raw(scope: Scope, op: Raw) -> None:
     if op.what == "pointer":
         text = scope.tensor(scope.declared(op.param or "").name)
     elif op.what == "rank":
-        text, scope.uses_rank = "rank", True
+        text = scope.rank
     elif op.what == "num_ranks":
-        text = "RANKS"
-        scope.formulas.symbols.add("RANKS")
+        text = scope.ranks
     elif op.what == "effect":
         text = args[0]
     else:
-        context = [scope.arg(Arg("ctx", "context", ""))] if op.what in ("symm_at", "notify") else []
+        context = [scope.own_context()] if op.what in ("symm_at", "notify") else []
         text = f"shmem.{op.what}({', '.join([*args, *context])})"
     scope.lines.add(text if op.name is None else f"{scope.local(op.name)} = {text}", op.loc)
 

@@ -16,6 +16,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Leave, Stage, Transfer
 from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
+from tilelink.ir.shape import RANK_AXIS
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 
@@ -95,12 +96,13 @@ def describe(s: StepPlan) -> str:
     """One line on how a step runs."""
     tiles = " ".join(f"{g.dim}={g.tile}" for g in (*s.grid, *s.loops) if g.tile and g.kind not in ("unit", "own"))
     direction = {True: "push, ", False: "pull, ", None: ""}[s.push]
+    direction += "" if s.axis == RANK_AXIS else f"along {s.axis}, "
     if s.engine == "fused":
         pieces = f", in {s.pieces} pieces" if s.pieces > 1 else ""
         return f"{direction}fused into {s.into}{pieces}"
     order = f", order {' '.join(s.order_names)}"
     if s.library is not None:
-        return f"library {s.library.name}({', '.join(_viewed(s))}){order}{_streams(s)}"
+        return f"{direction}library {s.library.name}({', '.join(_viewed(s))}){order}{_streams(s)}"
     if s.engine == "stream":
         return f"{direction}copy engine{', tiles ' + tiles if tiles else ''}{order}"
     return f"{direction}{s.workers} workers{', tiles ' + tiles if tiles else ''}{order}"
@@ -139,8 +141,13 @@ def _parameter(arg: Arg) -> str:
 def _decorator(args: tuple[Arg, ...]) -> str:
     """The rank differs between processes that share a compiled kernel: it must not be specialised on. Nor what differs
     between the transfers that start one kernel."""
-    names = [f'"{a.name}"' for a in args if a.name == "rank" or a.kind == "number"]
+    names = [f'"{a.name}"' for a in args if _is_place(a) or a.kind == "number"]
     return f"@triton.jit(do_not_specialize=[{', '.join(names)}])" if names else "@triton.jit"
+
+
+def _is_place(arg: Arg) -> bool:
+    """Whether it is this rank's number, or its coordinate on an axis of ranks."""
+    return arg.kind == "size" and arg.of == "rank"
 
 
 def _write(rows: list[tuple[str, Loc | None]], f: Function, head: list[str], decorator: str, first: list[str]) -> None:

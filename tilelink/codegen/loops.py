@@ -15,7 +15,7 @@ from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import RANK, GridAxis
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import Bounds, If, Loop, Notify, OfTile, Op, Tiles, Wait, walk
 from tilelink.ir.wiring import entries
 
@@ -74,7 +74,7 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: 
             scope.lines.depth = depth
         body = tuple(o for o in body if o not in waits)
         small = scope.step.pieces > 1 and scope.plan.topology.ranks <= UNROLLED
-        word = "tl.static_range" if small and (low, high) == ("0", "RANKS") else word
+        word = "tl.static_range" if small and (low, high) == ("0", scope.ranks) else word
     scope.lines.add(f"for {var} in {word}({low}, {high}):", op.loc)
     _nested(scope, body, emit)
 
@@ -92,8 +92,8 @@ def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
     """First and last position of the loop, each a name or a number."""
     low, high = "0", scope.text(grid.size)
     if grid.kind == "mine":
-        low = scope.text(RANK * grid.part)
-        high = scope.text(F.minimum(RANK * grid.part + grid.part, grid.size))
+        low = scope.text(grid.rank * grid.part)
+        high = scope.text(F.minimum(grid.rank * grid.part + grid.part, grid.size))
     if op.start is not None:
         start = expression(scope, op.start)
         low = start if low == "0" else f"tl.maximum({low}, {start})"
@@ -137,7 +137,7 @@ def _runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: str, 
     assert found is not None
     axis, local = found
     run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
-    shift: F.Like = RANK * axis.part if local else 0
+    shift: F.Like = axis.rank * axis.part if local else 0
     lo, hi = (edge - shift for edge in axis.interval(Sym(run)))
     start = "0" if low == "0" else scope.text(axis.index(Sym(low)))
     lines.add(f"for {run} in range({start}, {scope.text(axis.index(_symbol(high) - 1) + 1)}):", waits[0].loc)
@@ -201,7 +201,7 @@ def _constant_sizes(scope: Scope, names: tuple[str, ...]) -> dict[str, str]:
     for op in sizes:
         if op.name in names and op.axis is not None:
             v = scope.step.step.binding(op.param).view[op.axis]
-            size = Sym("RANKS") if v.axis is None else access.visible(scope, scope.declared(op.param), v)
+            size = scope.step.ranks if v.axis is None else access.visible(scope, scope.declared(op.param), v)
             found[op.name] = str(F.evaluate(size, scope.plan.env(0)))
     return found
 

@@ -7,7 +7,6 @@ from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
-from tilelink.ir.partition import RANK
 from tilelink.ir.program import At, Load, Store
 from tilelink.ir.wiring import TensorDecl
 
@@ -27,8 +26,8 @@ def load(scope: Scope, op: Load) -> None:
     at = next(e for e in slices if isinstance(e, At))
     slice_at = expression(scope, at.expr)
     # No branch: the loads of an unrolled loop are to go out together.
-    _load_memory(scope, op, tensor, name, f"{slice_at} != rank")
-    scope.lines.add(f"{name} = tl.where({slice_at} == rank, {held}, {name})", op.loc)
+    _load_memory(scope, op, tensor, name, f"{slice_at} != {scope.rank}")
+    scope.lines.add(f"{name} = tl.where({slice_at} == {scope.rank}, {held}, {name})", op.loc)
 
 
 def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if: str | None = None) -> None:
@@ -43,7 +42,7 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
         scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
         return
     view = scope.step.step.binding(op.param).view
-    pieces, blocks = access.terms(scope, tensor, view, index, RANK)
+    pieces, blocks = access.terms(scope, tensor, view, index, scope.step.rank)
     start = scope.tensor(tensor.name) if place is None else place.name
     pointer, mask = access.address(scope, start, pieces, blocks)
     if only_if is not None:
@@ -86,7 +85,7 @@ def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
         )
         scope.stored_async = True
         return
-    _store_at(scope, op, tensor, value, scope.tensor(tensor.name), RANK)
+    _store_at(scope, op, tensor, value, scope.tensor(tensor.name), scope.step.rank)
 
 
 def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, holder: F.Like) -> None:
@@ -104,12 +103,11 @@ def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> N
     ctx = scope.context(tensor.name)
     if owner is None:
         pe = scope.names.fresh("pe")
-        scope.lines.add(f"for {pe} in range(RANKS):", op.loc)
-        scope.formulas.symbols.add("RANKS")
+        rank, ranks = scope.rank, scope.ranks
+        scope.lines.add(f"for {pe} in range({ranks}):", op.loc)
         scope.lines.depth += 1
-        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, (rank + {pe}) % RANKS, {ctx})")
-        scope.uses_rank = True
-        _store_at(scope, op, tensor, value, there, RANK)
+        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, ({rank} + {pe}) % {ranks}, {ctx})")
+        _store_at(scope, op, tensor, value, there, scope.step.rank)
         scope.lines.depth -= 1
         return
     name = access.owner_name(scope, owner)

@@ -10,7 +10,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import RANK, GridAxis, holder, part
+from tilelink.ir.partition import GridAxis, holder, part
 from tilelink.ir.plan import Buffer
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.ir.wiring import TensorDecl, ViewAxis
@@ -64,7 +64,7 @@ def whole_axis(g: GridAxis) -> bool:
 
 def begin(g: GridAxis, grid: tuple[GridAxis, ...]) -> str:
     """The emitted name of where the tile begins on an axis."""
-    return "rank" if g.kind == "own" else f"{g.dim}_begin" if named(g) else f"begin_{grid.index(g)}"
+    return str(g.rank) if g.kind == "own" else f"{g.dim}_begin" if named(g) else f"begin_{grid.index(g)}"
 
 
 def named(g: GridAxis) -> bool:
@@ -74,8 +74,9 @@ def named(g: GridAxis) -> bool:
 
 def _local(tensor: TensorDecl, v: ViewAxis, at: Formula, holder: F.Like) -> Formula:
     assert v.axis is not None
-    if tensor.axes[v.axis].split == "R" and not v.local:
-        return at - F.of(holder) * part(tensor.axes[v.axis].size)
+    of = tensor.axes[v.axis]
+    if of.over is not None and not v.local:
+        return at - F.of(holder) * part(of.size, of.over)
     return at
 
 
@@ -105,7 +106,7 @@ def emit_tile(scope: Scope) -> None:
         tile_alias(scope, k, g)
     source = movement.source
     where = holders(scope, source) if not scope.step.push else None
-    named = "rank"
+    named = scope.rank
     if where is not None:
         named = _name(scope, "source", where)
     signal = scope.plan.signal(scope.step.path, wait)
@@ -169,7 +170,7 @@ def _pull(scope: Scope, source: str, target: str, length: Formula, named: str, n
     src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
     walked = walks(scope)
     there, row = run_of(scope, source, Sym(named), walked)
-    here, _ = run_of(scope, target, RANK, walked)
+    here, _ = run_of(scope, target, scope.step.rank, walked)
     pointer = scope.arg(Arg(f"{src}_stage", "stage", src)) if _buffer(scope, src).staged else scope.tensor(src)
     _open(scope, walked)
     lines.add(
@@ -189,20 +190,18 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
     src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
     owner = holders(scope, target)
     walked = walks(scope)
-    here, row = run_of(scope, source, RANK, walked)
+    here, row = run_of(scope, source, scope.step.rank, walked)
     signal = scope.plan.signal(scope.step.path, notify)
     if owner is None:
         turn, pe = scope.names.fresh("turn"), scope.names.fresh("pe")
-        lines.add(f"for {turn} in range(RANKS):")
+        rank, ranks = scope.rank, scope.ranks
+        lines.add(f"for {turn} in range({ranks}):")
         lines.depth += 1
-        lines.add(f"{pe} = (rank + RANKS - {turn}) % RANKS")
-        scope.uses_rank = True
-        scope.formulas.symbols |= {"RANKS"}
+        lines.add(f"{pe} = ({rank} + {ranks} - {turn}) % {ranks}")
     else:
         pe = _name(scope, "owner", owner)
         if scope.step.skip_own:
-            lines.add(f"if {pe} != rank:")
-            scope.uses_rank = True
+            lines.add(f"if {pe} != {scope.rank}:")
             lines.depth += 1
     there, _ = run_of(scope, target, Sym(pe), walked)
     _open(scope, walked)

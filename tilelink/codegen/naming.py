@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, OfTile, Op, Raw, Tile, TileProgram, Tiles, walk
+from tilelink.ir.shape import rank_along, ranks_along
 
 _SUFFIX = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+x\d+)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
@@ -22,12 +23,14 @@ _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The names of one file: step path -> function, tensor -> parameter, size -> parameter; `fixed`: what else it has."""
+    """The names of one file: step path -> function, tensor -> parameter, size -> parameter; `fixed`: what else it has;
+    `own`: those parameters of its that are the same in every function."""
 
     functions: dict[str, str]
     tensors: dict[str, str]
     sizes: dict[str, str]
     fixed: frozenset[str]
+    own: frozenset[str]
 
     @property
     def parameters(self) -> set[str]:
@@ -36,7 +39,7 @@ class Naming:
 
     def argument(self, name: str) -> str:
         """The name of a kernel argument that is neither a tensor nor a size."""
-        return _evading(name, self.parameters | (self.fixed - OF_EVERY_FUNCTION), "_")
+        return _evading(name, self.parameters | (self.fixed - self.own), "_")
 
     def evading(self, step: StepPlan, more: frozenset[str]) -> frozenset[str]:
         """The names of a step's program that something else in its function has; `more`: what its caller passes."""
@@ -53,11 +56,18 @@ TABLE = ("lane", "pieces", "last", "tiles", "fine")
 
 def naming_of(plan: Plan) -> Naming:
     functions = _functions(plan)
-    fixed = OF_EVERY_FILE | OF_EVERY_FUNCTION | _globals(plan) | _moved(plan)
+    own = OF_EVERY_FUNCTION | _along(plan)
+    fixed = OF_EVERY_FILE | own | _globals(plan) | _moved(plan)
     fixed |= {*functions.values(), *[k.name for k in plan.kernels]}
     tensors = _distinct([t.name for t in plan.wiring.tensors], fixed, "_tensor")
     sizes = _distinct(list(plan.wiring.sizes), {*fixed, *tensors.values()}, "_size")
-    return Naming(functions, tensors, sizes, fixed)
+    return Naming(functions, tensors, sizes, fixed, own)
+
+
+def _along(plan: Plan) -> frozenset[str]:
+    """What functions have for each axis of ranks: this rank's coordinate, how many there are, and where they are."""
+    names = (n for a in plan.axes for n in (rank_along(a).name, ranks_along(a).name, f"{a}_ctx"))
+    return frozenset(names) if len(plan.axes) > 1 else frozenset()
 
 
 def _globals(plan: Plan) -> frozenset[str]:

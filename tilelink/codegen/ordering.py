@@ -8,7 +8,7 @@ from tilelink.codegen import access, signalling
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Place, Scope
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import RANK, part
+from tilelink.ir.partition import part
 from tilelink.ir.plan import InPlace
 from tilelink.ir.program import At, Load, Loop, Notify, OfTile, Op, Wait, walk
 from tilelink.ir.wiring import entries
@@ -22,8 +22,7 @@ def wait(scope: Scope, op: Wait) -> None:
     if tensor.name in scope.forwarded:
         found = zip(scope.step.step.binding(op.param).view, entries(scope.step.step, op.param, op.index), strict=True)
         at = next(e for v, e in found if isinstance(e, At) and v.unit)
-        scope.lines.add(f"if {expression(scope, at.expr)} != rank:")
-        scope.uses_rank = True
+        scope.lines.add(f"if {expression(scope, at.expr)} != {scope.rank}:")
         scope.lines.depth += 1
         signalling.await_signal(scope, scope.lines, op, signal, None)
         scope.lines.depth -= 1
@@ -55,8 +54,7 @@ def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) 
     tensors = [wiring.tensor(name) for name in (own.tensor, own.source)]
     size = tensors[0].axes[own.axis].size
     holder = scope.text(Sym(scope.tiles[own.var].begin) // part(size), 1)
-    away = scope.named(f"{own.tensor}_away", f"{holder} != rank")
-    scope.uses_rank = True
+    away = scope.named(f"{own.tensor}_away", f"{holder} != {scope.rank}")
     signalling.await_once(scope, lines, op, scope.plan.signal(scope.step.path, op), fence, only_if=away)
     loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
     found = [access.could_be_tma(scope, t, op.param, loads) for t in tensors]
@@ -65,7 +63,10 @@ def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) 
         for f, t in zip(found, tensors, strict=True)
     ]
     place, first = scope.names.fresh(f"{own.tensor}_place"), scope.names.fresh(f"{own.tensor}_first")
-    for test, name, begin in ((f"if {away}:", names[0], "0"), ("else:", names[1], scope.text(RANK * part(size)))):
+    for test, name, begin in (
+        (f"if {away}:", names[0], "0"),
+        ("else:", names[1], scope.text(scope.step.rank * part(size))),
+    ):
         lines.add(test, op.loc)
         lines.add(f"    {place} = {name}")
         lines.add(f"    {first} = {begin}")

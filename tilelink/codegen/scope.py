@@ -13,6 +13,7 @@ from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.kernel import Arg, Site
 from tilelink.ir.partition import GridAxis, here, part
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.shape import RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl
 
 TRITON_DTYPES = {
@@ -77,7 +78,6 @@ class Scope:
     formulas: Formulas = field(default_factory=Formulas)
     lines: Lines = field(default_factory=Lines)
     names: Names = field(default_factory=lambda: Names(set()))
-    uses_rank: bool = False
     async_tensors: set[str] = field(default_factory=set[str])
     stored_async: bool = False
     loc: Loc | None = None
@@ -114,8 +114,25 @@ class Scope:
         """The tensor that a parameter of the program is bound to."""
         return self.plan.wiring.tensor(self.step.step.binding(param).tensor)
 
+    @property
+    def rank(self) -> str:
+        """This rank's coordinate along the step's axis of ranks, in emitted text."""
+        return self.text(self.step.rank)
+
+    @property
+    def ranks(self) -> str:
+        """How many ranks there are along it."""
+        return self.text(self.step.ranks)
+
     def context(self, tensor: str) -> str:
-        return self.arg(Arg(context_name(self.plan, tensor), "context", tensor))
+        """That of the arena that holds a tensor, for the ranks along the step's axis."""
+        along = self.step.axis
+        return self.arg(Arg(context_name(self.plan, tensor, along), "context", tensor, along=along))
+
+    def own_context(self) -> str:
+        """That of the workspace, for the ranks along the step's axis."""
+        along = self.step.axis
+        return self.arg(Arg("ctx" if along == RANK_AXIS else f"{along}_ctx", "context", "", along=along))
 
     def epoch(self) -> str:
         return self.arg(Arg("epoch_at", "state", "epoch"))
@@ -141,10 +158,10 @@ class Scope:
         return out
 
 
-def context_name(plan: Plan, tensor: str) -> str:
-    """Tensors of the workspace share one context; an argument of `tilelink.empty` brings its own."""
+def context_name(plan: Plan, tensor: str, along: str = RANK_AXIS) -> str:
+    """Tensors of the workspace share one context for each axis of ranks; an argument of `tilelink.empty` brings its own."""
     own = plan.buffer(tensor).space == "argument" and not plan.buffer(tensor).staged
-    return f"{tensor}_ctx" if own else "ctx"
+    return ("" if along == RANK_AXIS else f"{along}_") + (f"{tensor}_ctx" if own else "ctx")
 
 
 def open_scope(plan: Plan, step: StepPlan, watch: Watch, passed: frozenset[str] = frozenset()) -> Scope:
@@ -179,15 +196,16 @@ def _name_sizes(scope: Scope) -> None:
 
     for tensor in scope.plan.wiring.tensors:
         for axis in tensor.axes:
-            if axis.name == "R" or isinstance(axis.size, F.Const):
+            if axis.name in scope.plan.axes or isinstance(axis.size, F.Const):
                 continue
-            label = _label(axis.size, axis.name)
-            define(part(axis.size), f"{label}_part")
-            if axis.split == "R":
-                define(here(axis.size), f"{label}_here")
-                lengths = (part(axis.size), here(axis.size)) if axis is tensor.axes[-1] else ()
+            label, over = _label(axis.size, axis.name), axis.over or scope.step.axis
+            define(part(axis.size, over), f"{label}_part")
+            if axis.over is not None:
+                held = here(axis.size, over=over)
+                define(held, f"{label}_here")
+                lengths = (part(axis.size, over), held) if axis is tensor.axes[-1] else ()
                 scope.formulas.multiples |= {f for f in lengths if _in_sixteens(scope.plan, f)}
-                define(F.Sym("rank") * part(axis.size), f"{label}_first")
+                define(rank_along(over) * part(axis.size, over), f"{label}_first")
     for grid in (*scope.step.grid, *scope.step.loops):
         if isinstance(grid.size, F.Const) or grid.kind == "own":
             continue
@@ -202,8 +220,8 @@ def _name_sizes(scope: Scope) -> None:
 
 
 def _in_sixteens(plan: Plan, size: Formula) -> bool:
-    """Whether it is a multiple of 16 on the ranks whose parts differ."""
-    return all(int(F.evaluate(size, plan.env(rank))) % 16 == 0 for rank in (0, plan.topology.ranks - 1))
+    """Whether it is a multiple of 16 on every rank: where the last ones hold nothing, another may hold less than a part."""
+    return all(int(F.evaluate(size, plan.env(rank))) % 16 == 0 for rank in range(plan.topology.ranks))
 
 
 def _label(size: Formula, dim: str) -> str:

@@ -16,6 +16,7 @@ from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import RANK
 from tilelink.ir.plan import Signal
 from tilelink.ir.program import At, Gather, IndexEntry, Notify, OfTile, Wait
+from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.wiring import entries
 
 
@@ -226,10 +227,10 @@ def _span(
 ) -> Span:
     """The words along `axis` that an index of `param` touches."""
     if axis.axis is None:
-        rank = F.of(source if source is not None else RANK)
+        rank = F.of(source if source is not None else axis.rank)
         return Span(rank, rank)
     entry = _entry_on(scope, param, index, axis.axis)
-    base: F.Like = RANK * axis.part if axis.kind == "cut" and _is_local(scope, param, axis.axis) else 0
+    base: F.Like = axis.rank * axis.part if axis.kind == "cut" and _is_local(scope, param, axis.axis) else 0
     if isinstance(entry, OfTile):
         tile = scope.tiles[entry.var]
         if axis.kind == "unit":
@@ -272,7 +273,7 @@ def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | 
     late = scope.stored_async and channel.bells and signal.to == "self" and channel.scope == "gpu"
     if scope.stored_async and not late:
         lines.add("shmem.async_store_quiet()")
-    spans = [_span(scope, lines, channel, a, op.param, op.index, RANK) for a in channel.axes]
+    spans = [_span(scope, lines, channel, a, op.param, op.index, None) for a in channel.axes]
     pointer = scope.arg(Arg(words(channel), "words", channel.name))
     raise_ = _raiser(scope, lines, channel, pointer, op, signal, owner, late=late)
     _each_word(scope, lines, channel, spans, op.loc, raise_)
@@ -315,18 +316,18 @@ def _raiser(
     def remote(flat: str) -> None:
         ctx = scope.context(channel.tensor)
         if signal.to == "all":
-            lines.add(f"shmem.signal_all({pointer} + {flat}, 1, shmem.SIGNAL_ADD, RANKS, {ctx})", loc)
+            lines.add(f"shmem.signal_all({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {scope.ranks}, {ctx})", loc)
             return
         lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
 
     if signal.to == "self" and channel.scope == "gpu":
         return local
-    target = owner if owner is not None else "rank"
+    target = owner if owner is not None else scope.rank
     if signal.to == "peer":
         assert op.peer is not None
         target = expression(scope, op.peer.expr)
     elif signal.to == "self":
-        target = "rank"
+        target = scope.rank
     return remote
 
 
@@ -354,7 +355,16 @@ def ready(scope: Scope, lines: Lines, op: Wait, tensor: str, source: str) -> Non
     staged = scope.plan.buffer(tensor).staged
     kind = "ready" if staged else "entered"
     flags = scope.arg(Arg(f"{kind}_at", "state", kind))
-    wait_until(scope, lines, Word(flags, source, kind, tensor), f"tl.load({scope.epoch()})", op.loc)
+    at = scope.text(global_rank(scope, Sym(source)), 5)
+    wait_until(scope, lines, Word(flags, at, kind, tensor), f"tl.load({scope.epoch()})", op.loc)
+
+
+def global_rank(scope: Scope, at: Formula) -> Formula:
+    """The number among all ranks of the one with coordinate `at` on the step's axis of ranks; what differs along the others
+    is this rank's."""
+    if scope.step.axis == RANK_AXIS:
+        return at
+    return RANK + (at - scope.step.rank) * scope.plan.topology.stride(scope.step.axis)
 
 
 __all__ = [

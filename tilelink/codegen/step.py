@@ -17,9 +17,10 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import RANK, GridAxis, holder, part
+from tilelink.ir.partition import GridAxis, holder
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Expr, Loop, Notify, OfTile, Tile, Tiles, Whole, walk
+from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,7 @@ def _if_held(scope: Scope, lines: Lines) -> None:
         if v.axis is not None and v.axis == tensor.owned:
             moves = scope.step.step.program.movement is not None
             at = movement.begin(g, scope.step.grid) if moves else scope.tiles[g.var or ""].begin
-            lines.add(f"if {scope.text(holder(tensor, v.axis, Sym(at)))} == rank:")
-            scope.uses_rank = True
+            lines.add(f"if {scope.text(holder(tensor, v.axis, Sym(at)))} == {scope.rank}:")
             lines.depth += 1
 
 
@@ -143,10 +143,9 @@ def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames | None]]:
         if g.var is None:
             continue
         if g.kind in ("unit", "own"):
-            scope.tiles[g.var] = TileNames(scope.local(g.var) if g.kind == "unit" else "rank", "", "", "", g, 1)
+            scope.tiles[g.var] = TileNames(scope.local(g.var) if g.kind == "unit" else scope.rank, "", "", "", g, 1)
             if g.kind == "own":
-                scope.replaced[g.var] = "rank"
-                scope.uses_rank = True
+                scope.replaced[g.var] = scope.rank
             continue
         if g.kind == "table":
             scope.segments[g.var] = scope.names.fresh(f"{g.var}_segment")
@@ -239,14 +238,17 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
         names = host.tiles[host.step.grid[at].var or ""]
         names.used.add("end")
         first = ""
-        if v.local:
-            first = f" - {host.text(RANK * part(g.size), 2)}"
-            owner = host.text(Sym(names.begin) // part(g.size))
+        if (
+            v.local
+            and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].over == step.axis
+        ):
+            first = f" - {host.text(g.rank * g.part, 2)}"
+            owner = host.text(Sym(names.begin) // g.part)
         elif (
             step.own_rows
-            and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].split == "R"
+            and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].over == step.axis
         ):
-            owner = host.text(Sym(names.begin) // part(g.size))
+            owner = host.text(Sym(names.begin) // g.part)
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]
     held = _held(host, step)
     function = _fused_function(host.plan, step, held, host.watch)
@@ -255,8 +257,7 @@ def _call_fused(host: Scope, step: StepPlan) -> Function:
         host.args.setdefault(arg.name, arg)
     lines, depth = host.lines, host.lines.depth
     if step.own_rows and owner is not None:
-        host.uses_rank = True
-        lines.add(f"if {owner} == rank:", step.step.program.loc)
+        lines.add(f"if {owner} == {host.rank}:", step.step.program.loc)
         lines.depth += 1
     tiles = list(dict.fromkeys(held.values()))
     for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
@@ -322,9 +323,8 @@ def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Wat
     else:
         for a, g in enumerate(step.grid):
             if g.kind == "own" and g.var is not None:
-                scope.replaced[g.var] = "rank"
-                scope.uses_rank = True
-                scope.tiles[g.var] = TileNames("rank", "", "", "", g, 1)
+                scope.replaced[g.var] = scope.rank
+                scope.tiles[g.var] = TileNames(scope.rank, "", "", "", g, 1)
             elif step.host_axes[a] is not None:
                 last = a == len(step.grid) - 1
                 piece = replace(g, tile=(g.tile or 0) // step.pieces) if last and step.pieces > 1 else g
@@ -332,7 +332,6 @@ def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Wat
                 tiles.append(names)
                 leading += [names.begin, names.end]
         scope.forwarded |= held
-        scope.uses_rank = scope.uses_rank or bool(held)
         emit_body(scope, step.step.program.body)
     inner, scope.lines = scope.lines, outer
     if watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
@@ -356,9 +355,8 @@ def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
     index: list[At | OfTile | Whole] = []
     for k, g in enumerate(step.grid):
         if g.kind == "own":
-            scope.tiles[str(k)] = TileNames("rank", "", "", "", g, 1)
-            scope.uses_rank = True
-            index.append(At(Expr("rank"), ring=("rank", 0)))
+            scope.tiles[str(k)] = TileNames(scope.rank, "", "", "", g, 1)
+            index.append(At(Expr(scope.rank), ring=(scope.rank, 0)))
             continue
         names = tile_names(scope, g.dim if not g.dim.startswith("_") else f"axis{g.dim}", g)
         scope.tiles[str(k)] = names
@@ -395,15 +393,14 @@ def _push_block(
     pe = scope.names.fresh("owner")
     if owner is None:
         turn = scope.names.fresh("turn")
-        lines.add(f"for {turn} in range(RANKS):", loc)
+        ranks = scope.ranks
+        lines.add(f"for {turn} in range({ranks}):", loc)
         lines.depth += 1
-        lines.add(f"{pe} = (rank + RANKS - {turn}) % RANKS")
-        scope.formulas.symbols.add("RANKS")
+        lines.add(f"{pe} = ({scope.rank} + {ranks} - {turn}) % {ranks}")
     else:
         lines.add(f"{pe} = {scope.text(owner)}", loc)
-    scope.uses_rank = True
     if scope.step.skip_own:
-        lines.add(f"if {pe} != rank:")
+        lines.add(f"if {pe} != {scope.rank}:")
         lines.depth += 1
     there = scope.names.fresh(f"{tensor_name}_there")
     lines.add(f"{there} = shmem.ptr({scope.tensor(tensor_name)}, {pe}, {ctx})")
@@ -442,8 +439,10 @@ def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tu
     args = [a for a in scope.args.values() if a.name in words and a.kind not in ("size", "constant")]
     named = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
     sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
-    rank = [Arg("rank", "size", formula=Sym("rank"))] if "rank" in words else []
-    ranks = [Arg("RANKS", "constant", value=scope.plan.topology.ranks)] if "RANKS" in words else []
+    axes = dict.fromkeys((RANK_AXIS, *scope.plan.axes))
+    rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in words]
+    size = scope.plan.topology.size
+    ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in words]
     order = {
         "tensor": 0,
         "stage": 0,

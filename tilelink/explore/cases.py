@@ -144,7 +144,7 @@ class Case:
 
     def _bound(self, topology: Topology) -> Bound:
         op = self.operator
-        return bind(op.name, op.signature, self.arguments(0, "meta"), self.given, topology.ranks, op.loc)
+        return bind(op.name, op.signature, self.arguments(0, "meta"), self.given, topology, op.loc)
 
     def _argument(self, k: int, rank: int, device: str) -> torch.Tensor:
         shape = self.operator.signature.inputs[k]

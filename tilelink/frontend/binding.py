@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record
 from tilelink.frontend.wording import count
-from tilelink.ir.formula import Const, Formula, Sym, cdiv
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum
-
-RANKS = Sym("RANKS")
+from tilelink.ir.formula import Const, Formula, cdiv
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum, ranks_along
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +35,28 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranks:
+    """The axes of ranks that a signature may name: what each of its names is called by the whole operator, and how many
+    ranks are along each axis of the operator's."""
+
+    names: Mapping[str, str]
+    sizes: Mapping[str, int]
+
+    @staticmethod
+    def of(axes: Mapping[str, int]) -> Ranks:
+        """Those of the operator itself."""
+        return Ranks({name: name for name in axes}, axes)
+
+    def along(self, name: str) -> Ranks:
+        """Those of a signature that says `R`, and speaks of the axis of this name."""
+        return Ranks({RANK_AXIS: name}, self.sizes)
+
+    def called(self, split: str | None) -> str | None:
+        """The operator's name of what splits an axis; a table's is left as it is."""
+        return self.names.get(split, split) if split is not None else None
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A dimension, by the first tensor that has it."""
 
@@ -46,23 +66,30 @@ class Seen:
     unit: bool
     by: str
 
+    @property
+    def over(self) -> str | None:
+        """The axis of ranks over which it is split."""
+        return self.split if isinstance(self.split, str) else None
 
-def align(given: Given, user: str, loc: Loc | None) -> tuple[Slot, ...]:
+
+def align(given: Given, user: str, loc: Loc | None, ranks: Ranks) -> tuple[Slot, ...]:
     """Which axis of the tensor every axis of the parameter means.
 
     Raises:
         TilelinkError: TL203 if they cannot be matched.
     """
     shape, record = given.shape, given.record
-    wants_own = next((i for i, a in enumerate(shape.axes) if _own(a)), None)
+    wanted_own = {ranks.called(a.split): i for i, a in enumerate(shape.axes) if _own(a)}
     have: list[int | None] = list(range(len(record.axes)))
-    own = next((i for i, a in enumerate(record.axes) if a.own_slice), None)
-    if own is not None and wants_own is None:
-        have.remove(own)  # squeezed: the program sees this rank's slice
-    if wants_own is not None and own is None:
-        behind = len(shape.axes) - wants_own - 1
-        before_rest = shape.rest is None or wants_own < shape.rest
-        have.insert(wants_own if before_rest else max(len(have) - behind, 0), None)
+    held = {a.over: i for i, a in enumerate(record.axes) if a.own_slice}
+    for over, at in held.items():
+        if over not in wanted_own:
+            have.remove(at)  # squeezed: the program sees this rank's slice
+    for over, at in wanted_own.items():
+        if over not in held:
+            behind = len(shape.axes) - at - 1
+            before_rest = shape.rest is None or at < shape.rest
+            have.insert(at if before_rest else max(len(have) - behind, 0), None)
     spare = len(have) - len(shape.axes)
     if spare < 0 or (spare and shape.rest is None):
         _mismatch(given, user, loc, f"{count(len(shape.axes), 'axis', 'axes')} wanted, {len(have)} given")
@@ -78,7 +105,7 @@ def align(given: Given, user: str, loc: Loc | None) -> tuple[Slot, ...]:
 
 
 def _own(axis: Axis) -> bool:
-    return axis.name == RANK_AXIS and axis.split == RANK_AXIS
+    return axis.name == axis.split
 
 
 def _mismatch(given: Given, user: str, loc: Loc | None, why: str) -> None:
@@ -95,20 +122,25 @@ def _mismatch(given: Given, user: str, loc: Loc | None, why: str) -> None:
 class Dimensions:
     """The sizes that the tensors of one call give to the names of a signature."""
 
-    def __init__(self, user: str, signature: Signature, ranks: int, loc: Loc | None, *, operator: bool = False) -> None:
+    def __init__(
+        self, user: str, signature: Signature, ranks: Ranks, loc: Loc | None, *, operator: bool = False
+    ) -> None:
         self.user = user
         self.loc = loc
         self._operator = operator
         self._globals = signature.global_dims()
-        self.seen: dict[str, Seen] = {RANK_AXIS: Seen(RANKS, ranks, None, True, "the number of ranks")}
-        self._ranks = ranks
+        self.ranks = ranks
+        self.seen: dict[str, Seen] = {
+            name: Seen(ranks_along(axis), ranks.sizes[axis], None, True, "the number of ranks")
+            for name, axis in ranks.names.items()
+        }
         self.rest: tuple[LogicalAxis, ...] | None = None
         self._rest_by = ""
 
     def is_local(self, declared: Axis | None, axis: LogicalAxis) -> bool:
         """Positions count from this rank's part: the tensor splits the axis, the signature does not say so."""
         return (
-            axis.over_ranks
+            axis.over is not None
             and not axis.own_slice
             and (declared is None or (declared.split is None and not self._global(declared)))
         )
@@ -151,13 +183,14 @@ class Dimensions:
             )
 
     def _check_split(self, given: Given, declared: Axis, axis: LogicalAxis) -> None:
-        if declared.name == RANK_AXIS:
+        if declared.name in self.ranks.names:
             return
-        wanted = declared.split == RANK_AXIS
-        if wanted and not axis.over_ranks:
-            self._split_error(given, declared, "is split over the ranks", "pass a tensor that is split there")
+        wanted = self.ranks.names.get(declared.split or "")
+        if wanted is not None and axis.over != wanted:
+            over = "the ranks" if wanted == RANK_AXIS else f"the ranks of axis {wanted}"
+            self._split_error(given, declared, f"is split over {over}", "pass a tensor that is split there")
         whole_wanted = self._global(declared) or self._operator
-        if not wanted and axis.over_ranks and whole_wanted:
+        if wanted is None and axis.over is not None and whole_wanted:
             self._split_error(given, declared, "is whole on every rank", "gather it first")
 
     def _split_error(self, given: Given, declared: Axis, how: str, hint: str) -> None:
@@ -176,13 +209,8 @@ class Dimensions:
             return
         if old.extent != axis.extent:
             self._contradiction(name, old.extent, old.by, axis.extent, given.record.label)
-        if (
-            name not in self._globals
-            and name != RANK_AXIS
-            and not self._operator
-            and (old.split == RANK_AXIS) != axis.over_ranks
-        ):
-            one, two = (old.by, given.record.label) if old.split == RANK_AXIS else (given.record.label, old.by)
+        if name not in self._globals and name not in self.ranks.names and not self._operator and old.over != axis.over:
+            one, two = (old.by, given.record.label) if old.over is not None else (given.record.label, old.by)
             raise TilelinkError(
                 "TL207",
                 f"`{name}` of `{self.user}` is split and whole at once",
@@ -247,13 +275,14 @@ class Dimensions:
             (f, a), (g, b) = self.visible(size.left), self.visible(size.right)
             return (f + g, a + b) if isinstance(size, Sum) else (f * g, a * b)
         seen = self.get(size.name)
-        if seen.split == RANK_AXIS and size.name not in self._globals and not self._operator:
-            return cdiv(seen.size, RANKS), -(-seen.extent // self._ranks)
+        if seen.over is not None and size.name not in self._globals and not self._operator:
+            return cdiv(seen.size, ranks_along(seen.over)), -(-seen.extent // self.ranks.sizes[seen.over])
         return seen.size, seen.extent
 
     def part(self, axis: LogicalAxis) -> Extent:
         """The most that a rank can have of a split axis."""
-        return Extent(-(-axis.extent // self._ranks), cdiv(axis.size, RANKS))
+        assert axis.over is not None
+        return Extent(-(-axis.extent // self.ranks.sizes[axis.over]), cdiv(axis.size, ranks_along(axis.over)))
 
     def extended(self, more: Mapping[str, Seen]) -> Dimensions:
         """These dimensions with others in front of them."""
@@ -285,27 +314,31 @@ class Dimensions:
             axes.append(self._allocated(axis, tables))
         if shape.rest == len(shape.axes):
             axes += self.rest or ()
-        split = [a for a in axes if a.over_ranks]
-        if len(split) > 1:
-            shown = " and ".join(f"`{a}`" for a in split)
-            raise TilelinkError(
-                "TL207",
-                f"{label} would be split twice, over {shown}",
-                loc=self.loc,
-                why="every element of a tensor has one owner, found from one axis",
-                hint="gather one of the axes first",
-            )
+        for over in self.ranks.sizes:
+            split = [a for a in axes if a.over == over]
+            if len(split) > 1:
+                shown = " and ".join(f"`{a}`" for a in split)
+                raise TilelinkError(
+                    "TL207",
+                    f"{label} would be split twice, over {shown}",
+                    loc=self.loc,
+                    why="every element of a tensor has one owner, found from one axis",
+                    hint="gather one of the axes first",
+                )
         return tuple(axes)
 
     def _allocated(self, axis: Axis, tables: Mapping[str, Record]) -> LogicalAxis:
-        split: str | Record | None = None if axis.split is None else tables.get(axis.split, axis.split)
+        split: str | Record | None = (
+            None if axis.split is None else tables.get(axis.split, self.ranks.called(axis.split))
+        )
         if not isinstance(axis.size, Dim):
             size, extent = self.visible(axis.size)
             return LogicalAxis(axis.name, size, extent, split, axis.unit)
         seen = self.get(axis.size.name)
-        if split is None and axis.name not in self._globals and axis.name != RANK_AXIS:
+        if split is None and axis.name not in self._globals and axis.name not in self.ranks.names:
             split = seen.split
-        return LogicalAxis(axis.name, seen.size, seen.extent, split, axis.unit or seen.unit)
+        name = self.ranks.names.get(axis.name, axis.name)
+        return LogicalAxis(name, seen.size, seen.extent, split, axis.unit or seen.unit)
 
 
 def evaluate_size(size: Size, known: Callable[[str], tuple[Formula, int]]) -> tuple[Formula, int]:
@@ -327,10 +360,10 @@ def dims_of(size: Size) -> tuple[str, ...]:
 
 def sizes_of(signature: Signature) -> tuple[str, ...]:
     """The dimensions of the inputs: what a call may pass by name."""
-    return names_of(Signature(signature.inputs, (), signature.text))
+    return names_of(Signature(signature.inputs, (), signature.text, axes=signature.axes))
 
 
 def names_of(signature: Signature) -> tuple[str, ...]:
-    """Every dimension of a signature, once, in order; the axis of ranks left out."""
+    """Every dimension of a signature, once, in order; axes of ranks left out."""
     found = (d for s in signature.shapes for a in s.axes for d in dims_of(a.size))
-    return tuple(dict.fromkeys(d for d in found if d != RANK_AXIS))
+    return tuple(dict.fromkeys(d for d in found if d not in signature.axes))

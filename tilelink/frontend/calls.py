@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.arguments import check_dtype, outside, record_of, unknown_keyword, wrong_count
-from tilelink.frontend.binding import Dimensions, Given, Slot, align, names_of
+from tilelink.frontend.binding import Dimensions, Given, Ranks, Slot, align, names_of
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.running import Trace, tracing
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep, PendingView
 from tilelink.ir.program import Constant, TileProgram
+from tilelink.ir.shape import RANK_AXIS
 
 Plain = bool | int | float | str
 NOWHERE = Loc("<operator>", 1)
 
 
-def call_program(program: TileProgram, args: Sequence[object], kwargs: Mapping[str, Any], use: str | None) -> Any:
+def call_program(
+    program: TileProgram, args: Sequence[object], kwargs: Mapping[str, Any], use: str | None, over: str | None = None
+) -> Any:
     """A use of a tile program in an operator's body: one step, and the tensors that it writes.
 
     Raises:
-        TilelinkError: TL201 to TL209.
+        TilelinkError: TL201 to TL209, TL213.
     """
     run, loc = tracing(), call_site()
     if run is None:
@@ -32,10 +35,13 @@ def call_program(program: TileProgram, args: Sequence[object], kwargs: Mapping[s
     signature = program.signature
     if not len(signature.inputs) <= len(args) <= len(signature.shapes):
         wrong_count(program.name, len(args), len(signature.inputs), f"`{signature}`", loc)
-    sizes, constants, named = _keywords(program, kwargs, loc)
+    more = ("name", "over") if len(run.frame.dimensions.ranks.names) > 1 else ("name",)
+    sizes, constants, named = _keywords(program, kwargs, more, loc)
     given = _given(program, args, named, loc)
-    dimensions = Dimensions(program.name, signature, run.ranks, loc)
-    slots = {g.param: align(g, program.name, loc) for g in given.values()}
+    axis = _axis_of(run, program, given.values(), over, loc)
+    ranks = run.ranks.along(axis) if axis is not None else Ranks({}, run.ranks.sizes)
+    dimensions = Dimensions(program.name, signature, ranks, loc)
+    slots = {g.param: align(g, program.name, loc, ranks) for g in given.values()}
     for g in given.values():
         check_dtype(g, program.name, loc)
         dimensions.add(g, slots[g.param])
@@ -45,16 +51,64 @@ def call_program(program: TileProgram, args: Sequence[object], kwargs: Mapping[s
         dimensions.check_compound(g, slots[g.param])
     results = _allocate(run, program, path, given, dimensions, loc)
     for name in results:
-        slots[name] = align(given[name], program.name, loc)
-    _write_step(run, program, path, given, slots, dimensions, constants, loc)
+        slots[name] = align(given[name], program.name, loc, ranks)
+    _write_step(run, program, path, given, slots, dimensions, constants, axis, loc)
     outputs = [SymbolicTensor(given[p.name].record) for p in program.params if p.role == "out"]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
+def _axis_of(run: Trace, program: TileProgram, given: Iterable[Given], over: str | None, loc: Loc | None) -> str | None:
+    """The axis of ranks that `R` of the program is in this use: the only one, the one that is named, or the one over which
+    the tensors are split that it takes as split. None: it speaks of no ranks.
+
+    Raises:
+        TilelinkError: TL213.
+    """
+    signature, names = program.signature, run.frame.dimensions.ranks.names
+    known = " and ".join(names)
+    if over is not None:
+        if over not in names:
+            why, hint = f"the axes of ranks here are {known}", f'name one of them, `over="{next(iter(names))}"`'
+            raise TilelinkError("TL213", f"`over={over!r}` is no axis of ranks", loc=loc, why=why, hint=hint)
+        return names[over]
+    if len(names) == 1:
+        return next(iter(names.values()))
+    if signature.along is not None and signature.along in names:
+        return names[signature.along]
+    if all(RANK_AXIS not in (a.split, a.name) for s in signature.shapes for a in s.axes):
+        return None
+    tensors = list(given)
+    fitting = [axis for axis in names.values() if _split_along(program.name, tensors, run.ranks.along(axis), loc)]
+    if len(fitting) == 1:
+        return fitting[0]
+    raise TilelinkError(
+        "TL213",
+        f"which axis of ranks `R` of `{program.name}` is",
+        loc=loc,
+        why=f"the ranks have the axes {known} here, and the tensors that are passed are split over "
+        + ("none of them where the signature says `R`" if not fitting else f"{' and '.join(fitting)}"),
+        hint=f'say it: `{program.name}(..., over="{next(iter(names))}")`',
+    )
+
+
+def _split_along(user: str, given: Sequence[Given], ranks: Ranks, loc: Loc | None) -> bool:
+    """Whether some axis that a signature splits over `R` is split so, or is a slice, in the tensor that is given."""
+    for g in given:
+        try:
+            slots = align(g, user, loc, ranks)
+        except TilelinkError:
+            continue
+        for slot in slots:
+            split = slot.declared.split if slot.declared is not None else None
+            if split == RANK_AXIS and slot.at is not None and g.record.axes[slot.at].over == ranks.names[split]:
+                return True
+    return False
+
+
 def _keywords(
-    program: TileProgram, kwargs: Mapping[str, Any], loc: Loc | None
+    program: TileProgram, kwargs: Mapping[str, Any], more: tuple[str, ...], loc: Loc | None
 ) -> tuple[dict[str, int], dict[str, Plain], dict[str, object]]:
-    """Keyword arguments: sizes, constants, and results that are given."""
+    """Keyword arguments: sizes, constants, and results that are given; `more`: others that the call takes."""
     sizes: dict[str, int] = {}
     constants: dict[str, Plain] = {}
     named: dict[str, object] = {}
@@ -69,7 +123,7 @@ def _keywords(
             named[key] = value
         else:
             why = "keywords are the constants of a program, and sizes and results of its signature"
-            known = [*kinds, *names_of(program.signature), *outputs, "name"]
+            known = [*kinds, *names_of(program.signature), *outputs, *more]
             raise unknown_keyword(program.name, key, known, why, loc)
     for constant in program.constants:
         if constant.name not in constants:
@@ -147,6 +201,7 @@ def _write_step(
     slots: dict[str, tuple[Slot, ...]],
     dimensions: Dimensions,
     constants: dict[str, Plain],
+    axis: str | None,
     loc: Loc | None,
 ) -> None:
     views: list[PendingView] = []
@@ -159,4 +214,4 @@ def _write_step(
         tables = {name: other.record for name, other in given.items()}
         views.append(PendingView(param.name, g.record, slots[param.name], tables, dimensions.is_local))
     shipped = run.shipped.get(path)
-    run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE, shipped))
+    run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE, shipped, axis))

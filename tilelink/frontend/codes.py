@@ -13,6 +13,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "TL102": "the words of one tensor do not go together",
         "TL103": "an axis is split in a way that has no meaning",
         "TL104": "an owner map does not read",
+        "TL105": "axes of ranks that cannot be declared so",
         # the function
         "TL110": "the source of a program cannot be read",
         "TL111": "Python that a tile program cannot contain",
@@ -62,5 +63,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "TL210": "an operator's results do not match",
         "TL211": "symmetric outside an operator",
         "TL212": "a symbolic tensor used as data",
+        "TL213": "nothing tells which axis of ranks is meant",
+        "TL214": "an owner map where the ranks have several axes",
     }
 )

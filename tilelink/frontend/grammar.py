@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 
@@ -22,27 +23,68 @@ _FOREIGN_DTYPES = {
 }  # fmt: skip
 
 
-def parse_signature(text: str, loc: Loc | None = None) -> Signature:
+def parse_signature(text: str, loc: Loc | None = None, axes: str | None = None) -> Signature:
     """The signature of a tile program or an operator.
 
     Args:
         text: such as `M/R K, K N -> M N`.
         loc: where it stands, for diagnostics; the caret is put under the text itself.
+        axes: the axes of ranks that it may name, the outermost first, such as `NODE GPU`; `R` by default. One axis alone is
+            `R` in what comes back, whatever it is called here.
 
     Raises:
-        TilelinkError: TL101 (does not read), TL102 (words of one tensor), TL103 (a split).
+        TilelinkError: TL101 (does not read), TL102 (words of one tensor), TL103 (a split), TL105 (axes of ranks).
     """
-    return replace(_signature(text_of(text, loc)), loc=loc)
+    named = (RANK_AXIS,) if axes is None else parse_axes(axes, loc)
+    read = _signature(text_of(text, loc), named)
+    if len(named) != 1 or named == (RANK_AXIS,):
+        return replace(read, loc=loc)
+    inputs, outputs = (tuple(_as_r(s, named[0]) for s in shapes) for shapes in (read.inputs, read.outputs))
+    return replace(read, inputs=inputs, outputs=outputs, loc=loc, axes=(RANK_AXIS,), along=named[0])
 
 
-def parse_shape(text: str, loc: Loc | None = None) -> Shape:
-    """The shape of one tensor, as `tilelink.symmetric` takes it.
+def parse_axes(text: str, loc: Loc | None = None) -> tuple[str, ...]:
+    """The axes of ranks of `NODE GPU`, the outermost first.
+
+    Raises:
+        TilelinkError: TL105.
+    """
+    source, names = text_of(text, loc), tuple(text.split())
+    why = "axes of ranks are upper-case names with blanks between them, the outermost first"
+    if not names:
+        source.fail("TL105", "no axis of ranks is named", 0, len(text), why, 'write `axes="NODE GPU"`, or leave it out')
+    for k, name in enumerate(names):
+        at = text.index(name)
+        if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name == "RANKS":
+            source.fail("TL105", f"`{name}` is no axis of ranks", at, at + len(name), why, "rename it")
+        if name in names[:k]:
+            source.fail("TL105", f"`{name}` twice", at, at + len(name), why, "name every axis once")
+    if RANK_AXIS in names and len(names) > 1:
+        hint = "give it a name of its own"
+        source.fail(
+            "TL105", "`R` beside other axes", 0, len(text), "R is the axis of all ranks, where there is one", hint
+        )
+    return names
+
+
+def _as_r(shape: Shape, name: str) -> Shape:
+    """The shape with its one axis of ranks called `R`."""
+
+    def renamed(axis: Axis) -> Axis:
+        size = Dim(RANK_AXIS) if axis.size == Dim(name, ranks=True) else axis.size
+        return Axis(size, RANK_AXIS if axis.split == name else axis.split)
+
+    return replace(shape, axes=tuple(renamed(a) for a in shape.axes))
+
+
+def parse_shape(text: str, loc: Loc | None = None, axes: tuple[str, ...] = (RANK_AXIS,)) -> Shape:
+    """The shape of one tensor, as `tilelink.symmetric` takes it; `axes`: the axes of ranks that it may name.
 
     Raises:
         TilelinkError: TL101, TL102 or TL103.
     """
     source = text_of(text, loc)
-    signature = _signature(source)
+    signature = _signature(source, axes)
     if len(signature.shapes) != 1:
         source.fail(
             "TL101",
@@ -56,19 +98,19 @@ def parse_shape(text: str, loc: Loc | None = None) -> Shape:
 
 
 @lru_cache(maxsize=1024)
-def _signature(source: Text) -> Signature:
+def _signature(source: Text, named: tuple[str, ...]) -> Signature:
     tree, shift = parse(source, "signature", "TL101", _AXIS_RULE)
     inputs: list[Shape] = []
     outputs: list[Shape] = []
     for child in trees(tree):
         if child.data == "outputs":
-            outputs = [_shape(source, t, shift) for t in trees(child)]
+            outputs = [_shape(source, t, shift, named) for t in trees(child)]
         else:
-            inputs.append(_shape(source, child, shift))
-    return Signature(tuple(inputs), tuple(outputs), source.text)
+            inputs.append(_shape(source, child, shift, named))
+    return Signature(tuple(inputs), tuple(outputs), source.text, axes=named)
 
 
-def _shape(source: Text, tree: Tree[Token], shift: int) -> Shape:
+def _shape(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -> Shape:
     axes: list[Axis] = []
     rest: int | None = None
     dtype: str | None = None
@@ -80,7 +122,7 @@ def _shape(source: Text, tree: Tree[Token], shift: int) -> Shape:
             rest = _rest(source, rest, dtype or contract, len(axes), start, end)
         elif word.data == "below":
             contract = _contract(
-                source, contract, Contract("below", _size(source, word.children[0], shift)), start, end
+                source, contract, Contract("below", _size(source, word.children[0], shift, named)), start, end
             )
         elif shown in CONTRACTS:
             contract = _contract(source, contract, Contract(shown), start, end)
@@ -88,13 +130,13 @@ def _shape(source: Text, tree: Tree[Token], shift: int) -> Shape:
             dtype = _dtype(source, dtype, contract, shown, start, end)
         else:
             _axis_comes_first(source, shown, dtype or contract, start, end)
-            axes.append(_axis(source, word, shift))
+            axes.append(_axis(source, word, shift, named))
     if not axes and rest is None:
         start, end = span(tree, shift)
         source.fail(
             "TL102", "a tensor without axes", start, end, "a tensor has at least one axis", "write its axes first"
         )
-    _one_split(source, tree, axes, shift)
+    _one_split(source, tree, axes, shift, named)
     return Shape(tuple(axes), rest, dtype, contract)
 
 
@@ -128,46 +170,62 @@ def _dtype(source: Text, old: str | None, contract: Contract | None, new: str, s
     return new
 
 
-def _axis(source: Text, tree: Tree[Token], shift: int) -> Axis:
-    size = _size(source, tree.children[0], shift)
+def _axis(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -> Axis:
+    size = _size(source, tree.children[0], shift, named)
     start, end = span(tree, shift)
     if isinstance(size, Dim) and size.name in _FOREIGN_DTYPES:
         word = _FOREIGN_DTYPES[size.name]
         source.fail(
             "TL102", f"`{size}` is no dtype here", start, end, f"dtypes are {', '.join(DTYPES)}", f"write `{word}`"
         )
-    if not isinstance(size, Dim) and RANK_AXIS in _dims(size):
-        why = "R is the axis of ranks; its size is their number"
-        source.fail("TL102", f"`{size}` computes with R", start, end, why, "name a size of its own")
+    for ranks in named if not isinstance(size, Dim) else ():
+        if ranks in _dims(size):
+            why = f"{ranks} is the axis of ranks; its size is their number"
+            source.fail("TL102", f"`{size}` computes with {ranks}", start, end, why, "name a size of its own")
+    if RANK_AXIS in _dims(size) and RANK_AXIS not in named:
+        why = f"the ranks have the axes {', '.join(named)} here, and R is the name of an axis of ranks"
+        source.fail("TL102", "`R` where the axes of ranks have names", start, end, why, "write one of them")
     if reserved := _dims(size) & {*DTYPES, *CONTRACTS}:
         word = sorted(reserved)[0]
         why = f"`{word}` is the name of a dtype or a contract"
         source.fail("TL102", f"`{word}` is not a size", start, end, why, "give the axis another name")
     if len(tree.children) == 1:
         return Axis(size)
-    return Axis(size, _split(source, size, str(tree.children[1]), span(tree.children[1], shift)))
+    if len(tree.children) > 2:
+        place = span(tree.children[2], shift)
+        why = "an axis has one split: what lies in two levels has an axis for each"
+        hint = (
+            f"write `n/{tree.children[1]} g/{tree.children[2]} {size}`: blocks by the one, in each blocks by the other"
+        )
+        source.fail("TL103", f"`{size}` is split twice", *place, why, hint)
+    return Axis(size, _split(source, size, str(tree.children[1]), span(tree.children[1], shift), named))
 
 
-def _split(source: Text, size: Size, split: str, place: tuple[int, int]) -> str:
-    if split == RANK_AXIS:
+def _split(source: Text, size: Size, split: str, place: tuple[int, int], named: tuple[str, ...]) -> str:
+    if isinstance(size, Dim) and size.name in named and split != size.name:
+        name = size.name
+        why = f"a rank holds whole slices of {name}"
+        source.fail("TL103", f"{name} is split by `{split}`", *place, why, f"write `{name}/{name}` or `{name}`")
+    if split in named:
         return split
-    if size == Dim(RANK_AXIS):
-        source.fail("TL103", f"R is split by `{split}`", *place, "a rank holds whole slices of R", "write `R/R` or `R`")
     if not split[0].islower():
-        why = "an axis is split over the ranks, `/R`, or by an offsets table, a parameter of the program"
+        over = " or ".join(f"`/{name}`" for name in named)
+        why = f"an axis is split over the ranks, {over}, or by an offsets table, a parameter of the program"
         source.fail(
             "TL103",
             f"`{size}` is split over `{split}`",
             *place,
             why,
-            f"write `{size}/R`, or two axes: `{size} {split}`",
+            f"write `{size}/{named[0]}`, or two axes: `{size} {split}`",
         )
     return split
 
 
-def _one_split(source: Text, tree: Tree[Token], axes: list[Axis], shift: int) -> None:
-    split = [a for a in axes if a.split == RANK_AXIS]
-    if len(split) > 1:
+def _one_split(source: Text, tree: Tree[Token], axes: list[Axis], shift: int, named: tuple[str, ...]) -> None:
+    for name in named:
+        split = [a for a in axes if a.split == name]
+        if len(split) < 2:
+            continue
         start, end = span(tree, shift)
         why = "every element of a tensor has one owner, found from one axis"
         source.fail(
@@ -175,12 +233,12 @@ def _one_split(source: Text, tree: Tree[Token], axes: list[Axis], shift: int) ->
         )
 
 
-def _size(source: Text, node: Tree[Token] | Token, shift: int) -> Size:
+def _size(source: Text, node: Tree[Token] | Token, shift: int, named: tuple[str, ...]) -> Size:
     if isinstance(node, Tree):
-        left, right = (_size(source, c, shift) for c in node.children)
+        left, right = (_size(source, c, shift, named) for c in node.children)
         return Sum(left, right) if node.data == "sum" else Product(left, right)
     if node.type == "NAME":
-        return Dim(str(node))
+        return Dim(str(node), ranks=str(node) in named and str(node) != RANK_AXIS)
     if int(node) == 0:
         source.fail(
             "TL102", "an axis of size 0", *span(node, shift), "an axis has at least one element", "leave it out"

@@ -43,21 +43,22 @@ class Program:
             self._captured = capture(self.function, self.signature, self.name)
         return self._captured
 
-    def __call__(self, *tensors: Any, name: str | None = None, **keywords: Any) -> Any:
+    def __call__(self, *tensors: Any, name: str | None = None, over: str | None = None, **keywords: Any) -> Any:
         """Adds a step to the operator that is being traced.
 
         Args:
             tensors: one for each input, then results that are to be written instead of new ones.
             name: of this use, if the operator uses the program twice.
+            over: the axis of ranks that `R` is here, where the operator has several and the tensors do not tell.
             keywords: constants, sizes that no tensor gives, results by name.
 
         Returns:
             The program's result, or a tuple of them.
 
         Raises:
-            TilelinkError: TL201 to TL209.
+            TilelinkError: TL201 to TL209, TL213.
         """
-        return call_program(self.captured, tensors, keywords, name)
+        return call_program(self.captured, tensors, keywords, name, over)
 
     def __repr__(self) -> str:
         return f"<tile program {self.name}: {self.signature}>"
@@ -67,18 +68,30 @@ class Program:
         return f"**{self.name}**: `{self.signature}`\n\n```python\n{source.rstrip()}\n```"
 
 
-def program(signature: str, *, name: str | None = None) -> Callable[[Callable[..., Any]], Program]:
+def program(
+    signature: str, *, name: str | None = None, axes: str | None = None
+) -> Callable[[Callable[..., Any]], Program]:
     """Makes a function a tile program.
 
     Args:
         signature: shapes of its tensors, such as `"M/R ... -> M ..."`; what follows `->` it writes.
         name: what schedules call it; the function's name by default.
+        axes: what the signature calls the axis of ranks, if not `R`: a program speaks of one. An operator that has an axis
+            of this name means it by that.
 
     Raises:
-        TilelinkError: TL101 to TL104 at once; what is wrong with the function, at its first use.
+        TilelinkError: TL101 to TL105 at once; what is wrong with the function, at its first use.
     """
     loc = call_site()
-    parsed = parse_signature(signature, loc)
+    parsed = parse_signature(signature, loc, axes)
+    if len(parsed.axes) > 1:
+        raise TilelinkError(
+            "TL105",
+            f"a tile program that speaks of {' and '.join(parsed.axes)}",
+            loc=loc,
+            why="a step moves along one axis of ranks; those that differ along others do the same side by side",
+            hint="write a program for each",
+        )
     if name is not None and not name.isidentifier():
         raise TilelinkError(
             "TL114", f"a program called `{name}`", loc=loc, why="schedules name it", hint="use a Python name"

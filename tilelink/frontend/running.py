@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.frontend.binding import Dimensions
+from tilelink.frontend.binding import Dimensions, Ranks
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep
 from tilelink.ir.program import TileProgram
@@ -17,7 +17,7 @@ from tilelink.ir.schedule import Placement
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One operator in progress: its path prefix, and what its signature's names are."""
+    """One operator in progress: its path prefix, and what its signature's names are, those of axes of ranks included."""
 
     name: str
     prefix: str
@@ -26,10 +26,10 @@ class Frame:
 
 
 class Trace:
-    """One run of an operator's body."""
+    """One run of an operator's body. `axes`: how many ranks there are along each axis, the outermost first."""
 
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
+    def __init__(self, axes: Mapping[str, int]) -> None:
+        self.ranks = Ranks.of(axes)
         self.frames: list[Frame] = []
         self.records: list[Record] = []
         self.steps: list[PendingStep] = []

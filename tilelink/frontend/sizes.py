@@ -18,10 +18,10 @@ MOST = 2**31 - 1
 
 @dataclass(slots=True)
 class _Sizes:
-    """What is known so far: size and where it comes from."""
+    """What is known so far: size and where it comes from. `ranks`, `rank`: along each axis of ranks."""
 
-    ranks: int
-    rank: int | None
+    ranks: Mapping[str, int]
+    rank: Mapping[str, int] | None
     loc: Loc | None
     known: dict[str, tuple[int, str]]
 
@@ -49,6 +49,8 @@ def bind_sizes(
     names: Sequence[str] = (),
     loc: Loc | None = None,
     rank: int | None = None,
+    axes: Mapping[str, int] | None = None,
+    at: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """The global size of every dimension of an operator's inputs, from this rank's local shapes.
 
@@ -63,6 +65,8 @@ def bind_sizes(
         names: what diagnostics call the inputs.
         loc: the call.
         rank: whose shapes they are; None: of one rank or another.
+        axes: how many ranks along each axis, where the signature names several.
+        at: the coordinates of the rank on them.
 
     Raises:
         TilelinkError: TL202 (number of tensors), TL203 (number of axes), TL204 (contradictions), TL205 (names).
@@ -72,7 +76,9 @@ def bind_sizes(
         raise TilelinkError(
             "TL202", message, loc=loc, why=f"the signature is `{signature}`", hint="pass one for each input"
         )
-    sizes = _Sizes(ranks, rank, loc, {RANK_AXIS: (ranks, "the number of ranks")})
+    if axes is None:
+        axes, at = {RANK_AXIS: ranks}, None if rank is None else {RANK_AXIS: rank}
+    sizes = _Sizes(axes, at, loc, {name: (size, "the number of ranks") for name, size in axes.items()})
     for name, value in (given or {}).items():
         _take(sizes, signature, name, value)
     labels = [f"`{n}`" for n in names] or [f"tensor {i + 1}, `{s}`" for i, s in enumerate(signature.inputs)]
@@ -81,7 +87,7 @@ def bind_sizes(
         compound += _bind(sizes, shape, tuple(local), label)
     for axis, value, label in compound:
         _compound(sizes, axis, value, label)
-    return {n: v for n, (v, _) in sizes.known.items() if n != RANK_AXIS}
+    return {n: v for n, (v, _) in sizes.known.items() if n not in axes}
 
 
 def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
@@ -106,12 +112,13 @@ def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> li
     """Takes up plain axes; gives back those whose size is computed."""
     axes = list(shape.axes)
     spare = len(local) - len(axes)
-    own = next((a for a in axes if a.name == RANK_AXIS and a.split == RANK_AXIS), None)
-    if own is not None and (spare == -1 or (shape.rest is not None and _lacks_slice(shape, local))):
-        # The slice itself was passed, without an axis of one element.
-        at = axes.index(own)
-        shape = Shape((*axes[:at], *axes[at + 1 :]), _rest_without(shape.rest, at), shape.dtype)
-        axes, spare = list(shape.axes), spare + 1
+    own = [a for a in axes if a.name == a.split]
+    if own and (spare == -len(own) or (shape.rest is not None and _lacks_slice(shape, local))):
+        # The slice itself was passed, without axes of one element.
+        for slice_ in own:
+            at = axes.index(slice_)
+            shape = Shape((*axes[:at], *axes[at + 1 :]), _rest_without(shape.rest, at), shape.dtype)
+            axes, spare = list(shape.axes), spare + 1
     if spare < 0 or (spare and shape.rest is None):
         message = f"{label} has {count(len(local), 'axis', 'axes')}"
         wanted = ("at least " if shape.rest is not None else "") + count(len(axes), "axis", "axes")
@@ -131,7 +138,7 @@ def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> li
 
 def _lacks_slice(shape: Shape, local: tuple[int, ...]) -> bool:
     """With `...` the number of axes does not tell; the slice's own axis has one element, at its place."""
-    at = next(i for i, a in enumerate(shape.axes) if a.name == RANK_AXIS and a.split == RANK_AXIS)
+    at = next(i for i, a in enumerate(shape.axes) if a.name == a.split)
     before_rest = shape.rest is not None and at < shape.rest
     position = at if before_rest else len(local) - (len(shape.axes) - at)
     return not (0 <= position < len(local)) or local[position] != 1
@@ -143,24 +150,23 @@ def _rest_without(rest: int | None, removed: int) -> int | None:
 
 def _plain(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
     name = axis.name
-    if name == RANK_AXIS:
-        wanted = 1 if axis.split == RANK_AXIS else sizes.ranks
+    if name in sizes.ranks:
+        wanted = 1 if axis.split == name else sizes.ranks[name]
         if value != wanted:
             sizes.contradiction(
                 str(axis), (wanted, "the number of ranks" if wanted != 1 else "the signature"), (value, label)
             )
         return
-    if axis.split != RANK_AXIS:
+    ranks = sizes.ranks.get(axis.split or "")
+    if ranks is None or axis.split is None:
         sizes.unify(name, value, label)
         return
     if name not in sizes.known:
-        sizes.known[name] = (sizes.ranks * value, f"{label}, {value} on each of {sizes.ranks} ranks")
+        sizes.known[name] = (ranks * value, f"{label}, {value} on each of {ranks} ranks")
         return
     total, by = sizes.known[name]
-    if value not in _parts(total, sizes.ranks, sizes.rank):
-        sizes.contradiction(
-            name, (total, by), (sizes.ranks * value, f"{label}, {value} on each of {sizes.ranks} ranks")
-        )
+    if value not in _parts(total, ranks, None if sizes.rank is None else sizes.rank[axis.split]):
+        sizes.contradiction(name, (total, by), (ranks * value, f"{label}, {value} on each of {ranks} ranks"))
 
 
 def _parts(total: int, ranks: int, rank: int | None) -> tuple[int, ...]:
@@ -181,7 +187,7 @@ def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
         sizes.known[size.left.name] = (value - size.right, label)
     if all(d in sizes.known for d in dims_of(size)):
         wanted = _evaluate(size, sizes)
-        total = value * sizes.ranks if axis.split == RANK_AXIS else value
+        total = value * sizes.ranks.get(axis.split or "", 1)
         if wanted != total:
             sizes.contradiction(axis.name, (wanted, "the other sizes"), (total, label))
 

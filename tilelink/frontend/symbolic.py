@@ -8,7 +8,7 @@ from typing import Any, NoReturn, SupportsIndex
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.callsite import call_site
 from tilelink.ir.formula import Const, Formula, binary
-from tilelink.ir.shape import RANK_AXIS, Contract, MapTerm
+from tilelink.ir.shape import Contract, MapTerm
 
 
 class Extent(int):
@@ -61,7 +61,8 @@ def formula_of(value: object) -> Formula:
 
 @dataclass(frozen=True, slots=True)
 class LogicalAxis:
-    """An axis of a tensor: global size as a formula and as the number of this trace. `split`: `R`, a table, or None."""
+    """An axis of a tensor: global size as a formula and as the number of this trace. `split`: an axis of ranks (`R`), a
+    table, or None."""
 
     name: str
     size: Formula
@@ -70,12 +71,13 @@ class LogicalAxis:
     unit: bool
 
     @property
-    def over_ranks(self) -> bool:
-        return self.split == RANK_AXIS
+    def over(self) -> str | None:
+        """The axis of ranks over which it is split. (Tables are records here.)"""
+        return self.split if isinstance(self.split, str) else None
 
     @property
     def own_slice(self) -> bool:
-        return self.name == RANK_AXIS and self.over_ranks
+        return self.over is not None and self.name == self.over
 
     def __str__(self) -> str:
         split = self.split if isinstance(self.split, str) or self.split is None else self.split.wish

@@ -10,7 +10,17 @@ from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.arguments import check_dtype, check_keywords, outside, record_of, wrong_count
-from tilelink.frontend.binding import RANKS, Dimensions, Given, Slot, align, dims_of, evaluate_size, names_of, sizes_of
+from tilelink.frontend.binding import (
+    Dimensions,
+    Given,
+    Ranks,
+    Slot,
+    align,
+    dims_of,
+    evaluate_size,
+    names_of,
+    sizes_of,
+)
 from tilelink.frontend.callsite import call_site
 from tilelink.frontend.running import Frame, Trace, running, tracing
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
@@ -18,7 +28,7 @@ from tilelink.frontend.wiring import assemble
 from tilelink.frontend.wording import count
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.schedule import Placement, under
-from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature
+from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature, ranks_along
 from tilelink.ir.wiring import Wiring
 
 NOWHERE = Loc("<operator>", 1)
@@ -36,6 +46,7 @@ def trace(
     loc: Loc | None = None,
     *,
     ranks: int,
+    axes: Mapping[str, int] | None = None,
 ) -> Wiring:
     """Runs an operator's body on symbolic tensors.
 
@@ -48,22 +59,23 @@ def trace(
         constants: its keyword-only arguments.
         loc: where the operator is defined.
         ranks: how many ranks; it is the size of axes `R`, and what the parts of split axes follow from.
+        axes: how many there are along each axis of ranks that the signature declares; None: along `R` alone.
 
     Raises:
-        TilelinkError: TL201 to TL212, and what `capture` raises for the programs that are called.
+        TilelinkError: TL201 to TL213, and what `capture` raises for the programs that are called.
     """
     names = _argument_names(name, fn, signature, loc)
-    run = Trace(ranks)
+    run = Trace({RANK_AXIS: ranks} if axes is None else axes)
     rest = sum(f"_{i}" in sizes for i in range(len(sizes)))
     tensors = [
         run.record(_argument(run, name, n, s, sizes, d, rest, loc))
         for n, s, d in zip(names, signature.inputs, dtypes, strict=True)
     ]
     records = [t.record for t in tensors]
-    _link_tables(name, records, loc)
+    _link_tables(name, records, loc, tuple(run.ranks.sizes))
     _check_contracts(name, signature, {*sizes, *constants}, loc)
-    dimensions = Dimensions(name, signature, ranks, loc, operator=True)
-    _add(dimensions, _pairs(name, names, signature.inputs, records, loc))
+    dimensions = Dimensions(name, signature, run.ranks, loc, operator=True)
+    _add(dimensions, _pairs(name, names, signature.inputs, records, loc, run.ranks))
     with running(run), run.inside(Frame(name, "", dimensions, dtypes[0] if dtypes else "f32")):
         results = _results(name, fn(*tensors, **constants), loc)
         _check_results(dimensions, name, signature, results, loc)
@@ -76,6 +88,7 @@ def trace(
         arguments=records,
         results=[t.record for t in results],
         loc=loc or NOWHERE,
+        axes=tuple(run.ranks.sizes),
     )
 
 
@@ -122,8 +135,8 @@ def _declared(run: Trace, user: str, axis: Axis, sizes: Mapping[str, int], loc: 
     """An axis of an argument, in the operator's own sizes."""
 
     def known(name: str) -> tuple[Formula, int]:
-        if name == RANK_AXIS:
-            return RANKS, run.ranks
+        if name in run.ranks.sizes:
+            return ranks_along(name), run.ranks.sizes[name]
         if name in sizes:
             return Sym(name), int(sizes[name])
         why = f"`{axis}` of the signature needs it"
@@ -135,13 +148,14 @@ def _declared(run: Trace, user: str, axis: Axis, sizes: Mapping[str, int], loc: 
     return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)
 
 
-def _link_tables(user: str, records: list[Record], loc: Loc | None) -> None:
+def _link_tables(user: str, records: list[Record], loc: Loc | None, ranks: tuple[str, ...]) -> None:
     """Puts the table itself in place of its name, in axes such as `P/start`."""
     tables = {r.wish: r for r in records}
     for record in records:
         for axis in record.axes:
-            if isinstance(axis.split, str) and axis.split != RANK_AXIS and axis.split not in tables:
-                why = "an axis is split over the ranks, `/R`, or by an offsets table, a parameter"
+            if isinstance(axis.split, str) and axis.split not in ranks and axis.split not in tables:
+                over = " or ".join(f"`/{r}`" for r in ranks)
+                why = f"an axis is split over the ranks, {over}, or by an offsets table, a parameter"
                 hint = f"name the parameter that holds the offsets: {', '.join(tables)}"
                 message = f"`{axis}` of `{user}` is split by `{axis.split}`, which is no parameter"
                 raise TilelinkError("TL103", message, loc=loc, why=why, hint=hint)
@@ -155,18 +169,18 @@ def _check_contracts(user: str, signature: Signature, known: set[str], loc: Loc 
     for shape in signature.inputs:
         of = None if shape.contract is None else shape.contract.of
         for name in () if of is None else dims_of(of):
-            if name not in known | {RANK_AXIS}:
+            if name not in known | {*signature.axes}:
                 why = f"`{shape}` of the signature needs it"
                 hint = "name a size of the inputs, or a constant of the operator"
                 raise TilelinkError("TL205", f"the size `{name}` of `{user}` is not known", loc=loc, why=why, hint=hint)
 
 
 def _pairs(
-    user: str, names: Sequence[str], shapes: Sequence[Shape], records: Sequence[Record], loc: Loc | None
+    user: str, names: Sequence[str], shapes: Sequence[Shape], records: Sequence[Record], loc: Loc | None, ranks: Ranks
 ) -> Pairs:
     """Every tensor with what its axes mean."""
     given = [Given(n, s, r) for n, s, r in zip(names, shapes, records, strict=True)]
-    return [(g, align(g, user, loc)) for g in given]
+    return [(g, align(g, user, loc, ranks)) for g in given]
 
 
 def _add(dimensions: Dimensions, pairs: Pairs) -> None:
@@ -204,7 +218,7 @@ def _check_results(
             message = f"result {number + 1} of `{user}` is {result.dtype}, not {shape.dtype}"
             raise TilelinkError("TL206", message, loc=loc, why=why, hint="make them agree")
     names = [f"result {i + 1}" for i in range(len(results))]
-    _add(dimensions, _pairs(user, names, signature.outputs, [r.record for r in results], loc))
+    _add(dimensions, _pairs(user, names, signature.outputs, [r.record for r in results], loc, dimensions.ranks))
 
 
 # ------------------------------------------------------------------------------------------------- operators inside operators
@@ -224,31 +238,32 @@ def inline(
         fn: the body of the operator that is called.
         signature: its signature.
         args: its tensors.
-        kwargs: its keyword-only arguments, sizes by name, and `name` of this use if it is not the operator's.
+        kwargs: its keyword-only arguments, sizes by name, `name` of this use if it is not the operator's, and `over`: the
+            axis of ranks that its only one is here.
         loc: where the operator is defined; errors about the call point at the call.
         shipped: placements that it comes with, by path within it; those of an operator around it go before.
 
     Raises:
-        TilelinkError: TL201 to TL212.
+        TilelinkError: TL201 to TL213.
     """
     run, site = tracing(), call_site() or loc
     if run is None:
         raise outside(name, site)
     use = str(kwargs.get("name") or name)
     names = _argument_names(name, fn, signature, loc)
-    check_keywords(name, fn, signature, kwargs, "name", loc=site)
+    check_keywords(name, fn, signature, kwargs, "name", "over", loc=site)
     if len(args) != len(names):
         wrong_count(name, len(args), len(names), f"`{signature}`", site)
     prefix = run.take_path(use, site) + "."
     run.shipped = under(prefix, shipped) | run.shipped
-    pairs = _pairs(
-        name, names, signature.inputs, [record_of(name, n, a, site) for n, a in zip(names, args, strict=True)], site
-    )
+    records = [record_of(name, n, a, site) for n, a in zip(names, args, strict=True)]
+    ranks = _ranks_of(run, name, signature, kwargs.get("over"), site)
+    pairs = _pairs(name, names, signature.inputs, records, site, ranks)
     for given, _ in pairs:
         check_dtype(given, name, site)
-    dimensions = Dimensions(name, signature, run.ranks, site)
+    dimensions = Dimensions(name, signature, ranks, site)
     _add(dimensions, pairs)
-    constants = {k: v for k, v in kwargs.items() if k != "name"}
+    constants = {k: v for k, v in kwargs.items() if k not in ("name", "over")}
     for size in [k for k in constants if k in names_of(signature)]:
         dimensions.give(size, constants.pop(size))
     tensors = [_relabelled(dimensions, given, slots) for given, slots in pairs]
@@ -258,6 +273,28 @@ def inline(
         _check_results(dimensions, name, signature, results, loc)
     outer = [SymbolicTensor(r.record) for r in results]
     return tuple(outer) if isinstance(returned, (tuple, list)) else outer[0]
+
+
+def _ranks_of(run: Trace, name: str, signature: Signature, over: object, loc: Loc | None) -> Ranks:
+    """What an operator that is called in another calls the axes of ranks: its own names, or `R` the one that is named.
+
+    Raises:
+        TilelinkError: TL213.
+    """
+    outer = run.frame.dimensions.ranks.names
+    if over is not None and over in outer and signature.axes == (RANK_AXIS,):
+        return run.ranks.along(outer[str(over)])
+    if signature.axes == (RANK_AXIS,) and (signature.along in outer or len(outer) == 1):
+        return run.ranks.along(outer.get(signature.along or "", next(iter(outer.values()))))
+    if over is None and set(signature.axes) <= outer.keys():
+        return Ranks({axis: outer[axis] for axis in signature.axes}, run.ranks.sizes)
+    raise TilelinkError(
+        "TL213",
+        f"which axes of ranks those of `{name}` are",
+        loc=loc,
+        why=f"its own are {' and '.join(signature.axes)}, those here are {' and '.join(outer)}",
+        hint=f'say it: `{name}(..., over="{next(iter(outer))}")`, or give the axes the same names',
+    )
 
 
 def _relabelled(dimensions: Dimensions, given: Given, slots: tuple[Slot, ...]) -> SymbolicTensor:

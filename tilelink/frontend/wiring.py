@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilelink.errors import Loc
@@ -34,6 +34,8 @@ class PendingStep:
     constants: tuple[tuple[str, bool | int | float | str], ...]
     loc: Loc
     shipped: Placement | None
+    axis: str | None = RANK_AXIS
+    """None: it speaks of no ranks, and goes with those around it."""
 
 
 def assemble(
@@ -46,8 +48,9 @@ def assemble(
     arguments: Sequence[Record],
     results: Sequence[Record],
     loc: Loc,
+    axes: Sequence[str] = (RANK_AXIS,),
 ) -> Wiring:
-    """The frozen form of a trace. Declared tensors that nobody uses are left out."""
+    """The frozen form of a trace. Declared tensors that nobody uses are left out. `axes`: those of the ranks."""
     kept = [r for r in records if r.origin != "declared" or r.uses]
     names = _names(kept, set(sizes))
     decls = tuple(_decl(r, names) for r in kept)
@@ -57,11 +60,38 @@ def assemble(
         signature=signature,
         sizes=tuple(s for s in sizes if s in used),
         tensors=decls,
-        steps=tuple(_step(s, names) for s in steps),
+        steps=tuple(_step(s, names, axis) for s, axis in zip(steps, _axes_of(steps, axes), strict=True)),
         arguments=tuple(names[r] for r in arguments),
         results=tuple(names[r] for r in results),
         loc=loc,
+        axes=tuple(axes),
     )
+
+
+def _axes_of(steps: Sequence[PendingStep], axes: Sequence[str]) -> list[str]:
+    """The axis of ranks of each step. One that speaks of none goes with who takes what it makes, for they share its tiles;
+    else with who makes what it takes, of its first tensor if they differ."""
+    found: list[str | None] = [s.axis for s in steps]
+
+    def around(k: int, mine: str, theirs: str) -> Iterator[str]:
+        for record in _records(steps[k], mine):
+            for other, axis in zip(steps, found, strict=True):
+                if axis is not None and record in _records(other, theirs):
+                    yield axis
+
+    while None in found:
+        left = [k for k, axis in enumerate(found) if axis is None]
+        for mine, theirs, order in (("out", "in", reversed(left)), ("in", "out", iter(left))):
+            for k in order:
+                found[k] = found[k] or next(around(k, mine, theirs), None)
+        if [k for k, axis in enumerate(found) if axis is None] == left:
+            found = [axis or axes[0] for axis in found]
+    return [axis for axis in found if axis is not None]
+
+
+def _records(step: PendingStep, role: str) -> list[Record]:
+    """The tensors that a step takes, or makes, in order."""
+    return [v.record for v in step.views if step.program.param(v.param).role == role]
 
 
 def _names(records: Sequence[Record], taken: set[str]) -> dict[Record, str]:
@@ -84,7 +114,7 @@ def _names(records: Sequence[Record], taken: set[str]) -> dict[Record, str]:
 
 
 def _decl(record: Record, names: Mapping[Record, str]) -> TensorDecl:
-    axes = tuple(TensorAxis(a.name, a.size, _split(a.split, names), a.unit) for a in record.axes)
+    axes = tuple(TensorAxis(a.name, a.size, _split(a.split, names), a.unit, a.over) for a in record.axes)
     return TensorDecl(
         name=names[record],
         axes=axes,
@@ -100,9 +130,9 @@ def _split(split: str | Record | None, names: Mapping[Record, str]) -> str | Non
     return names[split] if isinstance(split, Record) else split
 
 
-def _step(step: PendingStep, names: Mapping[Record, str]) -> Step:
+def _step(step: PendingStep, names: Mapping[Record, str], axis: str) -> Step:
     bindings = tuple(Binding(v.param, names[v.record], tuple(_view(v, s, names) for s in v.slots)) for v in step.views)
-    return Step(step.path, step.program, bindings, step.constants, step.loc, step.shipped)
+    return Step(step.path, step.program, bindings, step.constants, step.loc, step.shipped, axis)
 
 
 def _view(view: PendingView, slot: Slot, names: Mapping[Record, str]) -> ViewAxis:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.ir.partition import RANK, RANKS, GridAxis, here, part
+from tilelink.ir.partition import GridAxis, here, part
+from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class ChannelAxis:
 
     `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one word per position or rank),
     `plain` (per `span` elements), `cut` (per `span` elements inside each rank's part), `part` (the same inside the one
-    part that the words' rank holds).
+    part that the words' rank holds). `over`: the axis of the ranks whose parts they are, or which are the sources.
     """
 
     axis: int | None
@@ -23,10 +24,19 @@ class ChannelAxis:
     size: Formula
     span: int | None
     """None: one word for a whole part, whatever its length."""
+    over: str = RANK_AXIS
 
     @property
     def part(self) -> Formula:
-        return part(self.size)
+        return part(self.size, self.over)
+
+    @property
+    def rank(self) -> Formula:
+        return rank_along(self.over)
+
+    @property
+    def ranks(self) -> Formula:
+        return ranks_along(self.over)
 
     @property
     def length(self) -> Formula:
@@ -44,7 +54,7 @@ class ChannelAxis:
             return self.size
         if self.kind == "plain":
             return F.cdiv(self.size, self.length)
-        return self.per * RANKS if self.kind == "cut" else self.per
+        return self.per * self.ranks if self.kind == "cut" else self.per
 
     def index(self, at: F.Like) -> Formula:
         """The word of position `at`."""
@@ -77,10 +87,10 @@ class ChannelAxis:
             return i, i + 1
         if self.kind == "plain":
             return i * self.length, F.minimum(i * self.length + self.length, self.size)
-        rank = i // self.per if self.kind == "cut" else RANK
+        rank = i // self.per if self.kind == "cut" else self.rank
         within = i % self.per if self.kind == "cut" else i
         base = rank * self.part
-        end = F.minimum(within * self.length + self.length, here(self.size, rank))
+        end = F.minimum(within * self.length + self.length, here(self.size, rank, self.over))
         return base + within * self.length, base + end
 
 

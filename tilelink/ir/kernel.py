@@ -8,6 +8,7 @@ from typing import Literal
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
+from tilelink.ir.shape import RANK_AXIS
 
 OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "enter", "ready", "leave", "await_word"})
 """Names in emitted files: imports and one-block kernels."""
@@ -61,7 +62,7 @@ class Arg:
     (this call's slot of buffer `of`), `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of
     its axes), `words` | `due` | `bells` | `counts` (of channel `of`), `stage` (symmetric slot of a staged argument),
     `order` (int32 table of step `of`), `state` (`of`: epoch | last | entered | ready | left), `context` (of the arena that
-    holds `of`),
+    holds `of`, for the ranks along axis `along`),
     `size` (`formula`), `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant `of`: step path and name
     joined by a dot), `credits` (1: wait for them), `constant` (`value`), `trace` (int64 memory for the events of kernel
     `of`), `trace_tiles` (for how many tiles of each worker there is room).
@@ -75,6 +76,7 @@ class Arg:
     block: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     value: int | None = None
+    along: str = RANK_AXIS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,25 @@ from dataclasses import dataclass
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.wiring import TensorDecl
 
-RANK = Sym("rank")
-RANKS = Sym("RANKS")
+RANK = rank_along()
+RANKS = ranks_along()
 
 
-def part(size: F.Like) -> Formula:
-    """Elements per rank of a split axis: the even split by ceil; at least 1, so that it can be divided by."""
-    return F.maximum(F.cdiv(size, RANKS), 1)
+def part(size: F.Like, over: str | None = RANK_AXIS) -> Formula:
+    """Elements per rank of an axis that is split over the ranks of axis `over`: the even split by ceil; at least 1, so that
+    it can be divided by."""
+    return F.maximum(F.cdiv(size, ranks_along(over or RANK_AXIS)), 1)
 
 
-def here(size: F.Like, rank: F.Like = RANK) -> Formula:
-    """Elements of a split axis that rank `rank` holds: the last ranks get what is left, perhaps nothing."""
-    p = part(size)
-    return F.maximum(F.minimum(F.of(size) - F.of(rank) * p, p), 0)
+def here(size: F.Like, rank: F.Like | None = None, over: str | None = RANK_AXIS) -> Formula:
+    """Elements of a split axis that rank `rank` holds, this one if none is named: the last ranks get what is left, perhaps
+    nothing."""
+    p = part(size, over)
+    at = rank_along(over or RANK_AXIS) if rank is None else F.of(rank)
+    return F.maximum(F.minimum(F.of(size) - at * p, p), 0)
 
 
 def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
@@ -28,7 +32,7 @@ def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
     if tensor.owner_map is not None and tensor.owner_map.formula is not None and axis == tensor.owned:
         return F.substitute(tensor.owner_map.formula, dict.fromkeys(tensor.owner_map.variables, at))
     of = tensor.axes[axis]
-    return F.of(at) if of.own_slice else F.of(at) // part(of.size)
+    return F.of(at) if of.own_slice else F.of(at) // part(of.size, of.over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class GridAxis:
     `kind`: `plain` (from 0 to `size`), `cut` (ends at every rank's border too), `mine` (this rank's part only, in global
     positions), `unit` (one position at a time), `own` (this rank's coordinate), `table` (ends where the offsets table
     `table` says). `tile`: elements, None for the whole axis (or the whole part). `ring`: the part length along which the
-    tiles belong to ranks, if they do.
+    tiles belong to ranks, if they do. `over`: the axis of those ranks, the step's.
     """
 
     dim: str
@@ -48,10 +52,15 @@ class GridAxis:
     var: str | None = None
     ring: Formula | None = None
     table: str | None = None
+    over: str = RANK_AXIS
 
     @property
     def part(self) -> Formula:
-        return part(self.size)
+        return part(self.size, self.over)
+
+    @property
+    def rank(self) -> Formula:
+        return rank_along(self.over)
 
     @property
     def step(self) -> Formula:
@@ -79,18 +88,18 @@ class GridAxis:
         if self.kind == "cut":
             return self.size // self.part * self.per + F.cdiv(self.size % self.part, self.step)
         if self.kind == "mine":
-            return F.cdiv(here(self.size), self.step)
+            return F.cdiv(here(self.size, over=self.over), self.step)
         return F.cdiv(self.size, self.step) if self.tile is not None else F.of(1)
 
     def begin(self, index: F.Like) -> Formula:
         """First position of tile `index`."""
         i = F.of(index)
         if self.kind == "own":
-            return RANK
+            return self.rank
         if self.kind == "cut":
             return i // self.per * self.part + i % self.per * self.step
         if self.kind == "mine":
-            return RANK * self.part + i * self.step
+            return self.rank * self.part + i * self.step
         if self.kind == "plain" and self.tile is None:
             return F.of(0)
         return i * self.step
@@ -100,7 +109,7 @@ class GridAxis:
         if self.kind == "cut":
             return F.minimum(F.of(index) // self.per * self.part + self.part, self.size)
         if self.kind == "mine":
-            return F.minimum(RANK * self.part + self.part, self.size)
+            return F.minimum(self.rank * self.part + self.part, self.size)
         return self.size
 
     def end(self, index: F.Like) -> Formula:

@@ -2,12 +2,12 @@
 
 All numbers are formulas over the operator's run-time sizes, `rank` and `RANKS`; a plan also carries the concrete sizes
 it was made (and verified) for. Symbols: sizes by name, `rank`, `RANKS`, `t` (position in an order), `c0`, `c1`, …
-(a channel's index per axis).
+(a channel's index per axis). Where the ranks have several axes, those along axis `NODE` are `NODE_rank` and `NODE_RANKS`,
+and `rank` and `RANKS` are of all of them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,8 @@ from tilelink.ir.host import HostStep
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import Notify, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
-from tilelink.ir.topology import Topology
+from tilelink.ir.shape import rank_along, ranks_along
+from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 
 
@@ -81,6 +82,21 @@ class StepPlan:
     @property
     def path(self) -> str:
         return self.step.path
+
+    @property
+    def axis(self) -> str:
+        """The axis of ranks that the step speaks of."""
+        return self.step.axis
+
+    @property
+    def rank(self) -> Formula:
+        """This rank's coordinate along it."""
+        return rank_along(self.axis)
+
+    @property
+    def ranks(self) -> Formula:
+        """How many ranks there are along it."""
+        return ranks_along(self.axis)
 
     def loop(self, dim: str) -> GridAxis:
         return next(a for a in self.loops if a.dim == dim)
@@ -190,6 +206,10 @@ class Plan:
         """Steps whose programs use raw pointers: nothing can be said of a plan that has some."""
         return tuple(s.path for s in self.steps if is_raw(s.step.program))
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return self.wiring.axes
+
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)
 
@@ -214,11 +234,7 @@ class Plan:
 
     def env(self, rank: int) -> dict[str, F.Number]:
         """The symbols of every formula, on rank `rank`."""
-        values: dict[str, F.Number] = {**dict(self.sizes), "rank": rank, "RANKS": self.topology.ranks}
+        values = env_of(dict(self.sizes), self.topology, self.axes, rank)
         for name, rows in self.tables:
             values[name] = np.asarray(rows[rank], dtype=np.int64)
         return values
-
-
-def substituted(values: Mapping[str, F.Like], *formulas: Formula) -> tuple[Formula, ...]:
-    return tuple(F.substitute(f, values) for f in formulas)

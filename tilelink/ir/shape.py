@@ -9,21 +9,33 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Formula
+from tilelink.ir.formula import Formula, Sym
 
 RANK_AXIS = "R"
+"""The axis of ranks, where there is one; in a tile program, the one that the step speaks of."""
 DTYPES = ("bf16", "f16", "f32", "f64", "i8", "u8", "i16", "i32", "i64", "f8e4m3", "f8e5m2")
+
+
+def rank_along(axis: str = RANK_AXIS) -> Sym:
+    """What formulas call this rank's coordinate along an axis of ranks."""
+    return Sym("rank" if axis == RANK_AXIS else f"{axis}_rank")
+
+
+def ranks_along(axis: str = RANK_AXIS) -> Sym:
+    """What formulas call the number of ranks along an axis."""
+    return Sym("RANKS" if axis == RANK_AXIS else f"{axis}_RANKS")
 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A named size. `unit`: walked one at a time (a lower-case name, or the axis of ranks)."""
+    """A named size. `unit`: walked one at a time (a lower-case name, or an axis of ranks: `ranks`)."""
 
     name: str
+    ranks: bool = False
 
     @property
     def unit(self) -> bool:
-        return self.name[0].islower() or self.name == RANK_AXIS
+        return self.name[0].islower() or self.name == RANK_AXIS or self.ranks
 
     def __str__(self) -> str:
         return self.name
@@ -52,7 +64,7 @@ Size: TypeAlias = Dim | int | Sum | Product
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a signature. `split` is `"R"` (over the ranks), the name of an offsets table, or None."""
+    """One axis of a signature. `split` is `"R"` or another axis of ranks, the name of an offsets table, or None."""
 
     size: Size
     split: str | None = None
@@ -103,10 +115,15 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
+    """`axes`: the axes of ranks that it may name, the outermost first. `along`: what a signature of one axis of another name
+    calls it; its shapes say `R`."""
+
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     text: str
     loc: Loc | None = None
+    axes: tuple[str, ...] = (RANK_AXIS,)
+    along: str | None = None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -114,7 +131,9 @@ class Signature:
 
     def global_dims(self) -> frozenset[str]:
         """Dimensions that carry `/R` somewhere here: positions on them are global in this program."""
-        return frozenset(a.name for s in self.shapes for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS)
+        return frozenset(
+            a.name for s in self.shapes for a in s.axes if a.split in self.axes and a.name not in self.axes
+        )
 
     def __str__(self) -> str:
         left = ", ".join(str(s) for s in self.inputs)

@@ -8,24 +8,26 @@ from tilelink.errors import Loc
 from tilelink.ir.formula import Formula, symbols
 from tilelink.ir.program import IndexEntry, TileProgram, Whole
 from tilelink.ir.schedule import Placement
-from tilelink.ir.shape import Contract, MapTerm, Signature
+from tilelink.ir.shape import RANK_AXIS, Contract, MapTerm, Signature
 
 
 @dataclass(frozen=True, slots=True)
 class TensorAxis:
-    """`size` is global; `split` is `"R"`, the *tensor name* of an offsets table, or None (whole on every rank).
+    """`size` is global; `split` is `"R"` or another axis of ranks, the *tensor name* of an offsets table, or None (whole on
+    every rank). `over`: the same where it is an axis of ranks.
 
-    `name` is `R` on the axis of ranks; an axis `R/R` is this rank's own slice.
+    `name` is that of the axis where it is one of ranks; an axis `R/R` is this rank's own slice.
     """
 
     name: str
     size: Formula
     split: str | None
     unit: bool
+    over: str | None = None
 
     @property
     def own_slice(self) -> bool:
-        return self.name == "R" and self.split == "R"
+        return self.over is not None and self.name == self.over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +51,14 @@ class TensorDecl:
         return next((a for a, name in enumerate(self.owner_map.variables) if name in used), 0)
 
     def names_holder(self, view: ViewAxis) -> bool:
-        """Whether a position on the view axis says which rank holds it."""
+        """Whether a position on the view axis says which rank holds it, of those along the axis that the step speaks of."""
         if view.axis is None or view.local:
             return False
-        return self.axes[view.axis].split == "R" or view.axis == self.owned
+        return self.axes[view.axis].over is not None or view.axis == self.owned
+
+    def split_over(self, axis: str) -> bool:
+        """Whether the ranks along an axis hold parts or slices of it."""
+        return any(a.over == axis for a in self.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ class ViewAxis:
 
     `dim`: the program's own name for it (names standing for `...` are `_0`, `_1`, …). `axis`: position in the tensor,
     or None when the tensor has no such axis and the instance itself is slice `rank` (an `R/R` axis over a plain one).
-    `local`: positions count from this rank's part (the tensor splits the axis, the program does not say so).
+    `local`: positions count from this rank's part (the tensor splits the axis, the program does not say so; so it is
+    wherever the tensor is split over another axis of ranks than the step's).
     """
 
     dim: str
@@ -84,7 +91,8 @@ class Binding:
 class Step:
     """One use of a tile program. `path` addresses it in a schedule (`gather`, `gemm_rs.matmul`).
 
-    `shipped`: the placement that an inlined operator brings along for it.
+    `shipped`: the placement that an inlined operator brings along for it. `axis`: the axis of ranks that it speaks of:
+    `R` in its program, this rank's coordinate and its peers are those along this axis.
     """
 
     path: str
@@ -93,6 +101,7 @@ class Step:
     constants: tuple[tuple[str, bool | int | float | str], ...]
     loc: Loc
     shipped: Placement | None = None
+    axis: str = RANK_AXIS
 
     def binding(self, param: str) -> Binding:
         return next(b for b in self.bindings if b.param == param)
@@ -100,7 +109,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """`sizes`: names of the run-time sizes (kernel arguments), in order; `arguments`, `results`: tensor names."""
+    """`sizes`: names of the run-time sizes (kernel arguments), in order; `arguments`, `results`: tensor names. `axes`: the
+    axes of ranks, the outermost first."""
 
     name: str
     signature: Signature
@@ -110,6 +120,7 @@ class Wiring:
     arguments: tuple[str, ...]
     results: tuple[str, ...]
     loc: Loc
+    axes: tuple[str, ...] = (RANK_AXIS,)
 
     def tensor(self, name: str) -> TensorDecl:
         return next(t for t in self.tensors if t.name == name)

@@ -9,10 +9,11 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import RANK, RANKS, GridAxis, here, holder
+from tilelink.ir.partition import GridAxis, here, holder
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Gather, Notify, OfTile, Wait, Whole
 from tilelink.ir.schedule import Schedule
+from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.guards import notify_guard
@@ -43,19 +44,20 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
     _check_asked(schedule, tensor, uses, remote)
     joined = _joined(schedule, tensor, told, uses, remote)
     axes: list[ChannelAxis] = []
-    if pulled and not any(a.split == "R" for a in tensor.axes):
-        axes.append(ChannelAxis(None, "unit", RANKS, 1))
+    axis = _along(tensor, uses, pulled=pulled)
+    if pulled and not tensor.split_over(axis):
+        axes.append(ChannelAxis(None, "unit", ranks_along(axis), 1, axis))
     for a, _ in enumerate(tensor.axes):
-        axis = _axis(tensor, a, uses, schedule, pulled=pulled, remote=remote)
-        if axis is not None:
-            axes.append(axis)
+        found = _axis(tensor, a, uses, schedule, along=axis, pulled=pulled, remote=remote)
+        if found is not None:
+            axes.append(found)
     if (
         remote
         and writers == "workers"
         and not pulled
         and any(_source(wiring, axes, u.producer, u.notify, tensor) is None for u in told)
     ):
-        axes.insert(0, ChannelAxis(None, "unit", RANKS, 1))
+        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis))
     guard, target = _raised(wiring, axes, told, tensor)
     return Channel(
         name=name,
@@ -68,6 +70,29 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         bells=any(u.consumer.engine == "stream" for u in uses),
         joined=joined,
     )
+
+
+def _along(tensor: TensorDecl, uses: list[Use], *, pulled: bool) -> str:
+    """The axis of ranks along which the signals of a tensor go, if they leave a rank.
+
+    Raises:
+        TilelinkError: TL331, along two.
+    """
+    makers = list(dict.fromkeys(u.producer.axis for u in uses if crosses(u.producer, u.notify.param)))
+    takers = [u.consumer.axis for u in uses if reads_remote(u.consumer, u.wait.param, tensor)] if pulled else []
+    found = list(dict.fromkeys([*makers, *takers, *(u.producer.axis for u in uses if takers)]))
+    if len(found) > 1:
+        use = next((u for u in uses if u.consumer.axis != u.producer.axis), uses[0])
+        raise TilelinkError(
+            "TL331",
+            f"`{tensor.name}` would be signalled along {' and '.join(found)}",
+            loc=use.consumer.step.loc,
+            why=f"`{use.producer.path}` makes it along {use.producer.axis}, `{use.consumer.path}` takes it along "
+            f"{use.consumer.axis}: who makes tiles on a rank does not know who pulls them from there along another axis",
+            hint=f"let `{use.consumer.path}` push (push=True): it then waits on its own rank for what it sends on",
+            notes=(Note(f"`{use.producer.path}`", use.producer.step.loc),),
+        )
+    return found[0] if found else uses[0].producer.axis
 
 
 def _by_notify(uses: list[Use]) -> list[Use]:
@@ -159,10 +184,12 @@ def _domain_axis(s: StepPlan, entry: object) -> GridAxis | None:
 
 
 def _axis(
-    tensor: TensorDecl, a: int, uses: list[Use], schedule: Schedule, *, pulled: bool, remote: bool
+    tensor: TensorDecl, a: int, uses: list[Use], schedule: Schedule, *, along: str, pulled: bool, remote: bool
 ) -> ChannelAxis | None:
-    """The words along one axis of the tensor; None where one word serves the whole axis."""
+    """The words along one axis of the tensor; None where one word serves the whole axis. `along`: the axis of ranks along
+    which they are raised."""
     axis = tensor.axes[a]
+    over = axis.over or along
     if axis.own_slice:
         return None
     grids: list[GridAxis] = []
@@ -176,20 +203,23 @@ def _axis(
         return None
     if not all(_waits_by_tile(u, a) for u in uses) and not _copied_in_tiles(uses, grids):
         return None
-    if axis.name == "R" or (axis.unit and (axis.split is None or pulled)):
-        return ChannelAxis(a, "unit", axis.size, 1)
+    away = pulled and axis.over == along
+    if axis.unit and (axis.split is None or away):
+        return ChannelAxis(a, "unit", axis.size, 1, over)
     if not grids:
         return None
     if any(g.kind == "table" for g in grids):
         return None  # the last of all these tiles notifies
     span = _span(tensor, a, grids, uses, schedule, remote=remote)
-    if axis.split == "R":
+    if axis.over is not None:
         # The words of pulled parts lie with every waiter; those of pushed parts with the part's holder.
-        return ChannelAxis(a, "cut" if pulled else "part", axis.size, span)
+        return ChannelAxis(a, "cut" if away else "part", axis.size, span, over)
     if pulled and any(g.kind == "mine" for u in uses for g in u.consumer.grid):
-        return ChannelAxis(a, "part", axis.size, span)
-    cut = any(g.kind in ("cut", "mine") for g in grids) or any(_consumer_cut(u, a) for u in uses)
-    return ChannelAxis(a, "cut" if cut else "plain", axis.size, span)
+        return ChannelAxis(a, "part", axis.size, span, over)
+    ends = [g for g in grids if g.kind in ("cut", "mine")] + [g for u in uses if (g := _consumer_cut(u, a)) is not None]
+    if len({g.over for g in ends}) > 1:
+        return None  # parts of two axes of ranks: one word serves them all
+    return ChannelAxis(a, "cut" if ends else "plain", axis.size, span, ends[0].over if ends else over)
 
 
 def _copied_in_tiles(uses: list[Use], grids: list[GridAxis]) -> bool:
@@ -225,11 +255,12 @@ def _waited(use: Use, a: int) -> GridAxis | At | None:
     return None
 
 
-def _consumer_cut(use: Use, a: int) -> bool:
+def _consumer_cut(use: Use, a: int) -> GridAxis | None:
+    """The partition by which the consumer waits along an axis, if its tiles end where parts do."""
     if use.consumer.step.program.movement is None and use.consumer.library is None:
-        return False
+        return None
     found = _waited(use, a)
-    return isinstance(found, GridAxis) and found.kind in ("cut", "mine")
+    return found if isinstance(found, GridAxis) and found.kind in ("cut", "mine") else None
 
 
 def _span(
@@ -284,7 +315,7 @@ def _source(
 ) -> Formula | None:
     """The rank that raises word (`c0`, …) of a rank; None where the word does not say."""
     if notify.peer is not None and notify.peer.ring is not None:
-        return _before(notify.peer.ring[1])
+        return _before(notify.peer.ring[1], producer)
     for k, c in enumerate(axes):
         if c.axis is None:
             return Sym(f"c{k}")
@@ -300,7 +331,7 @@ def _source(
     for a, axis in enumerate(tensor.axes):
         entry, grid = notify_entry(producer, notify, tensor, a)
         if axis.own_slice and grid is not None and grid.kind == "own":
-            return _before(entry.ring[1] if isinstance(entry, At) and entry.ring is not None else 0)
+            return _before(entry.ring[1] if isinstance(entry, At) and entry.ring is not None else 0, producer)
     return None
 
 
@@ -312,7 +343,7 @@ def raising(plan: Plan, channel: Channel) -> tuple[Formula | None, ...]:
         if signal.channel == channel.name and isinstance(signal.op, Notify):
             producer = plan.step(signal.path)
             source = _source(plan.wiring, list(channel.axes), producer, signal.op, tensor)
-            found.append(RANK if source is None and signal.to == "self" else source)
+            found.append(producer.rank if source is None and signal.to == "self" else source)
     return tuple(dict.fromkeys(found))
 
 
@@ -326,11 +357,12 @@ def _owned_domain(wiring: Wiring, producer: StepPlan, grid: GridAxis) -> tuple[T
     return None
 
 
-def _before(shift: int) -> Formula:
+def _before(shift: int, producer: StepPlan) -> Formula:
     """What goes to rank s + shift comes, seen from there, from rank - shift."""
+    rank, ranks = producer.rank, producer.ranks
     if shift == 0:
-        return RANK
-    return (RANK + RANKS - shift) % RANKS if shift > 0 else (RANK + (-shift)) % RANKS
+        return rank
+    return (rank + ranks - shift) % ranks if shift > 0 else (rank + (-shift)) % ranks
 
 
 def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:
@@ -340,7 +372,7 @@ def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:
 
 def _kept(producer: StepPlan, notify: Notify, tensor: TensorDecl, c: ChannelAxis) -> bool:
     """Whether a program that walks all parts of a tensor completes those alone that its rank holds."""
-    return c.axis is not None and tensor.axes[c.axis].split == "R" and not crosses(producer, notify.param)
+    return c.axis is not None and tensor.axes[c.axis].over == producer.axis and not crosses(producer, notify.param)
 
 
 def _raised(
@@ -350,7 +382,7 @@ def _raised(
     found: list[tuple[Formula | None, Formula]] = []
     for use in told:
         source = _source(wiring, axes, use.producer, use.notify, tensor)
-        target = _target(axes, use, tensor, source if source is not None else RANK)
+        target = _target(axes, use, tensor, source if source is not None else use.producer.rank)
         found.append((notify_guard(use.producer, use.notify, source, axes), target))
     if len(found) == 1:
         return found[0]
@@ -376,13 +408,13 @@ def _target(axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formu
             name(grid)
             total = total * tiles_in(grid, c, Sym(f"c{k}"))
         if c.axis == tensor.owned and crosses(use.producer, use.notify.param):
-            total = total * F.binary("==", holder(tensor, c.axis, c.interval(Sym(f"c{k}"))[0]), RANK)
+            total = total * F.binary("==", holder(tensor, c.axis, c.interval(Sym(f"c{k}"))[0]), use.producer.rank)
     for grid, here_of in _choosing(axes, use, tensor):
         name(grid)
         total = total * here_of
     for i, g in enumerate(use.producer.grid):
         if i not in named and g.kind != "table":
-            total = total * F.substitute(g.count, {"rank": source})
+            total = total * F.substitute(g.count, {rank_along(use.producer.axis).name: source})
     return total
 
 
@@ -392,9 +424,10 @@ def _choosing(axes: list[ChannelAxis], use: Use, tensor: TensorDecl) -> Iterator
         return
     for a, axis in enumerate(tensor.axes):
         _, grid = notify_entry(use.producer, use.notify, tensor, a)
-        if axis.split != "R" or grid is None or any(c.axis == a for c in axes) or _counts_locally(use, a):
+        along = use.producer.axis
+        if axis.over != along or grid is None or any(c.axis == a for c in axes) or _counts_locally(use, a):
             continue
-        yield grid, F.of(1) if axis.own_slice else tiles_in(grid, ChannelAxis(a, "part", axis.size, None), 0)
+        yield grid, F.of(1) if axis.own_slice else tiles_in(grid, ChannelAxis(a, "part", axis.size, None, along), 0)
 
 
 def _counts_locally(use: Use, a: int) -> bool:
@@ -416,13 +449,14 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
     if aligned and (c.kind == "plain" or by_parts):
         if c.kind == "plain":
             return F.cdiv(F.minimum(c.size - i * c.length, c.length), grid.step)
-        rank = i // c.per if c.kind == "cut" else RANK
+        rank = i // c.per if c.kind == "cut" else c.rank
         within = i % c.per if c.kind == "cut" else i
+        held = here(c.size, rank, c.over)
         if c.span is None:
-            return F.cdiv(here(c.size, rank), grid.step)
-        return F.cdiv(F.maximum(F.minimum(here(c.size, rank) - within * c.span, c.span), 0), grid.step)
+            return F.cdiv(held, grid.step)
+        return F.cdiv(F.maximum(F.minimum(held - within * c.span, c.span), 0), grid.step)
     if by_parts and c.kind in ("cut", "part"):
-        rank = i // c.per if c.kind == "cut" else RANK
+        rank = i // c.per if c.kind == "cut" else c.rank
         base = rank * c.part
         lo, hi = lo - base, hi - base
     some = F.minimum(F.maximum(hi - lo, 0), 1)

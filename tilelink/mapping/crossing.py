@@ -13,7 +13,7 @@ def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
     movement = s.step.program.movement
     if movement is None or s.push or movement.source != param:
         return False
-    split = any(a.split == "R" for a in tensor.axes)
+    split = tensor.split_over(s.axis)
     slices = any(v.axis is None for v in s.step.binding(param).view)
     return split or slices
 

@@ -10,6 +10,7 @@ from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Load, OfTile, Store, Tiles
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
+from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
 from tilelink.mapping.orders import by_table, decode, sort_key, words
 from tilelink.mapping.placement import Placed, directed, hosts
@@ -63,7 +64,7 @@ def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> froze
                 # A fused program that runs for own rows only needs whole parts as well.
                 if (
                     v.axis is not None
-                    and wiring.tensor(b.tensor).axes[v.axis].split == "R"
+                    and wiring.tensor(b.tensor).axes[v.axis].over == q.step.axis
                     and (b.tensor, v.axis) in lineage
                 ):
                     forced.add(lineage[(b.tensor, v.axis)])
@@ -76,11 +77,11 @@ def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> fr
     forced: set[int] = set()
     for q in placed:
         movement = q.step.program.movement
-        if movement is None or directed(q)[1]:
+        if movement is None or directed(q)[1] or q.step.axis != host.step.axis:
             continue
         source, target = q.step.binding(movement.source), q.step.binding(movement.destination)
         for v, w in zip(source.view, target.view, strict=True):
-            split = w.axis is not None and wiring.tensor(target.tensor).axes[w.axis].split == "R"
+            split = w.axis is not None and wiring.tensor(target.tensor).axes[w.axis].over == q.step.axis
             if v.axis is not None and split and (source.tensor, v.axis) in made:
                 forced.add(made[(source.tensor, v.axis)])
     return frozenset(forced)
@@ -175,21 +176,22 @@ def _in_parts(wiring: Wiring, p: Placed, v: ViewAxis) -> bool:
 
 def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut: bool, var: str | None) -> GridAxis:
     """The partition of one domain axis on a rank: only what the rank holds (owner computes)."""
+    over = p.step.axis
     tile = 1 if v.unit else p.tile.get(v.dim)
     if v.axis is None or tensor.axes[v.axis].own_slice:
-        return GridAxis(v.dim, "own", F.Sym("RANKS"), 1, var)
+        return GridAxis(v.dim, "own", ranks_along(over), 1, var, over=over)
     axis = tensor.axes[v.axis]
-    if axis.split == "R":
+    if axis.over is not None:
         if v.local:
-            return GridAxis(v.dim, "plain", extent(tensor, v), tile, var)
-        return GridAxis(v.dim, "mine", axis.size, tile, var, ring=part(axis.size))
+            return GridAxis(v.dim, "plain", extent(tensor, v, over), tile, var, over=over)
+        return GridAxis(v.dim, "mine", axis.size, tile, var, ring=part(axis.size, over), over=over)
     if axis.split is not None:
-        return GridAxis(v.dim, "table", axis.size, tile, var, table=axis.split)
+        return GridAxis(v.dim, "table", axis.size, tile, var, table=axis.split, over=over)
     if v.unit:
-        return GridAxis(v.dim, "unit", axis.size, 1, var)
+        return GridAxis(v.dim, "unit", axis.size, 1, var, over=over)
     if cut:
-        return GridAxis(v.dim, "cut", axis.size, tile, var, ring=part(axis.size))
-    return GridAxis(v.dim, "plain", axis.size, tile, var, ring=_ring(wiring, p, v))
+        return GridAxis(v.dim, "cut", axis.size, tile, var, ring=part(axis.size, over), over=over)
+    return GridAxis(v.dim, "plain", axis.size, tile, var, ring=_ring(wiring, p, v), over=over)
 
 
 def _ring(wiring: Wiring, p: Placed, v: ViewAxis) -> F.Formula | None:
@@ -198,11 +200,11 @@ def _ring(wiring: Wiring, p: Placed, v: ViewAxis) -> F.Formula | None:
         for w in b.view:
             if w.dim != v.dim or w.axis is None:
                 continue
-            for step in wiring.steps:
+            for step in (s for s in wiring.steps if s.axis == p.step.axis):
                 dims = step.program.signature.global_dims()
                 for c in step.bindings:
                     if c.tensor == b.tensor and any(x.axis == w.axis and x.dim in dims for x in c.view):
-                        return part(wiring.tensor(b.tensor).axes[w.axis].size)
+                        return part(wiring.tensor(b.tensor).axes[w.axis].size, p.step.axis)
     return None
 
 
@@ -216,10 +218,11 @@ def _loops(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
         v = view[op.axis]
         tensor = tensor_of(wiring, p.step, op.param)
         kind = "unit" if v.unit else "plain"
-        if v.axis is not None and tensor.axes[v.axis].split == "R" and not v.local:
+        if v.axis is not None and tensor.axes[v.axis].over is not None and not v.local:
             kind = "mine"
-        size = tensor.axes[v.axis].size if kind == "mine" and v.axis is not None else extent(tensor, v)
-        found[v.dim] = GridAxis(v.dim, kind, size, 1 if v.unit else p.tile.get(v.dim), op.var)
+        over = p.step.axis
+        size = tensor.axes[v.axis].size if kind == "mine" and v.axis is not None else extent(tensor, v, over)
+        found[v.dim] = GridAxis(v.dim, kind, size, 1 if v.unit else p.tile.get(v.dim), op.var, over=over)
     return tuple(found.values())
 
 
@@ -228,6 +231,8 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
     assert isinstance(p.placement, Fused)
     lineage = _lineage(wiring, host.step, wiring.steps)
     step = p.step
+    if step.axis != host.axis:
+        raise _other_axis(p, host)
     domain = directed(p)[0] if step.program.movement is not None else step.program.domain
     binding = step.binding(domain)
     tensor = wiring.tensor(binding.tensor)
@@ -240,15 +245,15 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
     for a, v in enumerate(binding.view):
         if v.axis is None or tensor.axes[v.axis].own_slice:
             axes.append(None)
-            grid.append(GridAxis(v.dim, "own", F.Sym("RANKS"), 1, names[a]))
+            grid.append(GridAxis(v.dim, "own", ranks_along(step.axis), 1, names[a], over=step.axis))
             continue
         found = lineage.get((tensor.name, v.axis))
         if found is None:
             raise _no_relation(p, host, v)
         axes.append(found)
         base = host.grid[found]
-        own_rows = own_rows or tensor.axes[v.axis].split == "R"
-        grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table))
+        own_rows = own_rows or tensor.axes[v.axis].over == step.axis
+        grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table, step.axis))
     return StepPlan(
         step=step,
         engine="fused",
@@ -318,6 +323,17 @@ def _forwarded(wiring: Wiring, placed: tuple[Placed, ...], step: Step, host: Ste
             made.add(p.step.binding(movement.destination).tensor)
     read = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
     return tuple(t for t in read if t in made)
+
+
+def _other_axis(p: Placed, host: StepPlan) -> TilelinkError:
+    return TilelinkError(
+        "TL332",
+        f"`{p.step.path}` goes along {p.step.axis} and cannot be fused into `{host.path}`, which goes along {host.axis}",
+        loc=p.step.loc,
+        why="they share the host's tiles, whose parts and order are those of one axis of ranks",
+        hint=f'place it on SMs of its own, or say over="{p.step.axis}" where `{host.path}` is called, if it names no ranks',
+        notes=(Note(f"`{host.path}` is called here", host.step.loc),),
+    )
 
 
 def _no_relation(p: Placed, host: StepPlan, v: ViewAxis) -> TilelinkError:

@@ -8,7 +8,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula
-from tilelink.ir.partition import RANK
+from tilelink.ir.partition import RANKS
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Expr, Holder, If, Loop, Notify, OfTile, Op, Tiles, Wait
 from tilelink.mapping.views import entries, walk
@@ -39,10 +39,10 @@ def _branches(op: Op) -> Iterator[tuple[tuple[Op, ...], tuple[Condition, ...]]]:
 def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula | None:
     """The conjunction of the tests above `op` with the program's names replaced by `values`; None where there is none."""
     found = conditions(s.step.program.body, op)
-    values = {n: int(v) for n, v in s.step.constants if isinstance(v, (bool, int))} | values
+    values = {n: int(v) for n, v in s.step.constants if isinstance(v, (bool, int))} | {RANKS.name: s.ranks} | values
     out: Formula | None = None
     for test, branch in found or ():
-        if test.formula is None or not F.symbols(test.formula) <= values.keys() | {"RANKS"}:
+        if test.formula is None or not F.symbols(test.formula) <= values.keys():
             raise TilelinkError(
                 "TL304",
                 f"a signal stands under `{test.text}`, which the plan cannot evaluate",
@@ -70,15 +70,15 @@ def holder_values(s: StepPlan, segments: dict[str, F.Like]) -> dict[str, F.Like]
 def notify_guard(s: StepPlan, op: Notify, source: Formula | None, axes: list[ChannelAxis]) -> Formula | None:
     """Which words (`c0`, …) of a rank are raised at all."""
     if s.skip_own:
-        return F.binary("!=", source if source is not None else RANK, RANK)
+        return F.binary("!=", source if source is not None else s.rank, s.rank)
     values: dict[str, F.Like] = {}
     segments: dict[str, F.Like] = {}
     for k, c in enumerate(axes):
         index = F.Sym(f"c{k}")
         for v, e in zip(s.step.binding(op.param).view, entries(s.step, op.param, op.index), strict=True):
             if isinstance(e, OfTile) and v.axis == c.axis and c.kind in ("cut", "part"):
-                segments[e.var] = index // c.per if c.kind == "cut" else RANK
+                segments[e.var] = index // c.per if c.kind == "cut" else c.rank
     for g in s.grid:
         if g.var is not None and g.kind == "own":
-            values[g.var] = source if source is not None else RANK
+            values[g.var] = source if source is not None else s.rank
     return guard(s, op, values | holder_values(s, segments))

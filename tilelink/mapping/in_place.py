@@ -48,7 +48,7 @@ def _readers(
     source = _source(wiring, makers[0].step, tensor, layouts)
     if source is None:
         return []
-    axis = next(k for k, a in enumerate(source.axes) if a.split == "R")
+    axis = next(k for k, a in enumerate(source.axes) if a.over is not None)
     out: list[tuple[str, InPlace]] = []
     for s in steps:
         for b in s.step.bindings:

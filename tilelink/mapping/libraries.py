@@ -57,7 +57,7 @@ def _of_tensors(step: Step, wiring: Wiring) -> str | None:
         tensor = wiring.tensor(b.tensor)
         if any(v.axis is None or tensor.axes[v.axis].own_slice for v in b.view) or tensor.owned is not None:
             return f"`{b.param}` is a slice that the rank's number chooses, and the function gets plain views"
-        if any(a.split not in (None, "R") for a in tensor.axes):
+        if any(a.split != a.over for a in tensor.axes):
             return f"`{b.param}` is split at run time, and views are cut before"
     unit = next((v.dim for v in step.binding(step.program.domain).view if v.unit), None)
     return f"it walks `{unit}` one at a time" if unit is not None else None
@@ -186,11 +186,11 @@ class _Tile:
         if signal.to == "self":
             return [self.rank]
         if signal.to == "all":
-            return list(range(self.plan.topology.ranks))
+            return [*self.plan.topology.line(self.rank, self.step.axis)]
         axis = next((a for a in channel.axes if a.kind == "part" and a.axis is not None), None)
         found = self._on_axis(signal.op, axis.axis) if axis is not None else None
         assert axis is not None and found is not None, channel.name
-        return [found[1][0] // self._value(axis.part)]
+        return [self.plan.topology.peer(self.rank, found[1][0] // self._value(axis.part), self.step.axis)]
 
     def _channel(self, signal: Signal) -> Channel:
         assert signal.channel is not None
@@ -203,12 +203,12 @@ class _Tile:
         for axis in channel.axes:
             found = self._on_axis(op, axis.axis)
             if axis.axis is None and source is not None:
-                spans.append(range(source, source + 1))
+                spans.append(range(self._at(axis.over), self._at(axis.over) + 1))
             elif found is None:
                 spans.append(range(int(F.evaluate(axis.count, env))))
             else:
                 v, (lo, hi) = found
-                base = self.rank * self._value(axis.part) if axis.kind == "cut" and v.local else 0
+                base = self._at(axis.over) * self._value(axis.part) if axis.kind == "cut" and v.local else 0
                 first, last = (int(F.evaluate(axis.index(base + at), env)) for at in (lo, max(lo, hi - 1)))
                 spans.append(range(first, last + 1 if hi > lo else first))
         return [int(F.evaluate(channel.flat(indices), env)) for indices in itertools.product(*spans)]
@@ -237,11 +237,11 @@ class _Tile:
             assert v.axis is not None
             axis = tensor.axes[v.axis]
             lo, hi = self._tile(name) if name is not None else (0, self._value(axis.size))
-            if axis.split == "R" and not v.local and name is not None:
-                first = self.rank * self._value(part(axis.size))
+            if axis.over is not None and not v.local and name is not None:
+                first = self._at(axis.over) * self._value(part(axis.size, axis.over))
                 lo, hi = lo - first, hi - first
-            elif axis.split == "R" and name is None:
-                lo, hi = 0, self._value(here(axis.size))
+            elif axis.over is not None and name is None:
+                lo, hi = 0, self._value(here(axis.size, over=axis.over))
             bounds[v.axis] = lo, hi
         if brought is not None:
             first = self.rank * self._value(part(tensor.axes[brought.axis].size))
@@ -256,6 +256,10 @@ class _Tile:
             return None
         size = self.plan.wiring.tensor(tensor).axes[found.axis].size
         return found if self._tile(found.var)[0] // self._value(part(size)) == self.rank else None
+
+    def _at(self, over: str) -> int:
+        """This rank's coordinate on an axis of ranks."""
+        return self.plan.topology.at(self.rank, over)
 
     def _value(self, formula: F.Formula) -> int:
         return int(F.evaluate(formula, self.plan.env(self.rank)))

@@ -15,9 +15,10 @@ def check_network(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topolog
     """Raises:
     TilelinkError: TL330, a step that reads from other ranks, or stores to them what is in registers.
     """
-    if topology.reach != "network" or topology.ranks == 1:
-        return
     for s in steps:
+        axis = topology.axis(s.axis)
+        if axis.reach != "network" or axis.size == 1:
+            continue
         movement = s.step.program.movement
         if movement is not None and reads_remote(s, movement.source, tensor_of(wiring, s.step, movement.source)):
             raise _refused(

@@ -13,8 +13,9 @@ import numpy as np
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import RANK, RANKS, GridAxis, part
+from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.schedule import Order, SortKey
+from tilelink.ir.shape import ranks_along
 
 Lets = list[tuple[str, Formula]]
 
@@ -91,7 +92,9 @@ def decode(grid: tuple[GridAxis, ...], names: tuple[str, ...]) -> tuple[tuple[tu
     """Assignments that turn `t` into `i0`, `i1`, … (one per axis of `grid`), and the number of tiles."""
     ring, group, column = parse(names)
     walked = [a for a, axis in enumerate(grid) if axis.kind != "own" and axis.count != F.of(1)]
-    lets: Lets = [(f"i{a}", RANK if axis.kind == "own" else F.of(0)) for a, axis in enumerate(grid) if a not in walked]
+    lets: Lets = [
+        (f"i{a}", axis.rank if axis.kind == "own" else F.of(0)) for a, axis in enumerate(grid) if a not in walked
+    ]
     total: Formula = F.of(1)
     for a in walked:
         total = total * grid[a].count
@@ -120,12 +123,12 @@ def _ringed(axis: GridAxis) -> bool:
 
 def _start(axis: GridAxis, shift: int) -> Formula:
     """The first tile of the part of rank `rank + shift`; 0 where that rank holds nothing."""
-    rank = (RANK + shift) % RANKS if shift else RANK
+    rank = (axis.rank + shift) % ranks_along(axis.over) if shift else axis.rank
     if axis.kind == "unit":
         return rank
     if axis.kind == "cut":
         return F.minimum(rank * axis.per, axis.count) % F.maximum(axis.count, 1)
-    length = axis.ring if axis.ring is not None else part(axis.size)
+    length = axis.ring if axis.ring is not None else part(axis.size, axis.over)
     return F.minimum(F.cdiv(rank * length, axis.step), axis.count) % F.maximum(axis.count, 1)
 
 

@@ -81,7 +81,8 @@ def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
     if program.movement is not None:
         if program.movement.pinned or (topology.world == "peer" and not _moves_what_is_made(step, wiring)):
             return CopyEngine(push=True if not program.movement.pinned else None)
-        push = True if topology.reach == "network" else None
+        away = topology.axis(step.axis).reach == "network" or _made_along_another(step, wiring)
+        push = True if away else None
         return Sms(count=2, tile=_leading(step, 128), order=("ring",), push=push)
     dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
     loops = [_loop_dim(step, op) for op in walk(program.body) if isinstance(op, Tiles)]
@@ -110,6 +111,13 @@ def _moves_what_is_made(step: Step, wiring: Wiring) -> bool:
         return False
     source = step.binding(step.program.movement.source).tensor
     return wiring.tensor(source).origin == "program"
+
+
+def _made_along_another(step: Step, wiring: Wiring) -> bool:
+    """Whether a movement takes what a step makes that goes along another axis of ranks: nobody could pull it."""
+    assert step.program.movement is not None
+    source = step.binding(step.program.movement.source).tensor
+    return any(s.axis != step.axis for s in wiring.producers(source))
 
 
 def _leading(step: Step, size: int) -> tuple[tuple[str, int], ...]:

@@ -12,8 +12,9 @@ from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.partition import here, part
 from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan
 from tilelink.ir.program import Load, is_raw, pointed
-from tilelink.ir.schedule import CopyEngine, Library, Schedule, Sms
-from tilelink.ir.topology import Topology
+from tilelink.ir.schedule import CopyEngine, Library, Order, Schedule, Sms, SortKey
+from tilelink.ir.shape import rank_along, ranks_along
+from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping import credits, kernels
 from tilelink.mapping.crossing import crosses, reads_remote
@@ -62,7 +63,8 @@ def make_plan(
     by_path = {s.path: s for s in steps}
     raw = any(is_raw(s.program) for s in wiring.steps)
     enters = bool(found.channels) or any(s.action == "ready" for s in found.signals) or raw
-    steps = with_own_parts(wiring, steps, found.channels, layouts, sizes, topology.ranks)
+    if len(wiring.axes) == 1:
+        steps = with_own_parts(wiring, steps, found.channels, layouts, sizes, topology.ranks)
     plan = Plan(
         wiring=wiring,
         topology=topology,
@@ -78,15 +80,16 @@ def make_plan(
         kernels=where.kernels,
         host=kernels.host_steps(wiring, where, steps, staged, enters, _read_in_place(found.signals, buffers, by_path)),
         notes=_notes(found.signals, buffers) + _own_parts(steps),
-        tables=_tables(placed, steps, dict(sizes), topology.ranks),
+        tables=_tables(placed, steps, dict(sizes), topology),
     )
     return replace(plan, credits=credits.derive(plan))
 
 
 def _check_names(wiring: Wiring) -> None:
     """Sizes, and what is copied from the users' modules, keep their names in formulas and files."""
+    along = {sym.name for axis in wiring.axes for sym in (rank_along(axis), ranks_along(axis))}
     for name in wiring.sizes:
-        if name in ("t", "rank", "RANKS") or name.endswith(("_begin", "_end")) or PLANNED.fullmatch(name):
+        if name in ("t", "rank", "RANKS", *along) or name.endswith(("_begin", "_end")) or PLANNED.fullmatch(name):
             raise _taken(
                 f"a size called `{name}`", name, wiring.loc, "give the dimension another name in the signature"
             )
@@ -177,7 +180,7 @@ def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:
 
 
 def _tables(
-    placed: tuple[Placed, ...], steps: tuple[StepPlan, ...], sizes: dict[str, int], ranks: int
+    placed: tuple[Placed, ...], steps: tuple[StepPlan, ...], sizes: dict[str, int], topology: Topology
 ) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
     """The orders by a user's key, worked out for every rank."""
     out: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
@@ -185,9 +188,17 @@ def _tables(
         if s.sort_key is None or s.into is not None or not isinstance(p.placement, (Sms, CopyEngine, Library)):
             continue
         order, key = p.placement.order, s.sort_key
-        rows = [table_of(s.grid, order, key, {**sizes, "rank": r, "RANKS": ranks}, r, ranks) for r in range(ranks)]
+        rows = [_row(s, order, key, sizes, topology, rank) for rank in range(topology.ranks)]
         out.append((table_name(s.path), tuple(rows)))
     return tuple(out)
+
+
+def _row(
+    s: StepPlan, order: Order, key: SortKey, sizes: Mapping[str, int], topology: Topology, rank: int
+) -> tuple[int, ...]:
+    """The order by a user's key on one rank, which sees its coordinate on the step's axis of ranks."""
+    env = env_of(sizes, topology, tuple(a.name for a in topology.axes), rank)
+    return table_of(s.grid, order, key, env, topology.at(rank, s.axis), topology.size(s.axis))
 
 
 def _read_in_place(signals: tuple[Signal, ...], buffers: tuple[Buffer, ...], steps: dict[str, StepPlan]) -> bool:
@@ -246,7 +257,7 @@ def _reads_memory(s: StepPlan, param: str) -> bool:
 def _extents(tensor: TensorDecl, exact: bool) -> tuple[Formula, ...]:
     """Elements per stored axis on a rank; a symmetric or workspace instance has whole parts, so that peers agree."""
     return tuple(
-        (here(a.size) if exact else part(a.size)) if a.split == "R" else F.of(a.size)
+        (here(a.size, over=a.over) if exact else part(a.size, a.over)) if a.over is not None else F.of(a.size)
         for a in tensor.axes
         if not a.own_slice
     )

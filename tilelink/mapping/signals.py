@@ -128,7 +128,7 @@ def _addressee(tensor: TensorDecl, s: StepPlan, op: Notify, heard: list[Use]) ->
         return "owner" if any(_waiters_split(u) for u in heard) else "all"
     if not crosses(s, op.param):
         return "self"
-    return "owner" if tensor.owned is not None or any(a.split == "R" for a in tensor.axes) else "all"
+    return "owner" if tensor.owned is not None or tensor.split_over(s.axis) else "all"
 
 
 def _waiters_split(use: Use) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.host import BellWait, Copy, SetWord, StreamOp, WordWait
-from tilelink.ir.partition import holder
+from tilelink.ir.partition import holder, part
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 from tilelink.mapping.libraries import applied
@@ -28,7 +28,8 @@ def expand(plan: Plan, path: str, rank: int, *, own: bool = True) -> tuple[tuple
     if step.push and not any(s.path == path and s.action == "await" for s in plan.signals):
         # Everything is there on entry: one rank gets all its tiles before the next gets any.
         moves = [(tile, [pe]) for tile, targets in moves for pe in targets]
-        moves.sort(key=lambda move: (rank - move[1][0]) % plan.topology.ranks)
+        at = {pe: plan.topology.at(pe, step.axis) for pe in plan.topology.line(rank, step.axis)}
+        moves.sort(key=lambda move: (at[rank] - at[move[1][0]]) % len(at))
     if not own:
         moves = [(tile, [pe for pe in targets if _leaves(plan, step, tile, rank, pe)]) for tile, targets in moves]
         moves = [(tile, targets) for tile, targets in moves if targets]
@@ -59,8 +60,10 @@ def _targets(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank
     movement = step.step.program.movement
     assert movement is not None
     owner = holder_of(plan, step, movement.destination, tile, rank) if step.push else rank
-    ranks = plan.topology.ranks
-    return [owner] if owner is not None else [(rank - k) % ranks for k in range(ranks)]
+    if owner is not None:
+        return [owner]
+    line, at = plan.topology.line(rank, step.axis), plan.topology.at(rank, step.axis)
+    return [line[(at - k) % len(line)] for k in range(len(line))]
 
 
 def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[tuple[tuple[int, int], ...]]:
@@ -101,20 +104,20 @@ def _tile(
         count, outer = runs_of(there, here)
         at = ("target", pe) if step.push else ("source", holder)
         out.append(Copy(names[1], there.offset, names[0], here.offset, count, at[1], at[0], outer))
-        for told in _told(plan, signal, rank, pe if step.push else rank, alone=alone):
+        for told in _told(plan, step, signal, rank, pe if step.push else rank, alone=alone):
             assert signal is not None and signal.channel is not None
             channel = plan.channel(signal.channel)
             out.append(SetWord(channel.name, _word(plan, channel, step, target, tile, rank, pe), told))
     return out
 
 
-def _told(plan: Plan, signal: Signal | None, rank: int, holder: int, *, alone: bool) -> list[int]:
+def _told(plan: Plan, step: StepPlan, signal: Signal | None, rank: int, holder: int, *, alone: bool) -> list[int]:
     """The ranks that hear of one copy; none: nobody waits for it. `alone`: no further copy of the tile goes to others."""
     if signal is None or signal.channel is None:
         return []
     if signal.to == "self":
         return [rank]
-    return list(range(plan.topology.ranks)) if signal.to == "all" and alone else [holder]
+    return [*plan.topology.line(rank, step.axis)] if signal.to == "all" and alone else [holder]
 
 
 def _waits(
@@ -147,7 +150,8 @@ def words_of(
     spans: list[range] = []
     for axis in channel.axes:
         if axis.axis is None:
-            spans.append(range(source, source + 1))
+            at = plan.topology.at(source, axis.over)
+            spans.append(range(at, at + 1))
             continue
         lo, hi = _bounds(step, param, axis.axis, tile)
         spans.append(range(int(F.evaluate(axis.index(lo), env)), int(F.evaluate(axis.index(hi - 1), env)) + 1))
@@ -178,15 +182,17 @@ def holder_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int
     tensor = plan.wiring.tensor(step.step.binding(param).tensor)
     for v, (begin, _) in zip(step.step.binding(param).view, tile, strict=True):
         if v.axis is None:
-            return begin
+            return plan.topology.peer(rank, begin, step.axis)
         if tensor.names_holder(v):
-            return int(F.evaluate(holder(tensor, v.axis, begin), plan.env(rank)))
+            at = int(F.evaluate(holder(tensor, v.axis, begin), plan.env(rank)))
+            return plan.topology.peer(rank, at, step.axis)
     return None
 
 
 def _part(plan: Plan, tensor: TensorDecl, v: ViewAxis) -> int:
     assert v.axis is not None
-    return max(1, -(-int(F.evaluate(tensor.axes[v.axis].size, plan.env(0))) // plan.topology.ranks))
+    axis = tensor.axes[v.axis]
+    return int(F.evaluate(part(axis.size, axis.over), plan.env(0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +213,8 @@ def block_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int]
         if v.axis is None or tensor.axes[v.axis].own_slice:
             axes.append((1, 0))
             continue
-        first = begin - holder * _part(plan, tensor, v) if tensor.axes[v.axis].split == "R" and not v.local else begin
+        over = tensor.axes[v.axis].over if not v.local else None
+        first = begin if over is None else begin - plan.topology.at(holder, over) * _part(plan, tensor, v)
         offset += first * behind
         axes.append((end - begin, behind))
         behind *= extents.pop()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.partition import here
 from tilelink.ir.program import Notify, Store, TileProgram, Wait, tile_names, walk
+from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, entries
 
 
@@ -13,12 +13,12 @@ def tensor_of(wiring: Wiring, step: Step, param: str) -> TensorDecl:
     return wiring.tensor(step.binding(param).tensor)
 
 
-def extent(tensor: TensorDecl, axis: ViewAxis) -> Formula:
-    """Positions that a program sees on a view axis, in its own coordinates."""
+def extent(tensor: TensorDecl, axis: ViewAxis, along: str) -> Formula:
+    """Positions that a program sees on a view axis, in its own coordinates; `along`: its axis of ranks."""
     if axis.axis is None:
-        return F.Sym("RANKS")
-    size = tensor.axes[axis.axis].size
-    return here(size) if axis.local else size
+        return ranks_along(along)
+    of = tensor.axes[axis.axis]
+    return here(of.size, over=of.over) if axis.local else of.size
 
 
 def stores(program: TileProgram) -> tuple[Store, ...]:

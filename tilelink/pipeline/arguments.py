@@ -11,7 +11,8 @@ import torch
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import bind_sizes, sizes_of
 from tilelink.ir.plan import Layout
-from tilelink.ir.shape import Signature
+from tilelink.ir.shape import RANK_AXIS, Signature
+from tilelink.ir.topology import Topology
 from tilelink.runtime.memory import NAMES
 
 
@@ -30,7 +31,7 @@ def bind(
     signature: Signature,
     tensors: Sequence[Any],
     given: Mapping[str, Any],
-    ranks: int,
+    topology: Topology,
     loc: Loc,
     shared: Callable[[torch.Tensor], bool] = lambda _: False,
     rank: int | None = None,
@@ -41,21 +42,47 @@ def bind(
         tensors: one per input of the signature.
         given: keyword arguments: sizes by dimension name, and the operator's constants.
         shared: whether a tensor lies in memory of `tilelink.empty`.
+        topology: how many ranks there are, and along which axes.
         rank: whose arguments they are; None: of one rank or another.
 
     Raises:
-        TilelinkError: those of `check_tensors` and `bind_sizes`.
+        TilelinkError: those of `check_tensors` and `bind_sizes`; TL234 the ranks do not have the signature's axes.
     """
     check_tensors(name, signature, tensors, loc)
     dims = sizes_of(signature)
     sizes = {k: v for k, v in given.items() if k in dims}
-    found = bind_sizes(signature, [tuple(t.shape) for t in tensors], ranks, sizes, loc=loc, rank=rank)
+    axes = axes_of(name, signature, topology, loc)
+    at = None if rank is None else {axis: topology.at(rank, axis) for axis in axes}
+    shapes = [tuple(t.shape) for t in tensors]
+    found = bind_sizes(signature, shapes, topology.ranks, sizes, loc=loc, axes=axes, at=at)
     return Bound(
         sizes=tuple(found.items()),
         dtypes=tuple(NAMES[t.dtype] for t in tensors),
         layouts=tuple(layout(t, shared(t)) for t in tensors),
         constants=tuple(sorted(constants_of(signature, given).items())),
     )
+
+
+def axes_of(name: str, signature: Signature, topology: Topology, loc: Loc) -> dict[str, int]:
+    """How many ranks there are along each of the signature's axes of ranks.
+
+    Raises:
+        TilelinkError: TL234, they do not have these axes.
+    """
+    if signature.axes == (RANK_AXIS,):
+        return {RANK_AXIS: topology.ranks}
+    have = tuple(a.name for a in topology.axes)
+    if have != signature.axes:
+        shown = "no axes" if not have else f"the axes {' and '.join(have)}"
+        sizes = ", ".join(f'"{axis}": …' for axis in signature.axes)
+        raise TilelinkError(
+            "TL234",
+            f"`{name}` runs on ranks along {' and '.join(signature.axes)}",
+            loc=loc,
+            why=f"the {topology.ranks} ranks that call it have {shown} here",
+            hint=f"pass group=tilelink.group(axes={{{sizes}}}), or launch with these axes",
+        )
+    return {axis: topology.size(axis) for axis in signature.axes}
 
 
 def check_tensors(name: str, signature: Signature, tensors: Sequence[Any], loc: Loc) -> None:

@@ -162,7 +162,7 @@ class Operator:
         if topology is None:
             session = current()
             topology = session.world.topology if session is not None else Topology(ranks or counted or 1)
-        return bind(self.name, self.signature, mine, given, topology.ranks, self.loc), topology
+        return bind(self.name, self.signature, mine, given, topology, self.loc), topology
 
     def judged(self, bound: Bound, topology: Topology) -> Verdict:
         """The verdict on the plan for bound arguments, whichever it is."""
@@ -417,7 +417,11 @@ def one_rank(tensors: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
 
 
 def operator(
-    signature: str, *, name: str | None = None, schedule: Mapping[str, Placement] | None = None
+    signature: str,
+    *,
+    name: str | None = None,
+    schedule: Mapping[str, Placement] | None = None,
+    axes: str | None = None,
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Declare an operator: its body is Python, run once per plan on symbolic tensors; it wires tile programs.
 
@@ -425,6 +429,8 @@ def operator(
         signature: shapes of arguments and results, `"M/R K, K N -> M N"`.
         name: instead of the function's own.
         schedule: placements that the operator comes with; `Operator.schedule` replaces them step by step.
+        axes: the axes of ranks that the signature may name instead of `R`, the outermost first, such as `"NODE GPU"`. Each
+            step speaks of one of them; ranks that differ along the others do the same side by side.
 
     Raises:
         TilelinkError: TL1xx, a signature that does not parse.
@@ -434,6 +440,6 @@ def operator(
         code = inspect.unwrap(fn).__code__
         loc = Loc(code.co_filename, code.co_firstlineno)
         shipped = Schedule().merged(schedule or {})
-        return Operator(fn, parse_signature(signature, loc), name or fn.__name__, loc, shipped)
+        return Operator(fn, parse_signature(signature, loc, axes), name or fn.__name__, loc, shipped)
 
     return declare

@@ -70,7 +70,7 @@ def bind_here(maker: Maker, session: Session, tensors: Sequence[Any], given: dic
     """The arguments of a call on this rank, checked and bound to the signature's sizes."""
     world = session.world
     check_keywords(maker.name, maker.fn, maker.signature, given)
-    found = bind(maker.name, maker.signature, tensors, given, world.ranks, maker.loc, session.shares, world.rank)
+    found = bind(maker.name, maker.signature, tensors, given, world.topology, maker.loc, session.shares, world.rank)
     check_devices(maker.name, tensors, world.topology.world != "simulated", maker.loc)
     return found
 

@@ -18,7 +18,7 @@ from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.mapping import issued, make_plan, verify
 from tilelink.mapping.verify import judge
-from tilelink.pipeline.arguments import Bound
+from tilelink.pipeline.arguments import Bound, axes_of
 from tilelink.runtime.call import Loaded
 from tilelink.runtime.kernels import load
 from tilelink.runtime.recent import Recent
@@ -100,6 +100,7 @@ class Maker:
             dict(bound.constants),
             self.loc,
             ranks=topology.ranks,
+            axes=axes_of(self.name, self.signature, topology, self.loc),
         )
         layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
         return make_plan(wiring, topology, self.schedule, dict(bound.sizes), layouts)

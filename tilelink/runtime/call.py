@@ -18,6 +18,7 @@ from tilelink.ir import formula as F
 from tilelink.ir import host as H
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import Plan
+from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime import work as W
 from tilelink.runtime.functions import explained, function_of
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
@@ -293,7 +294,11 @@ class _Preparation:
             return self.words(arg.of, arg.kind)
         if arg.kind == "context":
             own = bool(arg.of) and self._comes_with_the_call(arg.of) and not self.plan.buffer(arg.of).staged
-            return W.ContextOf(arg.of) if own else self.workspace.arena.context
+            line = None if arg.along == RANK_AXIS else self.plan.topology.line(self.world.rank, arg.along)
+            if own:
+                return W.ContextOf(arg.of, line)
+            arena = self.workspace.arena
+            return arena.context if line is None else arena.along(line)
         if arg.kind == "watch":
             return self.watch
         if arg.kind == "order":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
+from tilelink.runtime.grid import Grid, grid_of, parsed
 from tilelink.runtime.memory import Region, Workspace
 from tilelink.runtime.recent import Recent
 from tilelink.runtime.vigil import Vigil, compare_calls
@@ -80,15 +81,18 @@ class Session:
             part.vigil.check()
 
     def of(self, group: Any) -> Session:
-        """The session of a sub-group that this rank is in; this one for None. Collective over the group, the first time.
+        """The session of a sub-group that this rank is in, or of ranks along several axes; this one for None. Collective over
+        the group, the first time.
 
         Raises:
-            TilelinkError: TL454 it is no group, TL455 this rank is not in it.
+            TilelinkError: TL454 it is no group, TL455 this rank is not in it, TL457 its ranks have no such axes.
         """
         if group is None:
             return self
         if group not in self.groups:
-            world = self.world.within(group)
+            grid = group if isinstance(group, Grid) else self.world.grid(group)
+            whole = self.world.within(group) if grid is None else self.of(grid.group).world
+            world = whole if grid is None else whole.laid_out(grid)
             known = self._known(world.name)
             self.groups[group] = Session(world, self.watchdog, self.debug) if known is None else known
         return self.groups[group]
@@ -100,8 +104,13 @@ class Session:
             TilelinkError: TL456, no group here has it.
         """
         if name not in self._names:
-            self._names[name] = self._known(name) or self.of(self.world.named(name))
+            self._names[name] = self._known(name) or self._found(*parsed(name))
         return self._names[name]
+
+    def _found(self, name: str, axes: tuple[tuple[str, int], ...]) -> Session:
+        """The session of a group by its name, its ranks along axes if there are any."""
+        group = None if axes and self._known(name) is self else self.world.named(name)
+        return self.of(Grid(axes, group) if axes else group)
 
     def _known(self, name: str) -> Session | None:
         return next((part for part in (self, *self.groups.values()) if part.world.name == name), None)
@@ -262,6 +271,7 @@ def simulated(
     debug: bool | None = None,
     delayed_stores: bool = False,
     nodes: int = 1,
+    axes: Mapping[str, int] | None = None,
 ) -> list[T]:
     """Run `main` once for every rank of a simulated world; its results by rank.
 
@@ -270,6 +280,7 @@ def simulated(
         races: look for accesses that nothing orders.
         delayed_stores: stores may arrive late and in another order, until something orders them.
         nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.
+        axes: as of `launch`.
         watchdog: as of `launch`.
         debug: as of `launch`.
 
@@ -288,7 +299,7 @@ def simulated(
     checked = environment.debug() if debug is None else debug
 
     def body(world: World) -> T:
-        with using(Session(world, seconds, checked)):
+        with using(_along(Session(world, seconds, checked), axes)):
             return main()
 
     return simulate(
@@ -301,13 +312,20 @@ def simulated(
         recorder=recorder,
         delayed_stores=delayed_stores,
         observer=RaceDetector() if races else None,
+        nodes=nodes,
     )
+
+
+def _along(session: Session, axes: Mapping[str, int] | None) -> Session:
+    """The session with its ranks along axes, if any are named."""
+    return session if axes is None else session.of(grid_of(axes))
 
 
 def launch(
     main: Callable[[], T],
     ranks: int = 4,
     *,
+    axes: Mapping[str, int] | None = None,
     watchdog: float | None = None,
     debug: bool | None = None,
     **options: Any,
@@ -317,6 +335,8 @@ def launch(
     Args:
         main: called without arguments; `tilelink.rank()` and `tilelink.ranks()` tell it where it is.
         ranks: simulated ranks; ignored under torchrun.
+        axes: how many ranks lie along each axis of ranks, the outermost first, such as `{"NODE": 2, "GPU": 8}`; neighbours
+            lie along the last. Operators with these axes may be called, and those of one axis, along all ranks.
         watchdog: seconds that a wait of a kernel may take before it is reported; default: TILELINK_WATCHDOG.
         debug: whether calls are checked on the host and on the device; default: TILELINK_DEBUG.
         options: those of the simulated world: `seed`, `straggler`, `policy`, `races`, `delayed_stores`, `device`, `nodes`,
@@ -330,10 +350,10 @@ def launch(
         session.watch_over(
             session.watchdog if watchdog is None else watchdog, session.debug if debug is None else debug
         )
-        with using(session):
+        with using(_along(session, axes)):
             return [main()]
     say_simulated()
-    return simulated(main, ranks, watchdog=watchdog, debug=debug, **options)
+    return simulated(main, ranks, axes=axes, watchdog=watchdog, debug=debug, **options)
 
 
 def require() -> Session:
@@ -348,19 +368,23 @@ def require() -> Session:
     return session
 
 
-def group(ranks: Sequence[int]) -> Any:
+def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None = None) -> Any:
     """Some of the ranks, to be passed to operators as `group=`: a process group on GPUs.
 
     Collective over these ranks; the others need not call it. A rank that is in several groups makes them in the same
     order as the other ranks of each.
 
     Args:
-        ranks: their numbers, in any order. In a call with this group they are numbered from 0, the lowest first.
+        ranks: their numbers, in any order; None: all. In a call with this group they are numbered from 0, the lowest first.
+        axes: the axes that they are laid out along, as of `launch`, for operators that have such axes.
 
     Raises:
-        TilelinkError: TL455, this rank is not among them.
+        TilelinkError: TL455, this rank is not among them; TL457, these are no axes.
     """
-    return require().world.among(sorted(ranks))
+    found = None if ranks is None else require().world.among(sorted(ranks))
+    if axes is not None:
+        return grid_of(axes, found)
+    return require().world.among(range(require().world.ranks)) if found is None else found
 
 
 def rank(group: Any = None) -> int:

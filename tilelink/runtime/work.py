@@ -38,9 +38,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class ContextOf:
-    """The context of the arena that an argument lies in."""
+    """The context of the arena that an argument lies in; for the ranks of a line, if one is named."""
 
     name: str
+    line: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ def value_of(value: Value, call: Call, world: World) -> Any:
     if isinstance(value, Credits):
         return call.credits
     if isinstance(value, ContextOf):
-        return world.context_of(call.tensors[value.name])
+        return world.context_of(call.tensors[value.name], value.line)
     if isinstance(value, Tile):
         return Descriptor(tensor_of(value.tensor, call, world).permute(value.axes), value.block)
     return call.tensors[value.name] if isinstance(value, Given) else value

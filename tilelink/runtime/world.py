@@ -15,6 +15,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 
 if TYPE_CHECKING:
+    from tilelink.runtime.grid import Grid
     from tilelink.runtime.guard import Guard
     from tilelink.runtime.work import Call, Step, Work
 
@@ -80,6 +81,10 @@ class Arena(Protocol):
     local: torch.Tensor
     context: torch.Tensor
 
+    def along(self, line: tuple[int, ...]) -> torch.Tensor:
+        """The context for some of the ranks, this one among them, which are numbered by their place there."""
+        ...
+
     def peer(self, pe: int) -> torch.Tensor:
         """The instance of rank `pe` as a uint8 tensor that streams can copy to and from."""
         ...
@@ -138,8 +143,20 @@ class World(Protocol):
         """Collective: every rank asks for the same number of bytes in the same order."""
         ...
 
-    def context_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The context of the arena that holds a tensor of `tilelink.empty`."""
+    def grid(self, group: Any) -> Grid | None:
+        """The axes that a group comes with, such as a `DeviceMesh` of several dimensions; None: it is one of `within`."""
+        ...
+
+    def laid_out(self, grid: Grid) -> World:
+        """This world with its ranks along several axes, the last one of neighbours.
+
+        Raises:
+            TilelinkError: TL457, there are more or fewer ranks.
+        """
+        ...
+
+    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
+        """The context of the arena that holds a tensor of `tilelink.empty`, for the ranks of a line if one is named."""
         ...
 
     def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ from tilelink.mapping.exact.redundant import Redundant, equivalent, redundant
 from tilelink.mapping.exact.reuse import reused
 from tilelink.mapping.exact.story import counterexample
 from tilelink.mapping.exact.tiles import NotExact, Outside
-from tilelink.mapping.exact.worlds import described, small_worlds
+from tilelink.mapping.exact.worlds import described, shrunk, small_worlds
 
 __all__ = [
     "Exact",
@@ -28,5 +28,6 @@ __all__ = [
     "implied",
     "redundant",
     "reused",
+    "shrunk",
     "small_worlds",
 ]

@@ -296,7 +296,7 @@ class _Host:
                 continue
             for tile in tiles_of(self.sizes, step, self.rank):
                 at = self.sizes.at(g.begin(tile[a]), self.rank)
-                if at != self.rank:
+                if at != self.sizes.coordinate(self.rank, step.axis):
                     what = f"slice {at} of `{param}` on rank {self.rank}"
                     raise Outside(what, self.rank, step.path, tile, step.step.loc)
 
@@ -362,7 +362,8 @@ def _play(sizes: Sizes, host: StepPlan, rank: int, tile: tuple[int, ...], record
     _run(sizes, host, rank, tile, recorder)
     for path in host.fused:
         follower = sizes.plan.step(path)
-        own = tuple(tile[a] if a is not None else rank for a in follower.host_axes)
+        at = sizes.coordinate(rank, follower.axis)
+        own = tuple(tile[a] if a is not None else at for a in follower.host_axes)
         for piece in range(follower.pieces):
             _run(sizes, follower, rank, own, recorder, piece)
 
@@ -388,18 +389,19 @@ def _run(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], recorde
     view = step.step.binding(step.domain).view
     tensor = sizes.plan.wiring.tensor(step.step.binding(step.domain).tensor)
     for g, v, i in zip(step.grid, view, tile, strict=True):
+        mine = sizes.coordinate(rank, step.axis)
         if g.kind == "own":
-            bounds.append((rank, rank + 1))
+            bounds.append((mine, mine + 1))
             continue
         begin, end = sizes.at(g.begin(i), rank), sizes.at(g.end(i), rank)
         if step.into is not None and v.axis is not None:
             # A fused step is called with its host's tile: for own rows only where it has only those.
-            part = sizes.part(g.size)
-            if step.own_rows and tensor.axes[v.axis].split == "R" and begin // part != rank:
+            part = sizes.part(g.size, g.over)
+            if step.own_rows and tensor.axes[v.axis].over == step.axis and begin // part != mine:
                 return
-            if v.local:
-                begin, end = begin - rank * part, end - rank * part
-        if v.axis is not None and v.axis == tensor.owned and sizes.value(holder(tensor, v.axis, begin), rank) != rank:
+            if v.local and tensor.axes[v.axis].over == step.axis:
+                begin, end = begin - mine * part, end - mine * part
+        if v.axis is not None and v.axis == tensor.owned and sizes.value(holder(tensor, v.axis, begin), rank) != mine:
             return
         bounds.append((begin, end))
     if step.pieces > 1:

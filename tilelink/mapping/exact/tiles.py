@@ -12,7 +12,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula
-from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import RANKS, GridAxis
 from tilelink.ir.partition import holder as plan_holder
 from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import (
@@ -80,12 +80,21 @@ class Sizes:
     def at(self, formula: Formula, rank: int, **more: int) -> int:
         return int(F.evaluate(formula, {**self.env(rank), **more}))
 
-    def part(self, size: Formula) -> int:
-        """Elements per rank of a split axis."""
-        return max(1, -(-self.value(size, 0) // self.ranks))
+    def along(self, axis: str) -> int:
+        """How many ranks there are along an axis of ranks."""
+        return self.plan.topology.size(axis)
 
-    def held(self, size: Formula, rank: int) -> int:
-        return max(0, min(self.value(size, rank) - rank * self.part(size), self.part(size)))
+    def coordinate(self, rank: int, axis: str) -> int:
+        """Of a rank, on an axis of ranks."""
+        return self.plan.topology.at(rank, axis)
+
+    def part(self, size: Formula, over: str) -> int:
+        """Elements per rank of an axis that is split over those of `over`."""
+        return max(1, -(-self.value(size, 0) // self.along(over)))
+
+    def held(self, size: Formula, rank: int, over: str) -> int:
+        part = self.part(size, over)
+        return max(0, min(self.value(size, rank) - self.coordinate(rank, over) * part, part))
 
     def extents(self, instance: Instance) -> tuple[int, ...]:
         """Elements per stored axis; of an argument, what the caller gives."""
@@ -93,7 +102,7 @@ class Sizes:
         tensor = self.plan.wiring.tensor(name.removesuffix("@stage"))
         if tensor.origin == "argument" and name == tensor.name:
             axes = [a for a in tensor.axes if not a.own_slice]
-            return tuple(self.held(a.size, rank) if a.split == "R" else self.value(a.size, rank) for a in axes)
+            return tuple(self.held(a.size, rank, a.over) if a.over else self.value(a.size, rank) for a in axes)
         return tuple(self.value(e, rank) for e in self.plan.buffer(tensor.name).extents)
 
     def words(self, channel: Channel, rank: int) -> int:
@@ -119,6 +128,17 @@ class TileRun:
     @property
     def plan(self) -> Plan:
         return self.sizes.plan
+
+    @property
+    def at(self) -> int:
+        """This rank's coordinate on the step's axis of ranks."""
+        return self.sizes.coordinate(self.rank, self.step.axis)
+
+    def _peer(self, at: int, loc: Loc | None) -> int:
+        """The rank with a coordinate in this rank's line along the step's axis."""
+        if not 0 <= at < self.sizes.along(self.step.axis):
+            raise Outside(f"there is no rank {at}", self.rank, self.step.path, self.tile, loc)
+        return self.plan.topology.peer(self.rank, at, self.step.axis)
 
     def run(self, bounds: tuple[Span, ...]) -> None:
         """`bounds`: begin and end per axis of the step's grid, in the positions that the program counts."""
@@ -170,9 +190,10 @@ class TileRun:
         tensor = self._tensor(param)
         for v, e in index:
             if v.axis is None:
-                return self._interval(param, v, e)[0]
+                return self._peer(self._interval(param, v, e)[0], None)
             if tensor.names_holder(v):
-                return self.sizes.value(plan_holder(tensor, v.axis, self._interval(param, v, e)[0]), self.rank)
+                at = self.sizes.value(plan_holder(tensor, v.axis, self._interval(param, v, e)[0]), self.rank)
+                return self._peer(at, None)
         return self.rank
 
     # -------------------------------------------------------------------------------------------------------- programs
@@ -203,7 +224,8 @@ class TileRun:
             self._store(op)
         elif isinstance(op, Holder):
             found = self._holders(op.param, self._index(op.param, op.index))
-            self.names[op.name] = found[0] if len(found) == 1 else self.rank
+            holder = found[0] if len(found) == 1 else self.rank
+            self.names[op.name] = self.sizes.coordinate(holder, self.step.axis)
         elif isinstance(op, Bounds):
             self._bounds(op)
 
@@ -257,18 +279,23 @@ class TileRun:
             self.names[op.name] = self.spans[op.var][0 if op.what == "begin" else 1]
         elif op.what == "size" and op.axis is not None:
             view, tensor = self.step.step.binding(op.param).view[op.axis], self._tensor(op.param)
-            self.names[op.name] = self.sizes.ranks if view.axis is None else self._extent(tensor, view)
+            ranks = self.sizes.along(self.step.axis)
+            self.names[op.name] = ranks if view.axis is None else self._extent(tensor, view)
 
     def _extent(self, tensor: TensorDecl, view: ViewAxis) -> int:
         assert view.axis is not None
-        size = tensor.axes[view.axis].size
-        return self.sizes.held(size, self.rank) if view.local else self.sizes.value(size, self.rank)
+        of = tensor.axes[view.axis]
+        if not view.local:
+            return self.sizes.value(of.size, self.rank)
+        assert of.over is not None
+        return self.sizes.held(of.size, self.rank, of.over)
 
     def _number(self, expr: Expr) -> int:
-        known = self.names.keys() | self.sizes.env(self.rank).keys()
-        if expr.formula is None or not F.symbols(expr.formula) <= known:
+        # A program's `R` is the step's axis.
+        known = {**self.sizes.env(self.rank), RANKS.name: self.sizes.along(self.step.axis), **self.names}
+        if expr.formula is None or not F.symbols(expr.formula) <= known.keys():
             raise NotExact(f"data decides `{expr.text}`")
-        return int(F.evaluate(expr.formula, {**self.sizes.env(self.rank), **self.names}))
+        return int(F.evaluate(expr.formula, known))
 
     # ------------------------------------------------------------------------------------------------ where an index lies
     def _tensor(self, param: str) -> TensorDecl:
@@ -279,7 +306,7 @@ class TileRun:
 
     def _at(self, e: At) -> int:
         if e.ring is not None and e.ring[0] in self.names:
-            return (self.names[e.ring[0]] + e.ring[1]) % self.sizes.ranks
+            return (self.names[e.ring[0]] + e.ring[1]) % self.sizes.along(self.step.axis)
         return self._number(e.expr)
 
     def _interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Span:
@@ -293,11 +320,11 @@ class TileRun:
             raise NotExact("an index of data")
         tensor = self._tensor(param)
         if v.axis is None:
-            return 0, self.sizes.ranks
-        size = tensor.axes[v.axis].size
-        if tensor.axes[v.axis].split == "R" and not v.local:
-            first = self.rank * self.sizes.part(size)
-            return first, first + self.sizes.held(size, self.rank)
+            return 0, self.sizes.along(self.step.axis)
+        of = tensor.axes[v.axis]
+        if of.over is not None and not v.local:
+            first = self.sizes.coordinate(self.rank, of.over) * self.sizes.part(of.size, of.over)
+            return first, first + self.sizes.held(of.size, self.rank, of.over)
         return 0, self._extent(tensor, v)
 
     def _holders(self, param: str, index: Indexed) -> list[int]:
@@ -307,13 +334,8 @@ class TileRun:
             if v.axis is None or not tensor.names_holder(v):
                 continue
             held_by = plan_holder(tensor, v.axis, self._interval(param, v, e)[0])
-            return [self._rank(self.sizes.value(held_by, self.rank), None)]
-        return list(range(self.sizes.ranks))
-
-    def _rank(self, rank: int, loc: Loc | None) -> int:
-        if not 0 <= rank < self.sizes.ranks:
-            raise Outside(f"there is no rank {rank}", self.rank, self.step.path, self.tile, loc)
-        return rank
+            return [self._peer(self.sizes.value(held_by, self.rank), None)]
+        return [*self.plan.topology.line(self.rank, self.step.axis)]
 
     def _instance(self, param: str, holder: int, *, pulled: bool = False) -> Instance | None:
         """None: the tensor lives in registers only."""
@@ -321,7 +343,7 @@ class TileRun:
         buffer = self.plan.buffer_or_none(tensor.name)
         if buffer is None:
             return None
-        return (f"{tensor.name}@stage" if buffer.staged and pulled else tensor.name), self._rank(holder, None)
+        return (f"{tensor.name}@stage" if buffer.staged and pulled else tensor.name), holder
 
     def _access(self, kind: str, param: str, index: Indexed, instance: Instance, holder: int, loc: Loc) -> None:
         box = self._box(param, index, instance, holder, loc)
@@ -335,15 +357,18 @@ class TileRun:
         box: dict[int, Span] = {a: (0, extents[k]) for k, a in enumerate(stored)}
         for v, e in index:
             if v.axis is None or tensor.axes[v.axis].own_slice:
-                slice_ = holder if isinstance(e, Whole) else self._interval(param, v, e)[0]
-                if slice_ != holder:
+                mine = self.sizes.coordinate(holder, self.step.axis)
+                slice_ = mine if isinstance(e, Whole) else self._interval(param, v, e)[0]
+                if slice_ != mine:
                     raise Outside(
                         f"slice {slice_} of `{param}` on rank {holder}", self.rank, self.step.path, self.tile, loc
                     )
                 continue
             begin, end = self._interval(param, v, e)
-            if (tensor.axes[v.axis].split == "R" and not v.local) or (own is not None and own.axis == v.axis):
-                base = holder * self.sizes.part(tensor.axes[v.axis].size)
+            of = tensor.axes[v.axis]
+            if (of.over is not None and not v.local) or (own is not None and own.axis == v.axis):
+                over = of.over or self.step.axis
+                base = self.sizes.coordinate(holder, over) * self.sizes.part(of.size, over)
                 begin, end = begin - base, end - base
             if begin < end and (begin < 0 or end > extents[stored.index(v.axis)]):
                 raise Outside(f"`{param}` from {begin} to {end}", self.rank, self.step.path, self.tile, loc)
@@ -354,13 +379,16 @@ class TileRun:
         """A forwarded tile: the host's, at this rank's slice where there are slices."""
         if self.step.step.binding(param).tensor not in self.step.forwarded:
             return False
-        return all(self._at(e) == self.rank for v, e in index if v.unit and isinstance(e, At))
+        return all(self._at(e) == self.at for v, e in index if v.unit and isinstance(e, At))
 
     def _brought(self, param: str) -> InPlace | None:
         """What says that this tile of the parameter's tensor is read in this rank's own argument."""
         tensor = self._tensor(param)
         own = next((i for i in self.step.in_place if i.tensor == tensor.name), None)
-        if own is None or self.spans[own.var][0] // self.sizes.part(tensor.axes[own.axis].size) != self.rank:
+        if (
+            own is None
+            or self.spans[own.var][0] // self.sizes.part(tensor.axes[own.axis].size, self.step.axis) != self.at
+        ):
             return None
         return own
 
@@ -377,7 +405,7 @@ class TileRun:
         elif signal is not None and signal.action == "ready":
             staged = self.plan.buffer(self._tensor(op.param).name).staged
             words = [("ready" if staged else "entered", self.rank, source)]
-        peer = self._at(op.peer) if op.peer is not None else None
+        peer = self._peer(self._at(op.peer), op.loc) if op.peer is not None else None
         self.recorder.signal(self.step.path, self.tile, "wait", op.loc, op.param, words, peer)
 
     def _tell(self, op: Notify, index: Indexed, holder: int | None) -> None:
@@ -396,9 +424,9 @@ class TileRun:
         if signal.to == "self":
             return [self.rank]
         if signal.to == "peer" and op.peer is not None:
-            return [self._at(op.peer)]
+            return [self._peer(self._at(op.peer), op.loc)]
         if signal.to == "all":
-            return list(range(self.sizes.ranks)) if holder is None else [holder]
+            return [*self.plan.topology.line(self.rank, self.step.axis)] if holder is None else [holder]
         if holder is not None:
             return [holder]
         found = self._holders(op.param, index)
@@ -410,14 +438,14 @@ class TileRun:
         found = next(((v, e) for v, e in index if axis is not None and v.axis == axis.axis), None)
         if axis is None or found is None or not isinstance(found[1], OfTile):
             raise Outside(f"nobody says who hears of `{op.param}`", self.rank, self.step.path, self.tile, op.loc)
-        return self._rank(self._interval(op.param, *found)[0] // self.sizes.part(axis.size), op.loc)
+        return self._peer(self._interval(op.param, *found)[0] // self.sizes.part(axis.size, axis.over), op.loc)
 
     def _words(self, op: Wait | Notify, signal: Signal, index: Indexed, source: int) -> Iterator[int]:
         """The numbers of the words that an index touches."""
         channel = self._channel(signal)
         counts = [self.sizes.value(a.count, self.rank) for a in channel.axes]
         spans = [
-            range(source, source + 1) if axis.axis is None else self._along(op.param, axis, index, counts[k])
+            self._source(source, axis.over) if axis.axis is None else self._along(op.param, axis, index, counts[k])
             for k, axis in enumerate(channel.axes)
         ]
         for k, span in enumerate(spans):
@@ -429,6 +457,11 @@ class TileRun:
                 flat = flat * count + i
             yield flat
 
+    def _source(self, source: int, over: str) -> range:
+        """The word of a source rank."""
+        at = self.sizes.coordinate(source, over)
+        return range(at, at + 1)
+
     def _along(self, param: str, axis: ChannelAxis, index: Indexed, count: int) -> range:
         found = next(((v, e) for v, e in index if v.axis == axis.axis), None)
         if found is None or not isinstance(found[1], (OfTile, At)):
@@ -438,7 +471,7 @@ class TileRun:
         v, e = found
         begin, end = self._interval(param, v, e)
         if axis.kind == "cut" and v.local:
-            base = self.rank * self.sizes.part(axis.size)
+            base = self.sizes.coordinate(self.rank, axis.over) * self.sizes.part(axis.size, axis.over)
             begin, end = begin + base, end + base
         first = self.sizes.at(axis.index(begin), self.rank)
         one = not isinstance(e, OfTile) or axis.kind == "unit" or one_word(self.grids[e.var], axis)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.topology import Topology
 from tilelink.mapping.orders import table_of
 
 MOST_RANKS = 4
@@ -25,19 +27,32 @@ def small_worlds(plan: Plan) -> Iterator[Plan]:
 
 def shrunk(plan: Plan, ranks: int = MOST_RANKS, tiles: int = 2, less: int = 0) -> Plan:
     """At most so many ranks, and so many tiles per part and axis, `less` elements fewer."""
-    ranks = min(plan.topology.ranks, ranks)
+    topology = _smaller(plan.topology, ranks)
     sizes: list[tuple[str, int]] = []
     for name, size in plan.sizes:
-        length, split = 1, False
+        length, parts = 1, 1
         for step in plan.steps:
             for g in (*step.grid, *step.loops):
                 if name in F.symbols(g.size):
                     length = max(length, g.tile or 1)
-                    split = split or g.ring is not None or g.kind in ("cut", "mine")
-        sizes.append((name, max(1, min(size, tiles * length * (ranks if split else 1) - less))))
-    small = replace(plan, sizes=tuple(sizes), topology=replace(plan.topology, ranks=ranks), tables=())
+                    split = g.ring is not None or g.kind in ("cut", "mine")
+                    parts = max(parts, topology.size(g.over)) if split else parts
+        for over in [
+            a.over for t in plan.wiring.tensors for a in t.axes if len(plan.axes) > 1 and a.size == F.Sym(name)
+        ]:
+            parts = max(parts, topology.size(over)) if over is not None else parts
+        sizes.append((name, max(1, min(size, tiles * length * parts - less))))
+    small = replace(plan, sizes=tuple(sizes), topology=topology, tables=())
     tables = {first: _sorted(small, s) for s in plan.steps if s.sort_key is not None for first in _table_of(s)}
     return replace(_whole_tiles_in_place(small), tables=tuple(tables.items()))
+
+
+def _smaller(topology: Topology, ranks: int) -> Topology:
+    """At most so many ranks; two along each axis, where there are several."""
+    if not topology.axes:
+        return replace(topology, ranks=min(topology.ranks, ranks))
+    axes = tuple(replace(a, size=min(a.size, max(2, ranks - 1))) for a in topology.axes)
+    return replace(topology, ranks=math.prod(a.size for a in axes), axes=axes)
 
 
 def _whole_tiles_in_place(plan: Plan) -> Plan:
@@ -71,5 +86,8 @@ def _sorted(plan: Plan, step: StepPlan) -> tuple[tuple[int, ...], ...]:
     """A user's order on every rank of a world of another size."""
     assert step.sort_key is not None
     words = tuple(n for n in step.order_names if not n.startswith("by "))
-    ranks = plan.topology.ranks
-    return tuple(table_of(step.grid, words, step.sort_key, plan.env(r), r, ranks) for r in range(ranks))
+    at, size = plan.topology.at, plan.topology.size(step.axis)
+    return tuple(
+        table_of(step.grid, words, step.sort_key, plan.env(r), at(r, step.axis), size)
+        for r in range(plan.topology.ranks)
+    )

@@ -72,7 +72,8 @@ class Access:
         found = self.axes.get(axis) if axis is not None else None
         if axis is None or found is None or found.spans is None:
             return None
-        return found.key, self.laid.world.holders(self.laid.tensor(self.param), axis, found.spans.begin)
+        world, tensor = self.laid.world, self.laid.tensor(self.param)
+        return found.key, world.peers(self.laid.step.axis, world.holders(tensor, axis, found.spans.begin))
 
 
 def writes(plan: Plan, laid: Mapping[str, Laid]) -> tuple[Access, ...]:

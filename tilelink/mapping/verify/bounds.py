@@ -44,14 +44,16 @@ def _check_access(plan: Plan, world: World, a: Access) -> int:
             continue
         spans = found.spans.where(~idle) if idle.any() else found.spans
         first: Ints = np.zeros((1, 1), dtype=np.int64)
-        if tensor.axes[k].split == "R":
-            part = world.part(tensor.axes[k].size)
+        over = tensor.axes[k].over
+        if over is not None:
+            part = world.part(tensor.axes[k].size, over)
             # A tile of another rank lies in the instance of the rank in whose part it begins.
-            first = spans.begin // part * part if a.remote else a.laid.rank * part
+            away = a.remote and over == a.laid.step.axis
+            first = spans.begin // part * part if away else world.at(over) * part
         extent = world.value(extents[place])
-        if a.remote and extent.shape[0] > 1:
-            holder = np.clip(spans.begin // world.part(tensor.axes[k].size), 0, world.ranks - 1)
-            extent = extent[:, 0][holder]
+        if a.remote and extent.shape[0] > 1 and over is not None and over == a.laid.step.axis:
+            at = np.clip(spans.begin // world.part(tensor.axes[k].size, over), 0, world.along(over) - 1)
+            extent = extent[:, 0][world.peers(over, at)]
         outside = (spans.begin < first) | (spans.end > first + extent)
         if not outside.any():
             continue
@@ -63,7 +65,7 @@ def _check_access(plan: Plan, world: World, a: Access) -> int:
 
 def _moves_nothing(a: Access) -> Bools:
     """Ranks all of whose tiles stay where they are."""
-    if a.laid.world.ranks == 1 and a.tensor in a.laid.step.forwarded:
+    if a.laid.world.along(a.laid.step.axis) == 1 and a.tensor in a.laid.step.forwarded:
         return np.ones((1, 1), dtype=np.bool_)  # the one slice is in registers
     movement = a.laid.step.step.program.movement
     holder = a.holder() if a.remote and a.laid.keeps_own else None
@@ -87,7 +89,7 @@ def _check_slice(a: Access) -> None:
         if found.spans is None or found.whole:
             continue
         spans = a.mask.on(found.spans, found.key)
-        bad = spans.filled & (spans.begin != a.laid.rank) & ~a.idle()
+        bad = spans.filled & (spans.begin != a.laid.at) & ~a.idle()
         if bad.any():
             rank, column = (int(i) for i in np.argwhere(bad)[0])
             at = int(np.broadcast_to(spans.begin, bad.shape)[rank, column])

@@ -198,6 +198,8 @@ def _meet(told: Told, often: Ints, tables: list[Ints], to: Delivery, world: Worl
     weight = np.broadcast_to(np.broadcast_to(often, (ranks, 1)), (ranks, ranks)) * (
         1 - np.eye(ranks, dtype=np.int64) * skip
     )
+    if to.kind == "all":
+        weight = weight * world.same_line(told.laid.step.axis)
     plain: list[Ints] = []
     for t in tables:
         found = _apart(t) if t.shape[0] > 1 else None
@@ -292,7 +294,7 @@ class _Comparison:
 
     def _check_symbols(self) -> None:
         """The target may name the rank, sizes and the word's own indices."""
-        known = {"rank", "RANKS", *dict(self.plan.sizes), *(f"c{k}" for k in range(len(self.widths)))}
+        known = {*self.plan.env(0), *(f"c{k}" for k in range(len(self.widths)))} - dict(self.plan.tables).keys()
         named = F.symbols(self.channel.target)
         if self.channel.guard is not None:
             named = named | F.symbols(self.channel.guard)
@@ -337,7 +339,7 @@ class _Comparison:
     def _check_lengths(self) -> None:
         """A copy engine sets one word per tile."""
         for t in self.told:
-            if t.laid.keeps_own and self.world.ranks == 1:
+            if t.laid.keeps_own and self.world.along(t.laid.step.axis) == 1:
                 continue  # nothing is moved
             longer = [bool((w.real & (w.last > w.first)).any()) for w in t.words if not w.by_data]
             if t.laid.step.engine == "stream" and any(longer):

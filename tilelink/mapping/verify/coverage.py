@@ -10,6 +10,7 @@ import numpy as np
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.partition import here
 from tilelink.ir.plan import Plan
+from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.wiring import TensorDecl
 from tilelink.mapping.verify.accesses import Access, reads, writes
 from tilelink.mapping.verify.covers import Cover, beside, contains, cover, flattened
@@ -67,6 +68,13 @@ class _Tensor:
             self._check_axes(stored, shared=any(shared))
 
     # ---------------------------------------------------------------------------------------------- who meets whom
+    def _along(self) -> str:
+        """The axis of ranks along which the writers' tiles go."""
+        found = dict.fromkeys(w.laid.step.axis for w in self.writes if w.remote)
+        if len(found) > 1:
+            raise self._unproven(f"it is written along {' and '.join(found)}")
+        return next(iter(found), RANK_AXIS)
+
     def _shared(self, w: Access) -> bool:
         """Whether the tiles of several ranks meet in one instance."""
         if not w.remote:
@@ -88,9 +96,10 @@ class _Tensor:
 
     def _extent(self, axis: int, *, shared: bool) -> tuple[Ints, Ints]:
         of = self.tensor.axes[axis]
-        if of.split == "R" and not shared:
-            first = np.arange(self.world.ranks, dtype=np.int64)[:, None] * self.world.part(of.size)
-            return first, first + self.world.value(here(of.size))
+        # Where tiles of a line meet, each rank of it has a part of what is split along it; of the rest they have the same.
+        if of.over is not None and not (shared and of.over == self._along()):
+            first = self.world.at(of.over) * self.world.part(of.size, of.over)
+            return first, first + self.world.value(here(of.size, over=of.over))
         size = self.world.value(of.size).astype(np.int64)
         return np.zeros_like(size), size
 
@@ -118,7 +127,7 @@ class _Tensor:
         """A source need not write what nobody reads of it."""
         positions = self._spans(self.writes[0], apart)
         own = positions.begin.shape == (self.world.ranks, 1) and self.tensor.name not in self.plan.wiring.results
-        if len(covers) == 1 and covers[0].never is not None and shared and own:
+        if len(covers) == 1 and covers[0].never is not None and shared and own and len(self.plan.axes) == 1:
             self._check_source_gaps(axis, apart, covers[0], positions)
             return
         self._settle([(axis, c) for c in covers], shared=shared)
@@ -148,7 +157,10 @@ class _Tensor:
         low, high = self._extent(axis, shared=shared)
         found = [self._spans(w, axis) for w in self.writes]
         if shared:
-            return cover(flattened(found, self.world.ranks), low[:1], high[:1], exempt=self._void(shared=True)[:1])
+            lines, void = self.world.lines(self._along()), self._void(shared=True)
+            if lines is None:
+                low, high, void = low[:1], high[:1], void[:1]
+            return cover(flattened(found, self.world.ranks, lines), low, high, exempt=void)
         instances = [self._instance(w, spans) for w, spans in zip(self.writes, found, strict=True)]
         return cover(beside(instances), low, high, exempt=self._void(shared=False))
 
@@ -193,7 +205,7 @@ class _Tensor:
                 continue
             written = found.spans
             if r.remote and not shared:
-                if self.tensor.axes[axis].split != "R":
+                if self.tensor.axes[axis].over != r.laid.step.axis or len(self.plan.axes) > 1:
                     raise self._unproven(f"`{r.path}` reads instances of other ranks that are not all written")
                 written = cover(flattened([written], self.world.ranks), *self._extent(axis, shared=True)).spans
             missing = contains(written, spans)

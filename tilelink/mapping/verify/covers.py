@@ -94,8 +94,13 @@ def _gap(
     return None
 
 
-def flattened(parts: list[Spans], ranks: int) -> Spans:
-    """All rows of all parts in one row; a part with one row is the same on every rank and counts as often."""
+def flattened(parts: list[Spans], ranks: int, lines: Ints | None = None) -> Spans:
+    """All rows of all parts in one row; a part with one row is the same on every rank and counts as often.
+
+    `lines`: (rank, place) the ranks whose rows meet on each rank; None: all of them on all.
+    """
+    if lines is not None:
+        return beside([_meeting(p.evened(), lines) for p in parts])
     # Twice is enough to show an overlap.
     times = [min(ranks, 2) if p.rows == 1 else 1 for p in parts]
     parts = [p.evened() for p in parts]
@@ -104,6 +109,16 @@ def flattened(parts: list[Spans], ranks: int) -> Spans:
         return np.concatenate([np.tile(a.ravel(), n) for a, n in zip(arrays, times, strict=True)])[None, :]
 
     return Spans(flat([p.begin for p in parts]), flat([p.end for p in parts]), flat([p.real for p in parts]))
+
+
+def _meeting(part: Spans, lines: Ints) -> Spans:
+    """In each rank's row, the rows of all ranks of its line."""
+
+    def met(a: Any) -> Any:
+        wide = np.broadcast_to(a, (len(lines), a.shape[1]))
+        return wide[lines].reshape(len(lines), -1)
+
+    return Spans(met(part.begin), met(part.end), met(part.real))
 
 
 def beside(parts: list[Spans]) -> Spans:

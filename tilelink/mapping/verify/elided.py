@@ -109,7 +109,7 @@ def _reads_remote(plan: Plan, step: StepPlan, param: str) -> bool:
         return False
     binding = step.step.binding(param)
     axes = plan.wiring.tensor(binding.tensor).axes
-    return any(v.axis is None or (axes[v.axis].split == "R" and not v.local) for v in binding.view)
+    return any(v.axis is None or (axes[v.axis].over is not None and not v.local) for v in binding.view)
 
 
 def _pushes(plan: Plan, step: StepPlan, tensor: str) -> bool:

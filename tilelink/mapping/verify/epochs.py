@@ -112,6 +112,8 @@ def _pair(wait: Told, notify: Told, world: World) -> Bools:
             # Whichever words they are, they may be none.
             return np.zeros_like(out)
         out &= _common(_touched(mine, width), _touched(theirs, width))
+    if to.kind == "all":
+        out &= world.same_line(notify.laid.step.axis)
     if to.kind == "one" and to.to is not None:
         reached = np.zeros_like(out)
         reached[to.to, ranks] = True

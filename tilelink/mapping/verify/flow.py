@@ -160,7 +160,7 @@ def _on_other_ranks(wiring: Wiring, step: Step, param: str) -> bool:
     """Whether tiles of the parameter may lie on other ranks."""
     binding = step.binding(param)
     axes = wiring.tensor(binding.tensor).axes
-    return any(v.axis is None or (axes[v.axis].split == "R" and not v.local) for v in binding.view)
+    return any(v.axis is None or (axes[v.axis].over is not None and not v.local) for v in binding.view)
 
 
 # ----------------------------------------------------------------------------------------------------------- diagnostics

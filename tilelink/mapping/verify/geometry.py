@@ -12,6 +12,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.partition import GridAxis, here, holder, part
 from tilelink.ir.plan import Plan
+from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.wiring import TensorDecl
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -79,6 +80,8 @@ class World:
         """A 2-D array: one row, or one per rank where the formula depends on the rank."""
         if not self._known:
             self._known.update(self.plan.sizes, RANKS=self.ranks, rank=_column(self.ranks))
+            for axis in self.plan.axes:
+                self._known.update({rank_along(axis).name: self.at(axis), ranks_along(axis).name: self.along(axis)})
             self._known.update({name: _rows(rows) for name, rows in self.plan.tables})
         found = np.asarray(F.evaluate(formula, {**self._known, **(more or {})}))
         return found.reshape((1,) * (2 - found.ndim) + found.shape) if found.ndim < 2 else found
@@ -87,8 +90,38 @@ class World:
         """The greatest value over the ranks."""
         return int(self.value(formula).max())
 
-    def part(self, size: Formula) -> int:
-        return self.number(part(size))
+    def part(self, size: Formula, over: str = RANK_AXIS) -> int:
+        return self.number(part(size, over))
+
+    # ---------------------------------------------------------------------------------------------- axes of ranks
+    def along(self, axis: str) -> int:
+        """How many ranks there are along an axis."""
+        return self.plan.topology.size(axis)
+
+    def at(self, axis: str) -> Ints:
+        """Each rank's coordinate on an axis: a column."""
+        return np.asarray(self.plan.topology.at(_column(self.ranks), axis), dtype=np.int64)  # type: ignore[arg-type]
+
+    def peers(self, axis: str, at: Ints) -> Ints:
+        """The ranks with these coordinates in each rank's line along an axis."""
+        if len(self.plan.axes) == 1:
+            return at
+        return _column(self.ranks) + (at - self.at(axis)) * self.plan.topology.stride(axis)
+
+    def lines(self, axis: str) -> Ints | None:
+        """(rank, place): the members of each rank's line; None: all ranks are in one."""
+        if len(self.plan.axes) == 1:
+            return None
+        return self.peers(axis, np.arange(self.along(axis), dtype=np.int64)[None, :])
+
+    def same_line(self, axis: str) -> Bools:
+        """(rank, rank): whether they differ along the axis only."""
+        line = self.lines(axis)
+        out = np.ones((self.ranks, self.ranks), dtype=np.bool_)
+        if line is not None:
+            out[:] = False
+            np.put_along_axis(out, line, values=True, axis=1)
+        return out
 
     def axis(self, grid: GridAxis) -> Spans | None:
         """The partition on every rank; None where it is a table's."""
@@ -106,14 +139,14 @@ class World:
         return Spans(begin.astype(np.int64), end.astype(np.int64), index < count)
 
     def holders(self, tensor: TensorDecl, axis: int, at: Ints) -> Ints:
-        """The rank that holds each of some positions on an axis, in their shape."""
+        """Which of the ranks along the axis of the split holds each of some positions, in their shape."""
         found = self.value(holder(tensor, axis, F.Sym("_at")), {"_at": at}).astype(np.int64)
         return np.broadcast_to(found, np.broadcast_shapes(found.shape, at.shape))
 
-    def own(self, size: Formula) -> Spans:
+    def own(self, size: Formula, over: str) -> Spans:
         """Each rank's part of a split axis."""
-        first = _column(self.ranks) * self.part(size)
-        return Spans(first, first + self.value(here(size)), np.ones((1, 1), dtype=np.bool_))
+        first = self.at(over) * self.part(size, over)
+        return Spans(first, first + self.value(here(size, over=over)), np.ones((1, 1), dtype=np.bool_))
 
     def whole(self, size: Formula) -> Spans:
         end = self.value(size).astype(np.int64)

@@ -62,6 +62,10 @@ class _Meeting:
         for k in range(len(self.channel.axes)):
             self._check_axis(k, to, remote)
 
+    def _several(self) -> bool:
+        """Whether there is anybody else along the axis of the signals."""
+        return self.world.along(self.notify.laid.step.axis) > 1
+
     def _pulls(self) -> bool:
         """Whether the wait is for tiles in other ranks' instances."""
         movement = self.wait.laid.step.step.program.movement
@@ -69,7 +73,7 @@ class _Meeting:
             return False
         axes = self.plan.wiring.tensor(self.channel.tensor).axes
         view = self.wait.laid.step.step.binding(self.wait.op.param).view
-        return any(v.axis is None or (axes[v.axis].split == "R" and not v.local) for v in view)
+        return any(v.axis is None or (axes[v.axis].over is not None and not v.local) for v in view)
 
     # ------------------------------------------------------------------------------------------------------ the ranks
     def _check_holder(self, to: Delivery) -> None:
@@ -79,7 +83,7 @@ class _Meeting:
                 continue
             own = Delivery("one", None, np.arange(self.world.ranks, dtype=np.int64))
             place = holder_of(w.laid, w.param, w.index) if w.remote else own
-            if not to.agrees(place) and self.world.ranks > 1:
+            if not to.agrees(place) and self._several():
                 raise self._refused("the tile is written on one rank and announced on another")
 
     def _check_makers(self) -> None:
@@ -96,15 +100,15 @@ class _Meeting:
 
     def _check_puller(self, to: Delivery) -> None:
         """A rank that pulls a tile hears of it."""
-        if to.kind == "all" or self.world.ranks == 1:
+        if to.kind == "all" or not self._several():
             return
         axis = next((a for a in self.channel.axes if a.kind == "part"), None)
         wanted = spans_on(self.wait, axis.axis) if axis is not None and axis.axis is not None else None
         if axis is None or wanted is None or to.kind != "tile":
             raise self._refused("the tile is pulled by ranks that are not told")
-        spans, part = wanted[1], self.world.part(axis.size)
+        spans, part = wanted[1], self.world.part(axis.size, axis.over)
         filled = spans.filled
-        rank = self.wait.laid.rank
+        rank = self.world.at(axis.over)
         if bool((filled & ((spans.begin // part != rank) | ((spans.end - 1) // part != rank))).any()):
             raise self._refused("the tile is pulled by ranks that are not told")
         made = spans_on(self.notify, axis.axis) if axis.axis is not None else None
@@ -116,11 +120,7 @@ class _Meeting:
         axis = self.channel.axes[k]
         mine, theirs = self.wait.words[k], self.notify.words[k]
         if axis.axis is None:
-            if (
-                not remote
-                and not (to.kind == "one" and to.to is not None and _identity(to.to))
-                and self.world.ranks > 1
-            ):
+            if not remote and not (to.kind == "one" and to.to is not None and _identity(to.to)) and self._several():
                 raise self._refused("the words of one source rank are waited for, and every rank raises its own")
             return
         if mine.by_data or theirs.by_data:
@@ -130,7 +130,7 @@ class _Meeting:
             return
         waits = _Tiles(wanted[0], wanted[1], mine.first, mine.last)
         tiles = _Tiles(made[0], made[1], theirs.first, theirs.last)
-        tiles = tiles.of_sources(to, self.world, flat=remote)
+        tiles = tiles.of_sources(to, self.world, self.notify.laid.step.axis, flat=remote)
         missed = _missed(waits, tiles)
         if missed is not None:
             at, first, last = missed
@@ -177,7 +177,9 @@ def _check_peers(wait: Told, told: tuple[Told, ...], world: World) -> None:
 def _peer(told: Told, op: Wait | Notify, world: World) -> Ints | None:
     """The peer that each rank names; None: data, or a tile, says."""
     found = told.laid.coordinate(op.peer) if op.peer is not None else None
-    return np.broadcast_to(found.array, (world.ranks, 1))[:, 0] if found is not None and found.key is None else None
+    if found is None or found.key is not None:
+        return None
+    return np.broadcast_to(world.peers(told.laid.step.axis, found.array), (world.ranks, 1))[:, 0]
 
 
 def _identity(to: Ints) -> bool:
@@ -205,8 +207,8 @@ class _Tiles:
         begin, end = pick(self.spans.begin), pick(self.spans.end)
         return begin, end, pick(self.first), pick(self.last), pick(self.spans.real) & (begin < end)
 
-    def of_sources(self, to: Delivery, world: World, *, flat: bool) -> _Tiles:
-        """Rows by the rank that is told; one row of all tiles where each rank may be told by several."""
+    def of_sources(self, to: Delivery, world: World, axis: str, *, flat: bool) -> _Tiles:
+        """Rows by the rank that is told; one row of all tiles where each rank may be told by several, those of its line."""
         if self.rows() == 1:
             return self
         ranks, n = world.ranks, self.spans.begin.shape[1]
@@ -217,8 +219,12 @@ class _Tiles:
         if to.kind == "one" and to.to is not None and not flat:
             at = np.argsort(to.to, kind="stable")
             return _Tiles(self.key, Spans(begin[at], end[at], real[at]), first[at], last[at])
-        spans = Spans(begin.reshape(1, -1), end.reshape(1, -1), real.reshape(1, -1))
-        return _Tiles(self.key, spans, first.reshape(1, -1), last.reshape(1, -1))
+        lines = world.lines(axis)
+
+        def flat_(a: Any) -> Any:
+            return a.reshape(1, -1) if lines is None else a[lines].reshape(ranks, -1)
+
+        return _Tiles(self.key, Spans(flat_(begin), flat_(end), flat_(real)), flat_(first), flat_(last))
 
 
 def _missed(waits: _Tiles, tiles: _Tiles) -> tuple[int, int, int] | None:

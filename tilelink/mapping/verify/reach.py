@@ -66,6 +66,11 @@ class Laid:
         return np.arange(self.world.ranks, dtype=np.int64)[:, None]
 
     @property
+    def at(self) -> Ints:
+        """Each rank's coordinate on the step's axis of ranks."""
+        return self.world.at(self.step.axis)
+
+    @property
     def keeps_own(self) -> bool:
         """A push that leaves out what stays on its rank; a pull moves whatever it is told to."""
         return self.step.skip_own and bool(self.step.push)
@@ -89,6 +94,8 @@ class Laid:
                 keys.add(found.key)
         if len(keys) > 1:
             return None
+        # A program's `R` is the step's axis.
+        env["RANKS"] = self.world.along(self.step.axis)
         return Value(next(iter(keys), None), self.world.value(formula, env))
 
     def mask(self, site: Site) -> Mask:
@@ -125,7 +132,9 @@ class Laid:
         found = self._reach(param, view, entry)
         if seen or not view.local or found.spans is None or view.axis is None:
             return found
-        first = self.rank * self.world.part(self.tensor(param).axes[view.axis].size)
+        of = self.tensor(param).axes[view.axis]
+        assert of.over is not None
+        first = self.world.at(of.over) * self.world.part(of.size, of.over)
         return Reach(found.key, found.spans.shifted(first), found.whole)
 
     def _reach(self, param: str, view: ViewAxis, entry: IndexEntry) -> Reach:
@@ -139,15 +148,16 @@ class Laid:
             return Reach(None, None)
         assert isinstance(entry, Whole)
         tensor = self.tensor(param)
-        if view.axis is not None and tensor.axes[view.axis].split == "R" and not view.local:
-            return Reach(None, self.world.own(tensor.axes[view.axis].size), whole=True)
-        return Reach(None, self.world.whole(extent(tensor, view)), whole=True)
+        of = tensor.axes[view.axis] if view.axis is not None else None
+        if of is not None and of.over is not None and not view.local:
+            return Reach(None, self.world.own(of.size, of.over), whole=True)
+        return Reach(None, self.world.whole(extent(tensor, view, self.step.axis)), whole=True)
 
     def coordinate(self, entry: At) -> Value | None:
         """The position that a scalar entry names."""
         if entry.ring is not None and entry.ring[0] in self.names:
             base = self.names[entry.ring[0]]
-            return Value(base.key, (base.array + entry.ring[1]) % self.world.ranks)
+            return Value(base.key, (base.array + entry.ring[1]) % self.world.along(self.step.axis))
         return self.value(entry.expr.formula)
 
     def _points(self, at: Value) -> Spans:
@@ -187,14 +197,14 @@ def _domain_axis(world: World, step: StepPlan, a: int, *, dense: bool) -> Spans 
     if found is None or view.axis is None or g.kind == "own":
         return found
     tensor = world.plan.wiring.tensor(step.step.binding(step.domain).tensor)
-    rank = np.arange(world.ranks, dtype=np.int64)[:, None]
-    if step.own_rows and (tensor.axes[view.axis].split == "R" or view.axis == tensor.owned):
-        found = found.where(world.holders(tensor, view.axis, found.begin) == rank)
+    at, over = world.at(step.axis), tensor.axes[view.axis].over
+    if step.own_rows and (over == step.axis or view.axis == tensor.owned):
+        found = found.where(world.holders(tensor, view.axis, found.begin) == at)
         found = found if dense else found.packed()
     if step.into is None:
         return found
     # A fused step is called with its host's tile: positions in the tensor, for own rows only where it has only those.
-    return found.shifted(-rank * world.part(g.size)) if view.local else found
+    return found.shifted(-at * world.part(g.size, g.over)) if view.local and over == step.axis else found
 
 
 def _loop(laid: Laid, spans: dict[Key, Spans | None], op: Tiles) -> None:
@@ -210,7 +220,7 @@ def _loop(laid: Laid, spans: dict[Key, Spans | None], op: Tiles) -> None:
 def _bounds(laid: Laid, op: Bounds) -> None:
     tensor = laid.tensor(op.param)
     if op.what == "size" and op.axis is not None:
-        size = extent(tensor, laid.step.step.binding(op.param).view[op.axis])
+        size = extent(tensor, laid.step.step.binding(op.param).view[op.axis], laid.step.axis)
         laid.names[op.name] = Value(None, laid.world.value(size))
     elif op.what in ("begin", "end") and op.var is not None:
         key = laid.key(OfTile(op.var))
@@ -229,4 +239,4 @@ def _holder(laid: Laid, op: Holder) -> None:
         if found.spans is not None:
             laid.names[op.name] = Value(found.key, laid.world.holders(tensor, view.axis, found.spans.begin))
         return
-    laid.names[op.name] = Value(None, laid.rank)
+    laid.names[op.name] = Value(None, laid.at)

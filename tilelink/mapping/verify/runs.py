@@ -34,7 +34,12 @@ Chosen: TypeAlias = "tuple[tuple[StepPlan, int], ...]"
 
 
 def runs_of(plan: Plan, world: World, laid: Mapping[str, Laid], members: list[str]) -> str | None:
-    """How the orders of executors are cut so that they wait for earlier runs only, in words; None: not in these ways."""
+    """How the orders of executors are cut so that they wait for earlier runs only, in words; None: not in these ways.
+
+    Along one axis of ranks: what waits in a circle along several is played through.
+    """
+    if len(plan.axes) > 1:
+        return None
     cuts = [[(plan.step(m), a) for a, g in enumerate(plan.step(m).grid) if g.kind == "cut"] for m in members]
     for chosen in product(*cuts):
         orders = [_order(world, host, axis) for host, axis in chosen]

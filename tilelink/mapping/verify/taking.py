@@ -9,7 +9,9 @@ import numpy as np
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula
+from tilelink.ir.partition import RANK
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.shape import rank_along
 from tilelink.mapping.verify.geometry import World
 
 EACH = 20_000_000
@@ -70,9 +72,10 @@ def _ranks(world: World, step: StepPlan, total: Any) -> range:
     """The ranks to look at: one where all go through the same sequence, or round the same circle from elsewhere."""
     if step.sort_key is not None:
         return range(world.ranks)
-    alike = bool((total == total[0]).all()) and all("rank" not in F.symbols(g.count) for g in step.grid)
+    ranked = {rank_along(axis).name for axis in world.plan.axes} | {RANK.name}
+    alike = bool((total == total[0]).all()) and all(not ranked & F.symbols(g.count) for g in step.grid)
     lets = [value for name, value in step.order if not _own(step, name)]
-    if alike and (all("rank" not in F.symbols(v) for v in lets) or turn_of(step) is not None):
+    if alike and (all(not ranked & F.symbols(v) for v in lets) or turn_of(step) is not None):
         return range(1)
     if int(total.sum()) > EACH:
         raise TilelinkError(
@@ -110,17 +113,17 @@ def _check_rank(world: World, step: StepPlan, rank: int, total: int) -> None:
 
 def turn_of(step: StepPlan) -> Turn | None:
     """The one let through which the rank enters the order, if it only turns a circle: `(e + start) % length`."""
-    by_tile = {"t"}
+    by_tile, mine = {"t"}, rank_along(step.axis).name
     found: Turn | None = None
     for name, value in step.order:
         used = F.symbols(value)
-        if "rank" in used and used & by_tile:
+        if mine in used and used & by_tile:
             if found is not None or not (isinstance(value, Binary) and value.op == "%"):
                 return None
             inner, length = value.left, value.right
             if not (isinstance(inner, Binary) and inner.op == "+"):
                 return None
-            rank_free = not ({"rank"} & F.symbols(inner.left)) and not (F.symbols(length) & (by_tile | {"rank"}))
+            rank_free = not ({mine} & F.symbols(inner.left)) and not (F.symbols(length) & (by_tile | {mine}))
             if not rank_free or F.symbols(inner.right) & by_tile:
                 return None
             found = name, inner.left, inner.right, length

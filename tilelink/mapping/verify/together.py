@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import RANK, GridAxis
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.shape import rank_along
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
@@ -41,8 +42,9 @@ def _pairs(plan: Plan, laid: Mapping[str, Laid], path: str) -> Iterator[tuple[To
 def _same_tiles(world: World, step: StepPlan) -> bool:
     """Whether no rank has other tiles than the others, or takes them in another order."""
     own = {f"i{a}" for a, g in enumerate(step.grid) if g.kind == "own"}
+    ranked = {rank_along(axis).name for axis in world.plan.axes} | {RANK.name}
     values = [step.total, *(value for name, value in step.order if name not in own)]
-    if step.sort_key is not None or any(F.symbols(v) & {"rank", *own} for v in values):
+    if step.sort_key is not None or any(F.symbols(v) & {*ranked, *own} for v in values):
         return False
     return all(_same(world, g) for g in step.grid)
 

@@ -34,7 +34,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The rank that a tile goes to. `kind`: one (rank q's go to `to[q]`), tile (`to` by tile of `key`), all."""
+    """The rank that a tile goes to. `kind`: one (rank q's go to `to[q]`), tile (`to` by tile of `key`), all of its line along
+    the step's axis of ranks."""
 
     kind: str
     key: Key | None = None
@@ -89,7 +90,7 @@ def _without_own(laid: Laid, op: Wait | Notify, mask: Mask) -> Mask:
     for view, entry in laid.index(op.param, op.index):
         at = laid.coordinate(entry) if view.unit and isinstance(entry, At) else None
         if at is not None:
-            others = at.array != laid.rank
+            others = at.array != laid.at
             before = mask.by.get(at.key)
             return Mask({**mask.by, at.key: others if before is None else before & others}, mask.data)
     return mask
@@ -105,7 +106,7 @@ def entry_on(laid: Laid, op: Wait | Notify, axis: int) -> IndexEntry | None:
 
 def _words(laid: Laid, op: Wait | Notify, axis: ChannelAxis, mask: Mask) -> Words:
     if axis.axis is None:
-        return _source(laid, op)
+        return _source(laid, op, axis.over)
     for view, entry in laid.index(op.param, op.index):
         if view.axis != axis.axis:
             continue
@@ -130,7 +131,7 @@ def _index(laid: Laid, axis: ChannelAxis, at: Ints) -> Ints:
     return np.broadcast_to(found, (len(found), at.shape[1]))
 
 
-def _source(laid: Laid, op: Wait | Notify) -> Words:
+def _source(laid: Laid, op: Wait | Notify, over: str) -> Words:
     """The axis of source ranks: a notify names its own rank; so does a wait, unless it pulls from another."""
     movement = laid.step.step.program.movement
     if isinstance(op, Wait) and movement is not None and not laid.step.push:
@@ -138,8 +139,10 @@ def _source(laid: Laid, op: Wait | Notify) -> Words:
         if found.kind == "tile" and found.to is not None and found.key is not None:
             spans = laid.spans[found.key]
             assert spans is not None
-            return Words(found.key, found.to, found.to, spans.real)
-    return Words(None, laid.rank, laid.rank, np.ones_like(laid.rank, dtype=np.bool_))
+            at = np.asarray(laid.world.plan.topology.at(found.to, over))  # type: ignore[arg-type]
+            return Words(found.key, at, at, spans.real)
+    own = laid.world.at(over)
+    return Words(None, own, own, np.ones_like(own, dtype=np.bool_))
 
 
 def _one() -> Bools:
@@ -182,7 +185,9 @@ def _slice_holder(laid: Laid, param: str) -> Delivery:
     return Delivery("all")
 
 
-def _to(laid: Laid, key: Key | None, to: Ints) -> Delivery:
+def _to(laid: Laid, key: Key | None, at: Ints) -> Delivery:
+    """`at`: coordinates on the step's axis of ranks."""
+    to = laid.world.peers(laid.step.axis, at)
     if to.shape[1] == 1 and (key is None or _alone(laid, key)):
         return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
     spans = laid.spans[key] if key is not None else None
@@ -211,7 +216,8 @@ def delivery(told: Told) -> Delivery:
         at = laid.coordinate(op.peer) if op.peer is not None else None
         if at is None or at.key is not None:
             raise unproven(told, "the rank that it is for is not this rank's coordinate plus a constant")
-        return Delivery("one", None, np.broadcast_to(at.array, (laid.world.ranks, 1))[:, 0])
+        to = laid.world.peers(laid.step.axis, at.array)
+        return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
     found = holder_of(laid, op.param, op.index)
     if found.kind == "all" and laid.step.push and laid.step.step.program.movement is not None:
         return found  # each rank that it has moved to
@@ -230,7 +236,8 @@ def _waiter(told: Told) -> Delivery:
     reach = told.laid.reach(told.op.param, view, entry, seen=True)
     if reach.spans is None:
         raise unproven(told, "data says which rank it is for")
-    return Delivery("tile", reach.key, reach.spans.begin // told.laid.world.part(axis.size))
+    at = reach.spans.begin // told.laid.world.part(axis.size, axis.over)
+    return Delivery("tile", reach.key, told.laid.world.peers(told.laid.step.axis, at))
 
 
 def unproven(told: Told, why: str) -> TilelinkError:

@@ -61,12 +61,12 @@ class NvshmemHeap:
         peers = tuple(self._peer(local, pe, base) for pe, base in enumerate(bases))
         return SymmetricBlock(local, peers, bases, partial(self._free, local))
 
-    def reaches_all(self) -> bool:
-        """Collective: whether pointers of this GPU reach the heap of every PE."""
+    def reached(self) -> tuple[bool, ...]:
+        """Collective: for each PE, whether pointers of this GPU reach its heap."""
         block = self.allocate(16)
-        reached = all(block.bases)
+        found = tuple(base != 0 for base in block.bases)
         block.release()
-        return reached
+        return found
 
     def _base(self, local: torch.Tensor, pe: int) -> int:
         if pe == self._rank:

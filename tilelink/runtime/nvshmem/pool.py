@@ -91,6 +91,6 @@ class PoolHeap:
         local = whole.local[first : first + nbytes]
         return SymmetricBlock(local, tuple(instances.values()), bases, partial(self._pool.give, first, first + size))
 
-    def reaches_all(self) -> bool:
-        """Whether pointers of this GPU reach every member."""
-        return all(self._pool.block.bases[pe] for pe in self._members)
+    def reached(self) -> tuple[bool, ...]:
+        """For each member, whether pointers of this GPU reach it."""
+        return tuple(self._pool.block.bases[pe] != 0 for pe in self._members)

@@ -44,7 +44,8 @@ class NvshmemWorld(GpuWorld):
         self._pool: Pool | None = None
         self.numbers = tuple(self._whole.members.index(m) for m in self.members)
         heap = nvshmem_heap(self, by_pointer=reach != "network") if whole is None else whole.share(self)
-        if not all(self.agree(heap.reaches_all())):
+        self._reached: list[tuple[bool, ...]] = self.agree(heap.reached())
+        if not all(map(all, self._reached)):
             reach = "network"
         self.topology = dataclasses.replace(self.topology, reach=reach or "peer")
         self._heap, self._remote = heap, heap.remote
@@ -69,6 +70,9 @@ class NvshmemWorld(GpuWorld):
         if any(self._remote.find(end.data_ptr()) is not None for end in ends or ()):
             return plain_step(work, stream, self)
         return super().step(work, stream, first)
+
+    def _reach_along(self, line: tuple[int, ...]) -> str:
+        return "peer" if all(self._reached[a][b] for a in line for b in line) else "network"
 
     def _part(self, group: dist.ProcessGroup) -> NvshmemWorld:
         return NvshmemWorld(group, whole=self._whole)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from tilelink.errors import TilelinkError
+from tilelink.runtime.grid import context_along
 from tilelink.runtime.peer.heap import SymmetricBlock
 
 
@@ -27,9 +28,17 @@ class Arena:
         self.local = block.local
         context = [rank, len(block.bases), *block.bases, *numbers]
         self.context = torch.tensor(context, dtype=torch.int64, device=block.local.device)
+        self._rank, self._ranks = rank, len(block.bases)
+        self._lines: dict[tuple[int, ...], torch.Tensor] = {}
         self._peers = block.peers
         self._release: Callable[[], None] | None = block.release
         self._settle = settle
+
+    def along(self, line: tuple[int, ...]) -> torch.Tensor:
+        """The context for some of the ranks, this one among them: the same tensor each time."""
+        if line not in self._lines:
+            self._lines[line] = context_along(self.context, self._ranks, line, self._rank)
+        return self._lines[line]
 
     def peer(self, pe: int) -> torch.Tensor:
         """The instance of rank `pe` as a uint8 tensor that streams can copy to and from, until `free`."""

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
+from tilelink.runtime.grid import Grid, grid_of
 from tilelink.runtime.peer import reach
 from tilelink.runtime.world import no_such_group, not_in_group
 
@@ -64,6 +65,18 @@ def process_group(given: Any) -> dist.ProcessGroup:
     if found.rank() < 0:
         raise not_in_group(dist.get_rank(), dist.get_process_group_ranks(found))
     return found
+
+
+def grid_of_mesh(given: Any, members: tuple[int, ...]) -> Grid | None:
+    """The axes of a DeviceMesh of several dimensions over these ranks, each named as its dimension, in upper case.
+
+    None: it is no such mesh. What is no mesh of all these ranks in rising order is no group of theirs either.
+    """
+    if not isinstance(given, DeviceMesh) or given.ndim < 2 or given.mesh_dim_names is None:
+        return None
+    if tuple(given.mesh.flatten().tolist()) != members:
+        return None
+    return grid_of({name.upper(): size for name, size in zip(given.mesh_dim_names, given.mesh.shape, strict=True)})
 
 
 def named(name: str) -> dist.ProcessGroup:

@@ -104,14 +104,15 @@ class Packed:
     """A launch: its configuration, its parameters, and what to write there in each call.
 
     `parameters`: the address of each parameter's value. `pointers`: values that are the address of a tensor of the call,
-    by name; `contexts`: of the context of its arena. `maps`: places among `parameters` that point to a tensor's map.
+    by name; `contexts`: of the context of its arena, for a line of ranks or
+    all. `maps`: places among `parameters` that point to a tensor's map.
     """
 
     function: int
     config: LaunchConfig
     parameters: Any
     pointers: tuple[tuple[Any, str], ...]
-    contexts: tuple[tuple[Any, str], ...]
+    contexts: tuple[tuple[Any, str, tuple[int, ...] | None], ...]
     maps: tuple[tuple[int, str, TensorMaps], ...]
     kept: tuple[object, ...]
     """Whatever `parameters` leads to."""
@@ -147,7 +148,7 @@ class _Packer:
         self._addresses: list[int] = []
         self._kept: list[object] = []
         self._pointers: list[tuple[Any, str]] = []
-        self._contexts: list[tuple[Any, str]] = []
+        self._contexts: list[tuple[Any, str, tuple[int, ...] | None]] = []
         self._maps: list[tuple[int, str, TensorMaps]] = []
 
     def add(self, kind: str, value: W.Value, found: Any) -> bool:
@@ -179,7 +180,7 @@ class _Packer:
         if isinstance(value, W.Given):
             self._pointers.append((address, value.name))
         elif isinstance(value, W.ContextOf):
-            self._contexts.append((address, value.name))
+            self._contexts.append((address, value.name, value.line))
         else:
             self._kept.append(found)
         return True

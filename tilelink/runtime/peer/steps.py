@@ -66,8 +66,8 @@ def _launch(work: W.Launch, number: int, world: GpuWorld, first: W.Call) -> W.St
         (values, config, function, parameters), tensors = launches[call.credits], call.tensors
         for value, name in values.pointers:
             value.value = tensors[name].data_ptr()
-        for value, name in values.contexts:
-            value.value = context_of(tensors[name]).data_ptr()
+        for value, name, line in values.contexts:
+            value.value = context_of(tensors[name], line).data_ptr()
         for at, name, maps in values.maps:
             parameters[at] = maps.address(tensors[name])
         values.config.stream = handle(call)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
+from tilelink.runtime.grid import Grid, laid_out, suffix
 from tilelink.runtime.guard import Guard
 from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer import group as groups
@@ -77,7 +78,7 @@ class GpuWorld:
 
     @property
     def name(self) -> str:
-        return self.group.group_name
+        return self.group.group_name + suffix(self.topology)
 
     def named(self, name: str) -> dist.ProcessGroup:
         return groups.named(name)
@@ -104,6 +105,23 @@ class GpuWorld:
         made = self._part(given)
         made._sides, made.launcher = self._sides, self.launcher
         return made
+
+    def grid(self, group: Any) -> Grid | None:
+        """The axes of a DeviceMesh of several dimensions, by its names in upper case."""
+        return groups.grid_of_mesh(group, self.members)
+
+    def laid_out(self, grid: Grid) -> Self:
+        """This world with its ranks along several axes, the last one of neighbours.
+
+        Raises:
+            TilelinkError: TL457, there are more or fewer ranks.
+        """
+        return laid_out(self, self.topology, grid, self._reach_along)
+
+    def _reach_along(self, line: tuple[int, ...]) -> str:
+        """How some ranks reach one another."""
+        del line
+        return self.topology.reach
 
     def _part(self, group: dist.ProcessGroup) -> GpuWorld:
         """A world of the same kind for the ranks of `group`: each kind of world has its own."""
@@ -133,13 +151,14 @@ class GpuWorld:
         self._arenas.add(arena)
         return arena
 
-    def context_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The context of the arena that holds a tensor.
+    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
+        """The context of the arena that holds a tensor, for the ranks of a line if one is named.
 
         Raises:
             TilelinkError: TL439, none does.
         """
-        return self._arenas.holding(tensor).context
+        arena = self._arenas.holding(tensor)
+        return arena.context if line is None else arena.along(line)
 
     def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
         """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype.

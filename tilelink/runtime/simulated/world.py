@@ -13,6 +13,7 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
+from tilelink.runtime.grid import Grid, context_along, laid_out, suffix
 from tilelink.runtime.guard import Guard
 from tilelink.runtime.simulated.agents import Agent, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter
@@ -94,6 +95,12 @@ class SimulatedArena:
         self.local = instances[world.rank]
         bases = [t.data_ptr() for t in instances]
         self.context = torch.tensor([world.rank, world.ranks, *bases, *world.members], dtype=torch.int64)
+        self._lines: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def along(self, line: tuple[int, ...]) -> torch.Tensor:
+        if line not in self._lines:
+            self._lines[line] = context_along(self.context, self._world.ranks, line, self._world.rank)
+        return self._lines[line]
 
     def peer(self, pe: int) -> torch.Tensor:
         return self._instances[pe]
@@ -139,7 +146,7 @@ class SimulatedWorld:
     @property
     def name(self) -> str:
         """This rank's own: torch compiles once for the process, and what holds for one rank may not for another."""
-        return _name(self._host.rank, self.members)
+        return _name(self._host.rank, self.members) + suffix(self.topology)
 
     def named(self, name: str) -> Group:
         found = tuple(int(m) for m in name.rpartition(" ")[2].split(",") if m.isdecimal())
@@ -168,6 +175,14 @@ class SimulatedWorld:
         made = SimulatedWorld(self._machine, self._interpreter, self._meetings.within(members), self._host)
         made._processors, made._streams = self._processors, self._streams
         return made
+
+    def grid(self, group: Any) -> Grid | None:
+        del group
+        return None
+
+    def laid_out(self, grid: Grid) -> SimulatedWorld:
+        members, between = self.members, self._machine.between
+        return laid_out(self, self.topology, grid, lambda line: between(tuple(members[r] for r in line)))
 
     # ------------------------------------------------------------------------------------------------------------- memory
     def arena(self, nbytes: int) -> SimulatedArena:
@@ -201,8 +216,9 @@ class SimulatedWorld:
         self._machine.memory.drop(region, self._host.rank)
         self._arenas.remove(arena)
 
-    def context_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._holding(tensor).context
+    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
+        arena = self._holding(tensor)
+        return arena.context if line is None else arena.along(line)
 
     def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
         return self._holding(tensor).instance(tensor, pe)

@@ -1,0 +1,92 @@
+"""Ranks laid out along several axes: the shape that operators with such axes run on."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.topology import RankAxis, Topology
+
+W = TypeVar("W")
+AS = " as "
+"""In a world's name, between that of its ranks and the axes that they are laid out along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What `tilelink.group(axes=…)` gives: axes, the outermost first, with how many ranks along each; and whose ranks, as
+    `World.within` takes them; None: all."""
+
+    axes: tuple[tuple[str, int], ...]
+    group: Any = None
+
+
+def grid_of(axes: Mapping[str, int], group: Any = None) -> Grid:
+    """Raises:
+    TilelinkError: TL457, these are no axes.
+    """
+    for name, size in axes.items():
+        if not isinstance(size, int) or size < 1 or not name.isupper() or not name.isidentifier() or name == "R":
+            raise TilelinkError(
+                "TL457",
+                f"`{name}={size!r}` is no axis of ranks",
+                why="an axis has an upper-case name, as in signatures, and one rank or more",
+                hint='write for example axes={"NODE": 2, "GPU": 8}',
+            )
+    return Grid(tuple(axes.items()), group)
+
+
+def laid_out(world: W, topology: Topology, grid: Grid, reach: Callable[[tuple[int, ...]], str]) -> W:
+    """The world with its ranks along axes: the same memory, streams and meetings.
+
+    Args:
+        topology: the world's own.
+        reach: how the ranks of a line reach one another.
+
+    Raises:
+        TilelinkError: TL457, there are more or fewer ranks.
+    """
+    if math.prod(size for _, size in grid.axes) != topology.ranks:
+        shown = " x ".join(f"{name}={size}" for name, size in grid.axes)
+        raise TilelinkError(
+            "TL457",
+            f"{topology.ranks} ranks cannot be laid out as {shown}",
+            why="every place of the grid is one rank",
+            hint="let the sizes of the axes multiply to the number of ranks",
+        )
+    plain = replace(topology, axes=tuple(RankAxis(name, size) for name, size in grid.axes))
+    axes = tuple(
+        replace(
+            a, reach="network" if any(reach(plain.line(r, a.name)) == "network" for r in range(plain.ranks)) else "peer"
+        )
+        for a in plain.axes
+    )
+    made: Any = copy.copy(world)
+    made.topology = replace(plain, axes=axes)
+    return made
+
+
+def suffix(topology: Topology) -> str:
+    """What a laid-out world's name ends in; nothing where the ranks have no axes."""
+    return AS + ",".join(f"{a.name}={a.size}" for a in topology.axes) if topology.axes else ""
+
+
+def parsed(name: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """The name of a world's ranks, and the axes that it ends in."""
+    base, _, tail = name.partition(AS)
+    pairs = (word.partition("=") for word in tail.split(",") if "=" in word)
+    return base, tuple((axis, int(size)) for axis, _, size in pairs)
+
+
+def context_along(context: torch.Tensor, ranks: int, line: tuple[int, ...], rank: int) -> torch.Tensor:
+    """The context of an arena for the ranks of a line: `[place in the line, its length, their bases, their numbers]`."""
+    values = context.tolist()
+    bases, numbers = values[2 : 2 + ranks], values[2 + ranks :]
+    picked = [line.index(rank), len(line), *(bases[r] for r in line), *(numbers[r] for r in line)]
+    return torch.tensor(picked, dtype=torch.int64, device=context.device)
