@@ -11,19 +11,26 @@ from tests.compiled.compiling import CAPABILITIES, functions, texts
 from tilelink import Operator
 from tilelink.ir.kernel import KernelDecl, KernelSource
 from tilelink.ir.plan import Plan
-from tilelink.ir.topology import Device, Topology
+from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.pipeline.arguments import bind
 
 RANKS = 4
 
 
 def emitted(
-    operator: Operator, tensors: list[torch.Tensor], target: str, world: str = "peer", reach: str = "peer", **given: Any
+    operator: Operator,
+    tensors: list[torch.Tensor],
+    target: str,
+    world: str = "peer",
+    reach: str = "peer",
+    *,
+    axes: tuple[RankAxis, ...] = (),
+    **given: Any,
 ) -> tuple[Plan, KernelSource]:
     """For the device that the target stands for: with TMA from sm_90 on, by pointers elsewhere."""
-    bound = bind(operator.name, operator.signature, tensors, given, Topology(RANKS), operator.loc)
     device = Device(target, 132, 227 * 1024, 3, CAPABILITIES[target])
-    stages = operator.stages(bound, Topology(RANKS, world, reach, device))
+    topology = Topology(RANKS, world, reach, device, axes)
+    stages = operator.stages(bind(operator.name, operator.signature, tensors, given, topology, operator.loc), topology)
     return stages.plan, stages.source
 
 

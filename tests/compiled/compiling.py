@@ -45,7 +45,7 @@ def aligned(plan: Plan, arg: Arg) -> bool:
     """Whether Triton would find the argument divisible by 16 at a launch."""
     if arg.kind == "size":
         assert arg.formula is not None
-        return arg.name != "rank" and int(F.evaluate(arg.formula, plan.env(0))) % 16 == 0
+        return arg.of != "rank" and int(F.evaluate(arg.formula, plan.env(0))) % 16 == 0
     if arg.kind == "stride":
         return plan.layout(arg.of).aligned
     return arg.kind in ("tensor", "stage", "words", "due", "bells", "context")

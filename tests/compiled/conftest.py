@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from triton import knobs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,3 +16,16 @@ def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         environment.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
         environment.setenv("TRITON_DEFAULT_FP_FUSION", "1")
         yield
+
+
+@pytest.fixture
+def _unlinked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilation ends with PTX: a name that nothing defines is the linker's affair."""
+
+    def stop_before_assembling(*args: Any) -> tuple[str, str] | None:
+        if not args:
+            return "unlinked", "unlinked"
+        args[1]["cubin"] = lambda source, metadata: b""
+        return None
+
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", stop_before_assembling)

@@ -6,11 +6,9 @@ import importlib.util
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from triton import knobs
 
 from tests.compiled import hazards
 from tests.compiled.checking import RANKS, emitted
@@ -28,19 +26,6 @@ PLACEMENTS = placements(tile=32)
 def made(placed: Placed, target: str, reach: str) -> tuple[Plan, KernelSource]:
     shapes = [(64, 64), (64, 64)] if placed.kind is AG else [(RANKS * 64, 64), (64, 64)]
     return emitted(placed.operator, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], target, "nvshmem", reach)
-
-
-@pytest.fixture
-def _unlinked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compilation ends with PTX: a name that nothing defines is the linker's affair."""
-
-    def stop_before_assembling(*args: Any) -> tuple[str, str] | None:
-        if not args:
-            return "unlinked", "unlinked"
-        args[1]["cubin"] = lambda source, metadata: b""
-        return None
-
-    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", stop_before_assembling)
 
 
 @pytest.mark.usefixtures("_unlinked")
