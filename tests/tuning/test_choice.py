@@ -272,6 +272,23 @@ def test_plain_forms_know_even_parts_only() -> None:
     def of(m: int) -> Bound:
         return Bound((("M", m), ("K", 8), ("N", 8)), ("bf16", "bf16"), (), ())
 
-    assert even(ops.ag_gemm.signature, of(8), 4)
-    assert not even(ops.ag_gemm.signature, of(7), 4)
-    assert not even(ops.gemm_rs.signature, of(6), 4)
+    assert even(ops.ag_gemm.signature, of(8), Topology(4))
+    assert not even(ops.ag_gemm.signature, of(7), Topology(4))
+    assert not even(ops.gemm_rs.signature, of(6), Topology(4))
+
+
+def test_ranks_along_several_axes_are_another_problem() -> None:
+    from examples.data_and_tensor_parallel import linear
+    from tilelink.ir.topology import RankAxis
+    from tilelink.pipeline.arguments import Bound
+    from tilelink.pipeline.choosing import problem_of
+
+    def along(data: int, tensor: int) -> Topology:
+        return Topology(data * tensor, axes=(RankAxis("DP", data), RankAxis("TP", tensor)))
+
+    bound = Bound((("S", 12), ("K", 8), ("N", 12)), ("bf16", "bf16"), (), ())
+    assert even(linear.signature, bound, along(2, 4))
+    assert not even(linear.signature, bound, along(3, 2))  # K
+    assert not even(linear.signature, bound, along(2, 8))  # S and N
+    problems = {problem_of("linear", linear.signature, bound, along(*axes)) for axes in ((2, 4), (4, 2))}
+    assert len(problems) == 2

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.shape import RANK_AXIS
+from tilelink.ir.topology import Topology
 from tilelink.nn.groups import session_of
 from tilelink.pipeline import Operator
 from tilelink.pipeline.results import results_of
@@ -90,7 +90,10 @@ def register(
     tensors = _parameters(operator, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY))
     constants = _parameters(operator, (inspect.Parameter.KEYWORD_ONLY,))
     sizes = dict.fromkeys(
-        a.name for s in operator.signature.inputs for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS
+        a.name
+        for s in operator.signature.inputs
+        for a in s.axes
+        if a.split in operator.signature.axes and a.name != a.split
     )
     needed = [p for p in constants if p.default is inspect.Parameter.empty]
     others = [p for p in constants if p not in needed]
@@ -129,10 +132,8 @@ def register(
     def fake(*args: Any) -> Any:
         mine, group, given = parts(args)
         session = session_of(group)
-        ranks, rank = (1, 0) if session is None else (session.world.ranks, session.world.rank)
-        made = [
-            mine[0].new_empty(shape, dtype=dtype) for shape, dtype in results_of(operator, mine, given, ranks, rank)
-        ]
+        at = (Topology(1), 0) if session is None else (session.world.topology, session.world.rank)
+        made = [mine[0].new_empty(shape, dtype=dtype) for shape, dtype in results_of(operator, mine, given, *at)]
         return tuple(made) if several else made[0]
 
     defined = torch.library.custom_op(

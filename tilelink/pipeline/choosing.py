@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.shape import RANK_AXIS, Signature
+from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import Bound
 from tilelink.tuning import Problem, forms, nearest, shipped, unknown
@@ -29,7 +29,7 @@ class Choice:
 
 def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology) -> Problem:
     return Problem(
-        operator=name + "".join(f" {k}={v}" for k, v in bound.constants),
+        operator=name + "".join(f" {k}={v}" for k, v in (*bound.constants, *_along(signature, topology))),
         signature=str(signature),
         gpu=topology.device.name,
         world=topology.world,
@@ -37,6 +37,11 @@ def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology
         dtypes=bound.dtypes,
         sizes=tuple(sorted(bound.sizes)),
     )
+
+
+def _along(signature: Signature, topology: Topology) -> list[tuple[str, int]]:
+    """How many ranks there are along each axis, where the operator has several: other shapes are other problems."""
+    return [(axis, topology.size(axis)) for axis in signature.axes] if len(signature.axes) > 1 else []
 
 
 def measured(problem: Problem, plain: bool) -> Choice | None:
@@ -68,8 +73,8 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
     return Choice(own, f"as the operator comes; {said}")
 
 
-def even(signature: Signature, bound: Bound, ranks: int) -> bool:
+def even(signature: Signature, bound: Bound, topology: Topology) -> bool:
     """Whether all ranks hold parts of one size, which is what the plain forms know."""
     sizes = dict(bound.sizes)
-    split = [a for s in signature.shapes for a in s.axes if a.split == RANK_AXIS and a.name != RANK_AXIS]
-    return all(sizes.get(str(a.size), 1) % ranks == 0 for a in split)
+    split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and a.name != a.split]
+    return all(sizes.get(str(a.size), 1) % topology.size(a.split or "") == 0 for a in split)

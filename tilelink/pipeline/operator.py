@@ -326,7 +326,7 @@ class Operator:
         return estimated(self.stages(bound, topology).plan, self.schedules)
 
     def _has_plain(self, world: World, bound: Bound) -> bool:
-        return self.reference_fn is not None and world.group is not None and even(self.signature, bound, world.ranks)
+        return self.reference_fn is not None and world.group is not None and even(self.signature, bound, world.topology)
 
     def _chosen(
         self, session: Session, key: tuple[Any, ...], tensors: Sequence[Any], given: dict[str, Any]

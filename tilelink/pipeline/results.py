@@ -12,8 +12,9 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.frontend import bind_sizes, sizes_of
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Size, Sum
-from tilelink.pipeline.arguments import check_tensors
+from tilelink.ir.shape import Axis, Dim, Product, Signature, Size, Sum
+from tilelink.ir.topology import Topology
+from tilelink.pipeline.arguments import axes_of, check_tensors
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.memory import DTYPES
 
@@ -21,7 +22,7 @@ Result = tuple[tuple[Any, ...], torch.dtype]
 
 
 def results_of(
-    operator: Operator, tensors: Sequence[torch.Tensor], given: Mapping[str, Any], ranks: int, rank: int
+    operator: Operator, tensors: Sequence[torch.Tensor], given: Mapping[str, Any], topology: Topology, rank: int
 ) -> tuple[Result, ...]:
     """Shape and dtype of each result.
 
@@ -29,53 +30,60 @@ def results_of(
         operator: whose signature names its results.
         tensors: the rank's part of each input, or tensors without data of the same kind.
         given: as of a call; a constant may be the size of a result.
-        ranks: how many there are.
+        topology: how many ranks there are, and along which axes.
         rank: whose results.
 
     Raises:
-        TilelinkError: TL230 a size that the signature's inputs do not have; those of a call for its arguments.
+        TilelinkError: TL230 a size that the signature's inputs do not have; those of a call for its arguments; TL234.
     """
     signature = operator.signature
     check_tensors(operator.name, signature, tensors, operator.loc)
     dims = sizes_of(signature)
     said = {name: size for name, size in given.items() if name in dims}
     shapes = [tuple(t.shape) for t in tensors]
-    sizes = {**given, **bind_sizes(signature, shapes, ranks, said, loc=operator.loc, rank=rank)}
-    rows = _own(signature.inputs, shapes, said)
+    axes = axes_of(operator.name, signature, topology, operator.loc)
+    at = {axis: topology.at(rank, axis) for axis in axes}
+    sizes = {**given, **bind_sizes(signature, shapes, topology.ranks, said, loc=operator.loc, axes=axes, at=at)}
+    rows = _own(signature, shapes, said)
     found = []
     for shape in signature.outputs:
-        extents = [
-            _extent(operator, a, sizes, rows, ranks, rank) for a in shape.axes if (a.name, a.split) != ("R", "R")
-        ]
+        extents = [_extent(operator, a, sizes, rows, axes, at) for a in shape.axes if a.name != a.split]
         if shape.rest is not None:
             extents[shape.rest : shape.rest] = [sizes[name] for name in sizes if name.startswith("_")]
         found.append((tuple(extents), DTYPES[shape.dtype] if shape.dtype else tensors[0].dtype))
     return tuple(found)
 
 
-def _own(inputs: Sequence[Shape], shapes: Sequence[Sequence[Any]], said: Mapping[str, Any]) -> dict[str, Any]:
+def _own(signature: Signature, shapes: Sequence[Sequence[Any]], said: Mapping[str, Any]) -> dict[str, Any]:
     """What this rank holds of the axes that are split evenly: an input's own length, which needs no division."""
     return {
         axis.name: length
-        for shape, lengths in zip(inputs, shapes, strict=True)
+        for shape, lengths in zip(signature.inputs, shapes, strict=True)
         if shape.rest is None and len(lengths) == len(shape.axes)
         for axis, length in zip(shape.axes, lengths, strict=True)
-        if axis.split == RANK_AXIS and axis.name not in said
+        if axis.split in signature.axes and axis.name not in said
     }
 
 
 def _extent(
-    operator: Operator, axis: Axis, sizes: Mapping[str, Any], own: Mapping[str, Any], ranks: int, rank: int
+    operator: Operator,
+    axis: Axis,
+    sizes: Mapping[str, Any],
+    own: Mapping[str, Any],
+    ranks: Mapping[str, int],
+    rank: Mapping[str, int],
 ) -> Any:
-    if axis.name == RANK_AXIS:
-        return ranks
+    """`ranks`, `rank`: along each axis of ranks."""
+    if axis.name in ranks:
+        return ranks[axis.name]
     size = _size(operator, axis.size, sizes)
-    if axis.split != RANK_AXIS:
+    over = axis.split
+    if over is None or over not in ranks:
         return size
     if axis.name in own:
         return own[axis.name]
-    part = -(-size // ranks)
-    return torch.sym_max(0, torch.sym_min(part, size - rank * part))
+    part = -(-size // ranks[over])
+    return torch.sym_max(0, torch.sym_min(part, size - rank[over] * part))
 
 
 def _size(operator: Operator, size: Size, sizes: Mapping[str, Any]) -> Any:
