@@ -10,6 +10,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 Row = dict[str, Any]
 CONTENDERS = {
@@ -52,7 +53,8 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
         speeds = [_speed(r, field) or 0.0 for r in rows]
         axes.bar([i + (k - 1) * width for i in range(len(rows))], speeds, width, label=label, color=colour)
     axes.set_xticks(range(len(rows)), [r["case"] for r in rows])
-    axes.set_ylim(bottom=0.8)
+    slowest = min((p.get_height() for p in axes.patches if isinstance(p, Rectangle) and p.get_height()), default=1.0)
+    axes.set_ylim(bottom=0.8 if slowest > 0.8 else 0.0)
 
 
 def _lines(axes: Axes, rows: Sequence[Row], shapes: Sequence[str]) -> None:
