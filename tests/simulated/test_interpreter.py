@@ -57,6 +57,33 @@ def test_functions_of_another_module() -> None:
     assert out[64] == source[:32].sum()
 
 
+def test_what_follows_from_a_shape_is_shared_and_right() -> None:
+    """As Triton makes it: a block's sizes, its number of elements and its name; a type that cannot be is refused again."""
+
+    def facts() -> list[object]:
+        blocks = [
+            tl.block_type(ty, shape)
+            for ty in (tl.int32, tl.pointer_type(tl.float16))
+            for shape in ([4, 8], [tl.constexpr(8), 4], [16], tl.tuple([4, 8]))
+        ]
+        tensors = [tl.tensor(None, ty) for ty in (tl.int32, tl.int64, *blocks)]
+        found: list[object] = [(b.name, list(b.shape), b.numel, b.element_ty.name, b.scalar.name) for b in blocks]
+        found += [(t.dtype.name, t.type.name, [s.value for s in t.shape], t.numel.value) for t in tensors]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="power of 2"):
+                tl.block_type(tl.int32, [3, 8])
+        return found
+
+    as_triton = facts()
+
+    def main(world: SimulatedWorld) -> None:
+        one, other = (tl.tensor(None, tl.block_type(tl.int32, [4, 8])) for _ in range(2))
+        assert one.shape is other.shape
+        assert facts() == as_triton == facts()
+
+    simulate(main, 1)
+
+
 def test_program_ids() -> None:
     out = torch.zeros(3, dtype=torch.int32)
     run(emitted_small.axes, 3, out=out)

@@ -20,7 +20,7 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
-from tilelink.runtime.simulated import scalars
+from tilelink.runtime.simulated import scalars, shapes
 from tilelink.runtime.simulated.accesses import Accesses
 from tilelink.runtime.simulated.arithmetic import Arithmetic
 from tilelink.runtime.simulated.atomics import Atomics
@@ -222,6 +222,8 @@ class Interpreter:
         for name, short in scalars.functions().items():
             for module in (tl, tl.core):
                 scope.set_attr(module, name, short(getattr(module, name)))
+        scope.set_attr(tl.tensor, "__init__", shapes.tensor_init(tl.tensor.__init__))
+        scope.set_attr(tl.block_type, "__init__", shapes.block_type_init(tl.block_type.__init__))
         for name in ("reduce", "associative_scan"):
             combine = _wide(getattr(tl, name))
             scope.set_attr(tl, name, combine)
