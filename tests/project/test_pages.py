@@ -4,12 +4,12 @@ import ast
 import os
 import re
 import shlex
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.project.users import Users
 from tilelink.frontend.codes import CODES
 
 ROOT = Path(__file__).parents[2]
@@ -20,18 +20,29 @@ COMMANDS = re.findall(r"^\.venv/bin/tilelink (.*)$", README, re.MULTILINE)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def run(arguments: list[str], folder: Path) -> str:
-    """Run as a user without GPUs would, and return what was printed."""
+Run = Callable[[list[str]], str]
+
+
+@pytest.fixture(scope="module")
+def _users() -> Iterator[Users]:
+    """Users without GPUs."""
     launcher = {"RANK", "WORLD_SIZE", "LOCAL_RANK"}
-    environment = {k: v for k, v in os.environ.items() if k not in launcher} | {
-        "PYTHONPATH": str(ROOT),
-        "CUDA_VISIBLE_DEVICES": "",
-        "MPLBACKEND": "agg",
-        "TILELINK_CACHE": str(folder / "cache"),
-    }
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    environment = {k: v for k, v in os.environ.items() if k not in launcher}
+    users = Users(environment | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg"})
+    yield users
+    users.leave()
+
+
+@pytest.fixture
+def run(_users: Users, tmp_path: Path) -> Run:
+    """Run Python as a user would, in a folder of its own, and return what was printed."""
+
+    def run(arguments: list[str]) -> str:
+        status, printed = _users.run(arguments, tmp_path, {"TILELINK_CACHE": str(tmp_path / "cache")})
+        assert status == 0, printed
+        return printed
+
+    return run
 
 
 def test_the_readme_has_one_program() -> None:
@@ -39,9 +50,9 @@ def test_the_readme_has_one_program() -> None:
 
 
 @pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=["ag_gemm"])
-def test_a_readme_block_runs(block: str, tmp_path: Path) -> None:
+def test_a_readme_block_runs(block: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(block)
-    printed = run(["block.py"], tmp_path)
+    printed = run(["block.py"])
     assert len(re.findall("relative error", printed)) == 4
 
 
@@ -65,8 +76,8 @@ def _is_docstring(line: ast.stmt) -> bool:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_readme_command_runs(command: str, tmp_path: Path) -> None:
-    assert run(["-c", "from tilelink.cli import app; app()", *shlex.split(command)], tmp_path)
+def test_a_readme_command_runs(command: str, run: Run) -> None:
+    assert run(["-c", "from tilelink.cli import app; app()", *shlex.split(command)])
 
 
 def test_the_readme_has_commands_and_the_project_examples() -> None:
@@ -75,8 +86,14 @@ def test_the_readme_has_commands_and_the_project_examples() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(example: Path, tmp_path: Path) -> None:
-    assert run([str(example)], tmp_path)
+def test_an_example_runs(example: Path, run: Run) -> None:
+    assert run([str(example)])
+
+
+def test_what_fails_is_seen(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("import tilelink\nassert tilelink.rank is None, 'the user is told'")
+    with pytest.raises(AssertionError, match="the user is told"):
+        run(["wrong.py"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

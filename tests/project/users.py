@@ -1,0 +1,67 @@
+"""A user's Python without the wait: a process that has imported torch and Triton, and forks for every file that is run.
+
+Most of what an example takes is these two imports. All of tilelink is imported by the file itself, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+LIBRARIES = ("torch", "triton.language", "networkx", "lark", "rich", "typer", "matplotlib")
+
+
+class Users:
+    """Runs files one after the other."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        command = [sys.executable, __file__, *LIBRARIES]
+        self._server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
+
+    def run(self, arguments: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+        """`python arguments…` in `folder` with more in its environment: the exit status, and what was printed."""
+        out = folder / "printed"
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        print(json.dumps([arguments, str(folder), environment, str(out)]), file=self._server.stdin, flush=True)
+        status = int(self._server.stdout.readline())
+        return status, out.read_text()
+
+    def leave(self) -> None:
+        self._server.communicate()
+
+
+def _serve() -> None:
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _become(*json.loads(line))
+            return
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _become(arguments: list[str], folder: str, environment: dict[str, str], out: str) -> None:
+    """From here on, this is the user's process."""
+    descriptor = os.open(out, os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.chdir(folder)
+    os.environ.update(environment)
+    if arguments[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *arguments[2:]], ""
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).parent)
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    for library in sys.argv[1:]:
+        __import__(library)
+    _serve()
