@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
+import os
+from pathlib import Path
 from typing import Any
 
+import pytest
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -20,6 +26,9 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+EACH_TARGET = [pytest.param(t, marks=pytest.mark.each_triton) if t in ("sm_90", "gfx942") else t for t in TARGETS]
+"""For tests with all targets: one of either vendor with each version of Triton, the others with one."""
+
 CAPABILITIES = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "gfx942": 94}
 """What a device of each target says of itself, and plans are made for."""
 
@@ -75,14 +84,17 @@ def functions(source: KernelSource, name: str) -> str:
     return "\n".join([*rest, *(found[n] for n in sorted(found))])
 
 
-_texts: dict[tuple[object, ...], dict[str, str]] = {}
-
-
 def texts(plan: Plan, source: KernelSource, decl: KernelDecl, target: str) -> dict[str, str]:
-    """The intermediate texts of a kernel. Placements have many kernels in common; those are compiled once."""
+    """The intermediate texts of a kernel. Placements have many kernels in common; those are compiled once, for all of
+    the session's processes.
+    """
     kinds = tuple((a.name, type_of(plan, a), a.value, aligned(plan, a)) for a in decl.args)
     key = (target, plan.topology.world, decl.name, decl.warps, decl.stages, kinds, functions(source, decl.name))
-    if key not in _texts:
+    kept = Path(knobs.cache.dir) / f"texts-{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
+    if not kept.exists():
         made = compile_kernel(plan, source, decl, target).asm
-        _texts[key] = {name: text for name, text in made.items() if isinstance(text, str)}
-    return _texts[key]
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.parent.mkdir(exist_ok=True)
+        part.write_text(json.dumps({name: text for name, text in made.items() if isinstance(text, str)}))
+        part.replace(kept)  # at once: another process may be reading
+    return json.loads(kept.read_text())

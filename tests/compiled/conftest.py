@@ -1,7 +1,8 @@
-"""Everything that is compiled here lies in a cache of its own, for as long as the tests run."""
+"""Everything that is compiled here lies in a cache of its own, for as long as the tests run; all their processes share it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,11 @@ from triton import knobs
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An interpreted fence must not hide behind a cached kernel. 3.9 warns about a default of its own."""
+    session = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        session = session.parent
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        environment.setenv("TRITON_CACHE_DIR", str(session / "triton"))
         environment.setenv("TRITON_DEFAULT_FP_FUSION", "1")
         yield
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.compiled import hazards
 from tests.compiled.checking import check, emitted
-from tests.compiled.compiling import TARGETS, compile_kernel, functions, texts
+from tests.compiled.compiling import EACH_TARGET, compile_kernel, functions, texts
 from tilelink import Operator, ops, sms
 
 
@@ -33,14 +33,14 @@ OPERATORS: dict[str, tuple[Operator, list[torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EACH_TARGET)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_kernels(name: str, target: str) -> None:
     operator, tensors = OPERATORS[name]
     check(*emitted(operator, tensors, target), target)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_decoding(target: str) -> None:
     """A group has fewer queries than a product has rows; greatest scores and sums are stored one by one."""
     tensors = [bf16(2, 1, 8, 64), bf16(2, 128, 1, 64), bf16(2, 128, 1, 64), i32(2)]
@@ -51,6 +51,7 @@ def test_decoding(target: str) -> None:
         assert hazards.loops_without_copies(texts(plan, source, kernel, target)["ttgir"]) == []
 
 
+@pytest.mark.each_triton
 @pytest.mark.parametrize("d", [96, 256])
 def test_heads_fit_into_an_h200(d: int) -> None:
     """With the tiles that the operator ships: 227 KiB of shared memory."""

@@ -12,6 +12,8 @@ from triton.compiler import ASTSource
 from tests.compiled import hazards, wrong_forms
 from tests.compiled.compiling import TARGETS
 
+pytestmark = pytest.mark.each_triton
+
 TYPES = {
     "distances": "*i64",
     "out": "*fp32",

@@ -45,6 +45,7 @@ def product(name: str, target: str) -> dict[str, str]:
     return texts(plan, source, source.kernel(kernel), target)
 
 
+@pytest.mark.each_triton
 @pytest.mark.parametrize("name", [*SUBJECTS, *GRADIENTS])
 def test_the_dot_loop_becomes_a_pipelined_tma_matmul(name: str) -> None:
     """128×256×64 with 8 warps: four warp-group products a step, both operands by TMA, three stages in flight."""
@@ -62,12 +63,14 @@ def test_blackwell_has_products_of_its_own(name: str) -> None:
     assert "ttng.async_tma_copy_global_to_local" in asm["ttgir"]
 
 
+@pytest.mark.each_triton
 def test_pushed_tiles_are_stored_in_vectors() -> None:
     ptx = product("rs fused", "sm_90")["ptx"]
     assert re.search(r"st\.global\.v4\.b32", ptx)
     assert hazards.narrow_stores(ptx) == []
 
 
+@pytest.mark.each_triton
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_other_dtypes(dtype: torch.dtype) -> None:
     operator = ag_gemm.schedule(gather=sms(8, M=64), matmul=sms(M=64, N=64, K=32, order="ring"))

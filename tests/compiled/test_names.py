@@ -27,8 +27,11 @@ SHADOWS: list[dict[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("names", SHADOWS, ids=("functions", "arguments", "sizes"))
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize(
+    ("names", "target"),
+    zip(SHADOWS, ["sm_90", "gfx942", "sm_90"], strict=True),
+    ids=("functions", "arguments", "sizes"),
+)
 def test_they_compile(names: dict[str, str], target: str, tmp_path: Path) -> None:
     whole = plain(**names)
     into = fused(whole["matmul"])

@@ -13,6 +13,7 @@ import torch
 from tests.compiled import hazards
 from tests.compiled.checking import RANKS, emitted
 from tests.compiled.compiling import CAPABILITIES, compile_kernel, texts
+from tests.compiled.test_placements import ALIKE
 from tests.operators.placements import Placed, named, placements
 from tests.operators.problems import AG
 from tilelink.errors import TilelinkError
@@ -31,7 +32,11 @@ def made(placed: Placed, target: str, reach: str) -> tuple[Plan, KernelSource]:
 @pytest.mark.usefixtures("_unlinked")
 @pytest.mark.parametrize(
     ("placed", "reach"),
-    [(p, "peer") for p in PLACEMENTS] + [(named(n), "network") for n in ("ag_gemm as it comes", "gemm_rs SMs push")],
+    [(p, "peer") for p in PLACEMENTS if not ALIKE.search(p.name)]
+    + [
+        pytest.param(named(n), "network", marks=pytest.mark.each_triton)
+        for n in ("ag_gemm as it comes", "gemm_rs SMs push")
+    ],
     ids=str,
 )
 def test_kernels(placed: Placed, reach: str) -> None:
@@ -57,7 +62,9 @@ LINKED = [
 """Linking takes seconds for each kernel: a pull, a push, and a signal for each target."""
 
 
-@pytest.mark.parametrize(("name", "kernel", "target", "inside"), LINKED)
+@pytest.mark.parametrize(
+    ("name", "kernel", "target", "inside"), [pytest.param(*LINKED[0], marks=pytest.mark.each_triton), *LINKED[1:]]
+)
 def test_kernels_link_with_the_bitcode(name: str, kernel: str, target: str, inside: str) -> None:
     plan, source = made(named(name), target, "peer")
     bitcode = {"extern_libs": {EXTERN_LIBRARY: str(device_bitcode(CAPABILITIES[target]))}}

@@ -1,13 +1,19 @@
-"""Every kernel of every operator in every placement compiles for every target, and keeps the orders that it must keep."""
+"""Every kernel of every operator in every placement compiles, and keeps the orders that it must keep.
+
+What is emitted is one of two texts, with TMA or without. Each is compiled for one target in every placement, and for the
+other target where it is another kernel and not the same with other numbers of words and streams.
+"""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 import torch
 
 from tests.compiled import hazards
 from tests.compiled.checking import RANKS, check, emitted
-from tests.compiled.compiling import TARGETS, functions, texts
+from tests.compiled.compiling import EACH_TARGET, TARGETS, functions, texts
 from tests.operators import loops, raw, splits
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
@@ -21,12 +27,33 @@ def of_rank(placed: Placed, m: int, n: int, k: int) -> list[torch.Tensor]:
     return [torch.empty(s, dtype=torch.bfloat16) for s in shapes]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("placed", PLACEMENTS, ids=str)
+OF_ONE_TEXT = {"sm_80": "gfx942", "sm_100": "sm_90"}
+ALIKE = re.compile("copy engine (.*in whole parts|.*over 2 streams|pull)|copy engine, reduction|as it comes")
+"""In kernels, what another placement of a copy engine is: they wait for words that a stream sets."""
+LARGE = [("ag_gemm as it comes", "sm_80"), ("gemm_rs_ring as it comes", "sm_100")]
+"""Tiles as large as they come take seconds to compile: one for either target, the others are in `test_large_tiles`."""
+CASES = [
+    *(pytest.param(p, t, marks=pytest.mark.each_triton) for p in PLACEMENTS for t in OF_ONE_TEXT.values()),
+    *((p, t) for p in PLACEMENTS for t in OF_ONE_TEXT if not ALIKE.search(p.name) or (p.name, t) in LARGE),
+]
+
+
+@pytest.mark.parametrize(("placed", "target"), CASES, ids=str)
 def test_kernels(placed: Placed, target: str) -> None:
     check(*emitted(placed.operator, of_rank(placed, 64, 64, 64), target), target)
 
 
+@pytest.mark.parametrize("target", OF_ONE_TEXT)
+def test_two_targets_have_one_text(target: str) -> None:
+    for placed in PLACEMENTS:
+        (_, one), (_, other) = (
+            emitted(placed.operator, of_rank(placed, 64, 64, 64), t) for t in (target, OF_ONE_TEXT[target])
+        )
+        assert [k.name for k in one.kernels] == [k.name for k in other.kernels]
+        assert all(functions(one, k.name) == functions(other, k.name) for k in one.kernels)
+
+
+@pytest.mark.each_triton
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.parametrize(
     "placed", [p for p in PLACEMENTS if p.name in ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")], ids=str
@@ -45,7 +72,7 @@ def test_there_are_no_descriptors_where_there_is_no_tma() -> None:
             assert used == (target in ("sm_90", "sm_100"))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_a_wait_in_a_loop_of_products(target: str) -> None:
     """Runs: the poll stands in a loop over words, and the pipelined loop inside it loads nothing of the next word."""
     operator = loops.gradient.schedule(
@@ -60,7 +87,7 @@ def test_a_wait_in_a_loop_of_products(target: str) -> None:
     assert any(hazards.POLL.search(lines[i]) for i in words)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_raw_pointers(target: str) -> None:
     """The token of a wait stands between the poll and what is loaded through it."""
     operator = raw.gather_with(raw.exchange)
@@ -75,7 +102,7 @@ def test_raw_pointers(target: str) -> None:
     assert max(polls) < max(tokens) < max(loads)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_tiles_that_the_device_counts(target: str) -> None:
     operator = splits.route.schedule(scaled=sms(P=32, N=32, H=32, order="column"), picked=sms(2, T=32, N=32))
     x, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))

@@ -10,7 +10,7 @@ from triton.compiler.errors import CompilationError
 
 from tests.compiled import hazards
 from tests.compiled.checking import check, emitted
-from tests.compiled.compiling import TARGETS, functions, texts
+from tests.compiled.compiling import EACH_TARGET, functions, texts
 from tilelink import Operator, copy_engine, fused, ops, sms
 
 TABLES = {"count": sms(T=32), "place": sms(T=32)}
@@ -77,7 +77,7 @@ ONES = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EACH_TARGET)
 @pytest.mark.parametrize("name", ONES)
 def test_kernels(name: str, target: str) -> None:
     one = ONES[name]

@@ -15,7 +15,7 @@ from tilelink.codegen import emit
 SOME = ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")
 
 
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("target", [pytest.param("sm_90", marks=pytest.mark.each_triton), "gfx942"])
 @pytest.mark.parametrize("placed", [p for p in placements(tile=32) if p.name in SOME], ids=str)
 def test_traced_kernels(placed: Placed, target: str) -> None:
     plan, source = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)

@@ -9,7 +9,7 @@ import torch
 
 from tests.compiled import hazards
 from tests.compiled.checking import check, emitted
-from tests.compiled.compiling import TARGETS, texts
+from tests.compiled.compiling import EACH_TARGET, TARGETS, texts
 from tests.compiled.test_placements import PLACEMENTS, of_rank
 from tilelink import Operator, copy_engine, sms
 from tilelink.codegen import emit
@@ -21,7 +21,7 @@ WATCHED = Checks(watchdog=True)
 BIG = sms(M=128, N=256, K=64, num_warps=8, num_stages=3, order="ring+1")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", EACH_TARGET)
 def test_kernels(target: str) -> None:
     """One placement after the other, the targets taking turns; SMs, copy engines, fusion and a ring are among them."""
     for placed in PLACEMENTS[list(TARGETS).index(target) :: 2 * len(TARGETS)]:
@@ -34,6 +34,7 @@ def product(plan: Plan, source: KernelSource) -> dict[str, str]:
     return texts(plan, source, source.kernel(kernel), "sm_90")
 
 
+@pytest.mark.each_triton
 @pytest.mark.parametrize(
     ("operator", "shapes"),
     [
@@ -55,6 +56,7 @@ def test_products_stay_as_they_are(operator: Operator, shapes: tuple[tuple[int, 
     assert "globaltimer" not in off["ptx"]
 
 
+@pytest.mark.each_triton
 def test_threads_leave_a_wait_together() -> None:
     """Every thread reads a clock of its own; what ends the loop is the answer of one thread's atomic, broadcast to all."""
     operator = ag_gemm.schedule(gather=copy_engine(push=False))
@@ -76,7 +78,8 @@ def test_threads_leave_a_wait_together() -> None:
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
 def test_every_look_may_leave_out_the_hosts_memory(target: str) -> None:
     """One look per wait, its read of the host's word under a predicate: machine code then has it so, too."""
-    plan, _ = emitted(gemm_rs.schedule(matmul=BIG), [torch.empty(8192, 256), torch.empty(256, 1024)], target)
+    operator = gemm_rs.schedule(matmul=sms(M=64, N=64, K=32, order="ring+1"))
+    plan, _ = emitted(operator, [torch.empty(512, 64), torch.empty(64, 128)], target)
     source = emit(plan, WATCHED)
     for kernel in source.kernels:
         ptx = texts(plan, source, kernel, target)["ptx"]
@@ -86,6 +89,7 @@ def test_every_look_may_leave_out_the_hosts_memory(target: str) -> None:
         assert all(reads)
 
 
+@pytest.mark.each_triton
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_debug_mode(target: str) -> None:
     """Reductions over index vectors and tables, beside everything else."""
