@@ -36,7 +36,7 @@ mutants: $(VENV)/.dev ## every single change of a signal of every placed operato
 check: $(VENV)/.dev ## format, lint, types, import contracts
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+	$(VENV)/bin/pyright --threads $(JOBS) --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports --no-logo
 
 format: $(VENV)/.dev ## rewrite the files as `make check` wants them
@@ -52,8 +52,8 @@ gpu-bench: ## on a GPU machine: times of OPS='ag_gemm gemm_rs mlp' among their c
 bench-compiler: $(VENV)/.demo ## what planning, verifying, emitting and simulating cost; no GPU needed
 	PYTHONPATH=. OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/compile_time.py --out benchmarks/results/compiler.json
 
-test-triton-3.6: $(VENV36)/.dev ## the simulated, operator and compile tests with Triton 3.6.0
-	$(call PYTEST,$(VENV36)) tests/simulated tests/operators tests/compiled
+test-triton-3.6: $(VENV36)/.dev ## what depends on Triton, with 3.6.0: the simulated world, each operator, each kernel
+	$(call PYTEST,$(VENV36)) -m each_triton tests/simulated tests/operators tests/compiled
 
 docs: $(VENV)/.docs ## the documentation, into site/
 	$(VENV)/bin/mkdocs build --strict

@@ -30,7 +30,7 @@ def test_the_golden_file() -> None:
     assert text() == GOLDEN.read_text()
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "77"])
+@pytest.mark.parametrize("seed", ["0", "77"])
 def test_the_text_is_the_same_in_every_process(seed: str) -> None:
     """Sets and hashes differ between processes; what is emitted does not."""
     command = [sys.executable, "-c", "from tests.codegen.emitting import text; print(text(), end='')"]

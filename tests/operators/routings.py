@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 from tests.operators.problems import part
@@ -24,6 +25,9 @@ ROUTINGS: dict[str, Callable[[int], T]] = {
     "all tokens to the last": lambda t: torch.full((t, K), E - 1, dtype=torch.int32),
     "some choices of nobody": lambda t: torch.where(_random(t) == 1, -1, _random(t)),
 }
+EACH_ROUTING = pytest.mark.parametrize(
+    "routing", [pytest.param(r, marks=pytest.mark.each_triton) if r == "random" else r for r in ROUTINGS]
+)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,14 @@ def problem(
 
 @pytest.mark.parametrize(
     ("ranks", "s", "causal"),
-    [(1, 20, True), (2, 40, False), (3, 29, True), (3, 29, False), (4, 5, True), (8, 24, True)],
+    [
+        (1, 20, True),
+        (2, 40, False),
+        pytest.param(3, 29, True, marks=pytest.mark.each_triton),
+        (3, 29, False),
+        (4, 5, True),
+        (8, 24, True),
+    ],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_worlds(kind: str, ranks: int, s: int, causal: bool) -> None:
@@ -64,7 +71,7 @@ def test_worlds(kind: str, ranks: int, s: int, causal: bool) -> None:
     check(KINDS[kind], problem(ranks, s, causal=causal), ranks)
 
 
-@pytest.mark.parametrize("d", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("d", [64, pytest.param(96, marks=pytest.mark.each_triton), 128, 192, 256])
 def test_head_sizes(d: int) -> None:
     """Also those that are no power of two, in bf16."""
     check(AG, problem(2, 20, heads=1, d=d, dtype=torch.bfloat16), 2)
@@ -79,22 +86,32 @@ def test_a_scale_of_ones_own() -> None:
     check(AG, problem(2, 18, scale=0.3), 2)
 
 
+@pytest.mark.each_triton
 def test_as_they_come() -> None:
     """The schedules that the operators ship, with tiles larger than what is there."""
     check(ops.ag_attention, problem(2, 21), 2)
     check(ops.ring_attention, problem(2, 21), 2, device=Device(sms=10))
 
 
-@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
-    ("ranks", "starts"), [(1, [0, 7, 20]), (3, [0, 3, 3, 17, 29]), (3, [0, 29]), (4, [0, 1, 2, 5]), (8, [0, 11, 24])]
+    ("ranks", "starts", "causal"),
+    [
+        (1, [0, 7, 20], False),
+        pytest.param(3, [0, 3, 3, 17, 29], True, marks=pytest.mark.each_triton),
+        (3, [0, 3, 3, 17, 29], False),
+        (3, [0, 29], True),
+        (4, [0, 1, 2, 5], False),
+        (8, [0, 11, 24], True),
+    ],
 )
 def test_packed_sequences(ranks: int, starts: list[int], causal: bool) -> None:
     """Sequences that ranks share, an empty one, one of one position; and ranks without any."""
     check(VARLEN, problem(ranks, starts[-1], causal=causal, starts=starts), ranks)
 
 
-@pytest.mark.parametrize(("ranks", "s"), [(1, 16), (2, 32), (3, 36), (4, 16), (8, 32)])
+@pytest.mark.parametrize(
+    ("ranks", "s"), [(1, 16), (2, 32), pytest.param(3, 36, marks=pytest.mark.each_triton), (4, 16), (8, 32)]
+)
 def test_rows_dealt_out_to_and_fro(ranks: int, s: int) -> None:
     check(ZIGZAG, problem(ranks, s, heads=2 if ranks < 4 else 1, chunk=4), ranks)
 
@@ -124,14 +141,20 @@ DECODE = ops.flash_decode.schedule(partial_decode=sms(S=16))
 
 @pytest.mark.parametrize(
     ("ranks", "s", "lengths", "splits"),
-    [(1, 29, [29, 1], 1), (2, 40, [40, 21], 2), (3, 29, [29, 3], 2), (4, 5, [2], 2), (8, 17, [17], 1)],
+    [
+        (1, 29, [29, 1], 1),
+        (2, 40, [40, 21], 2),
+        pytest.param(3, 29, [29, 3], 2, marks=pytest.mark.each_triton),
+        (4, 5, [2], 2),
+        (8, 17, [17], 1),
+    ],
 )
 def test_decoding(ranks: int, s: int, lengths: list[int], splits: int) -> None:
     """Caches that are filled in part, ranks without a position of them or with one, parts of a rank without any."""
     check(DECODE, decoded(ranks, s, lengths, splits=splits), ranks)
 
 
-@pytest.mark.parametrize("d", [64, 192])
+@pytest.mark.parametrize("d", [64, pytest.param(192, marks=pytest.mark.each_triton)])
 def test_decoding_in_bf16(d: int) -> None:
     check(ops.flash_decode, decoded(2, 70, [70, 33], d=d, dtype=torch.bfloat16), 2)
 

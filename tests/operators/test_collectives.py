@@ -23,7 +23,9 @@ def all_reduced(ranks: int, m: int, dtype: torch.dtype = torch.float32, form: st
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("ranks", "m"), [(1, 5), (2, 13), (3, 1), (4, 13), (8, 9)])
+@pytest.mark.parametrize(
+    ("ranks", "m"), [(1, 5), pytest.param(2, 13, marks=pytest.mark.each_triton), (3, 1), (4, 13), (8, 9)]
+)
 def test_all_reduce(form: str, ranks: int, m: int) -> None:
     """Also with fewer rows than ranks, and with parts of which the last are shorter or empty."""
     check(FORMS[form], all_reduced(ranks, m, form=form), ranks)
@@ -68,7 +70,7 @@ def test_an_inlined_operator_brings_its_schedule() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- resharding
-WORLDS = [(1, 5), (2, 13), (3, 10), (4, 2), (8, 9)]
+WORLDS = [(1, 5), (2, 13), pytest.param(3, 10, marks=pytest.mark.each_triton), (4, 2), (8, 9)]
 
 
 @pytest.mark.parametrize(("ranks", "m"), WORLDS)
@@ -90,7 +92,10 @@ def test_all_to_all(ranks: int, m: int) -> None:
     check(ops.all_to_all, Problem([(one,) for one in x], each(split(x, ranks, 1))), ranks)
 
 
-@pytest.mark.parametrize(("ranks", "s", "heads"), [(1, 5, 3), (2, 8, 4), (3, 10, 4), (4, 3, 8), (8, 16, 8)])
+@pytest.mark.parametrize(
+    ("ranks", "s", "heads"),
+    [(1, 5, 3), (2, 8, 4), pytest.param(3, 10, 4, marks=pytest.mark.each_triton), (4, 3, 8), (8, 16, 8)],
+)
 def test_positions_for_heads_and_back(ranks: int, s: int, heads: int) -> None:
     x = random(s, heads, 3)
     check(ops.ulysses, Problem(each(split(x, ranks)), each(split(x, ranks, 1)), {"S": s}), ranks)
@@ -113,12 +118,20 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize(("ranks", "m"), [(1, 5), (3, 13), (4, 1), (8, 17)])
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize(
+    ("name", "ranks", "m"),
+    [
+        *((n, r, m) for n in PRODUCTS for r, m in ((1, 5), (4, 1))),
+        *(pytest.param(n, 3, 13, marks=pytest.mark.each_triton) for n in PRODUCTS),
+        ("one shot, exchanged behind", 8, 17),
+        ("two shots, pushed from the epilogue", 8, 17),
+    ],
+)
 def test_gemm_ar(name: str, ranks: int, m: int) -> None:
     check(PRODUCTS[name], summed(ranks, m), ranks)
 
 
+@pytest.mark.each_triton
 def test_gemm_ar_as_it_comes() -> None:
     check(ops.gemm_ar, summed(2, 13, torch.bfloat16), 2)
     plan = ops.gemm_ar.plan(torch.empty(8192, 8), torch.empty(8, 128), ranks=2)

@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 from tests.operators.problems import part
-from tests.operators.routings import ROUTINGS, E, H, Mixture, close
+from tests.operators.routings import EACH_ROUTING, ROUTINGS, E, H, Mixture, close
 from tilelink import Operator, sms
 from tilelink.ir.topology import Device
 from tilelink.ops import ep_combine, ep_dispatch, ep_dispatch_fp8
@@ -81,13 +81,13 @@ def run(mixtures: list[Mixture], ranks: int, seed: int = 0, capacity: int | None
     tilelink.launch(main, ranks, seed=seed, straggler=seed % ranks, device=FEW, **options)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 8])
 def test_worlds(ranks: int) -> None:
-    """Five experts, so that ranks hold one, two, or none; the last rank has fewer tokens than the others, or none."""
+    """Alone, and many; the tests below have two to four ranks. There are five experts, so that ranks hold two, one or none."""
     run([Mixture.of(13), Mixture.of(9, salt=1)], ranks, seed=ranks)
 
 
-@pytest.mark.parametrize("routing", ROUTINGS)
+@EACH_ROUTING
 def test_routings(routing: str) -> None:
     run([Mixture.of(13, routing)], 3, seed=1)
 
@@ -101,8 +101,7 @@ def test_one_token_and_ranks_without_any() -> None:
     run([Mixture.of(2), Mixture.of(1)], 4, seed=3)
 
 
-@pytest.mark.parametrize("routing", ["random", "all tokens to the first"])
-@pytest.mark.parametrize("capacity", [1, 3])
+@pytest.mark.parametrize(("capacity", "routing"), [(1, "random"), (3, "random"), (3, "all tokens to the first")])
 def test_what_has_no_room_is_dropped(capacity: int, routing: str) -> None:
     """The first tokens of a rank stay, and nothing but the room decides."""
     m = Mixture.of(13, routing)
@@ -119,6 +118,7 @@ def test_the_capacity_exactly_reached(less: int) -> None:
     run([m, m], 2, capacity=15 - less)
 
 
+@pytest.mark.each_triton
 def test_as_they_come() -> None:
     def main() -> None:
         for routing in ("random", "experts without tokens"):
@@ -143,8 +143,8 @@ def fp8(m: Mixture, capacity: int) -> None:
     assert torch.equal(got, want.to(torch.float8_e4m3fn).float())
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.each_triton
+@pytest.mark.parametrize(("ranks", "dtype"), [(1, torch.bfloat16), (3, torch.float32)])
 def test_a_payload_of_fp8(dtype: torch.dtype, ranks: int) -> None:
     """Each row has a scale of its own, and is what torch rounds it to."""
     one, other = Mixture.of(13, dtype=dtype), Mixture.of(9, "all tokens to the first", dtype)

@@ -105,7 +105,7 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
 }
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(3, marks=pytest.mark.each_triton), 4])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_against_torch(name: str, ranks: int) -> None:
     operator, make = OPERATORS[name]

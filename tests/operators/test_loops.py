@@ -14,7 +14,7 @@ from tests.operators.problems import part
 from tilelink import Operator, copy_engine, sms
 
 RANKS = 3
-SIZES = pytest.mark.parametrize("rows", [1, 7, 24, 29, 48])
+SIZES = pytest.mark.parametrize("rows", [1, 7, 24, pytest.param(29, marks=pytest.mark.each_triton), 48])
 SPANS = pytest.mark.parametrize(("moved", "walked"), [(8, 8), (8, 16), (16, 8), (5, 16), (3, 4), (64, 4), (4, 64)])
 
 

@@ -29,7 +29,10 @@ def example() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("attention", "expert", "slow"), [(1, 1, 0), (3, 2, 4), (2, 3, 0), (1, 3, 2)])
+@pytest.mark.parametrize(
+    ("attention", "expert", "slow"),
+    [(1, 1, 0), pytest.param(3, 2, 4, marks=pytest.mark.each_triton), (2, 3, 0), (1, 3, 2)],
+)
 def test_groups(example: ModuleType, monkeypatch: pytest.MonkeyPatch, attention: int, expert: int, slow: int) -> None:
     for name, value in {"ATTENTION": attention, "EXPERT": expert, "TOKENS": 7, "EXPERTS": 3 * expert}.items():
         monkeypatch.setattr(example, name, value)

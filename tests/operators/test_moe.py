@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.routings import ROUTINGS, K, Mixture, close
+from tests.operators.routings import EACH_ROUTING, ROUTINGS, K, Mixture, close
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.topology import Device
 from tilelink.ops import ag_moe, moe_layer, moe_rs
@@ -105,14 +105,14 @@ def run(job: Job, mixtures: list[Mixture], ranks: int, seed: int = 0, **options:
     tilelink.launch(main, ranks, seed=seed, straggler=seed % ranks, **{"device": FEW, **options})
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 8])
 @pytest.mark.parametrize("name", JOBS)
 def test_worlds(name: str, ranks: int) -> None:
-    """The last rank has fewer tokens than the others, or none."""
+    """Alone, and many of which the last has no tokens; the tests below have two to four ranks."""
     run(JOBS[name], [Mixture.of(13), Mixture.of(9, salt=1)], ranks, seed=ranks)
 
 
-@pytest.mark.parametrize("routing", ROUTINGS)
+@EACH_ROUTING
 @pytest.mark.parametrize("name", JOBS)
 def test_routings(name: str, routing: str) -> None:
     run(JOBS[name], [Mixture.of(13, routing)], 3, seed=1)
@@ -130,6 +130,7 @@ def test_one_token_and_ranks_without_any(name: str) -> None:
     run(JOBS[name], [Mixture.of(2), Mixture.of(1)], 4, seed=3)
 
 
+@pytest.mark.each_triton
 @pytest.mark.parametrize("name", AS_THEY_COME)
 def test_as_they_come(name: str) -> None:
     """With the placements that they ship, for which a device has SMs enough."""

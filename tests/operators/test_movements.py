@@ -166,11 +166,17 @@ def test_scatter(engine: str) -> None:
     check(operator, list(whole), [whole[:, part(11, r, 3)] for r in range(3)])
 
 
-@engines()
-@pytest.mark.parametrize("made", [8, 4, 2])
-@pytest.mark.parametrize("where", ["a kernel before", "the same kernel", "a kernel beside"])
+WHERE = ("a kernel before", "the same kernel", "a kernel beside")
+
+
+@pytest.mark.parametrize(
+    ("engine", "made", "where"),
+    [(engine, made, WHERE[(e + k) % 3]) for e, engine in enumerate(ENGINES) for k, made in enumerate((8, 4, 2))],
+)
 def test_what_a_program_made_of_its_own_part(engine: str, made: int, where: str) -> None:
-    """Tiles are made, moved and kept in different sizes; positions of the first count from the part's begin."""
+    """Tiles are made, moved and kept in different sizes; positions of the first count from the part's begin. Every two of
+    an engine, a size and a place meet.
+    """
     x = torch.rand(11, 5)
     workers = {"a kernel before": None, "the same kernel": 1, "a kernel beside": 1}[where]
     doubling = sms(workers, M=made, K=8, own_kernel=where == "a kernel beside")
@@ -188,6 +194,7 @@ BLOCKS: dict[str, Placement] = {
 }
 
 
+@pytest.mark.each_triton
 @pytest.mark.parametrize("engine", BLOCKS)
 def test_blocks(engine: str) -> None:
     """What is moved is made in tiles of other sizes, and every block is waited for."""

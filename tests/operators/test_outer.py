@@ -21,9 +21,13 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [24, 10, 2])
-@pytest.mark.parametrize("name", PLACEMENTS)
+@pytest.mark.parametrize(
+    ("name", "rows", "dtype"),
+    [
+        *((name, rows, torch.float32) for name in PLACEMENTS for rows in (24, 2)),
+        *(pytest.param(name, 10, torch.bfloat16, marks=pytest.mark.each_triton) for name in PLACEMENTS),
+    ],
+)
 def test_products_over_gathered_rows(name: str, rows: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(rows)
     split = torch.randn(rows, 20, generator=generator).to(dtype)
@@ -45,7 +49,7 @@ def test_products_over_gathered_rows(name: str, rows: int, dtype: torch.dtype) -
     tilelink.launch(main, RANKS, seed=rows)
 
 
-@pytest.mark.parametrize(("tokens", "experts"), [(10, 3), (12, 9), (2, 1)])
+@pytest.mark.parametrize(("tokens", "experts"), [pytest.param(10, 3, marks=pytest.mark.each_triton), (12, 9), (2, 1)])
 def test_products_over_the_tokens_of_experts(tokens: int, experts: int) -> None:
     """Ranks of 4, 4 and 2 tokens; experts that nobody chose, and choices of nobody."""
     generator = torch.Generator().manual_seed(tokens)

@@ -23,8 +23,9 @@ OPERATORS: dict[str, Operator] = {
 }
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("watchdog", [None, 60.0])
+@pytest.mark.parametrize(
+    ("watchdog", "ranks"), [(None, 1), (None, 2), pytest.param(None, 3, marks=pytest.mark.each_triton), (60.0, 2)]
+)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_against_torch(name: str, watchdog: float | None, ranks: int) -> None:
     """Sizes that end inside a tile, a piece and a part; the watched variant passes the tile's number along."""

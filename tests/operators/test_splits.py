@@ -49,12 +49,12 @@ def wanted(x: torch.Tensor, start: torch.Tensor, weight: torch.Tensor, at: torch
     return rows[at.long()] * (at >= 0)[:, None]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", [pytest.param("in one kernel", marks=pytest.mark.each_triton), *list(SCHEDULES)[1:]])
 def test_against_torch(name: str) -> None:
     """One plan for all tables, call after call, each slot more than once."""
     operator = SCHEDULES[name]
     problems = [inputs(start, salt) for salt, start in enumerate([*STARTS.values()] * 2)]
-    for seed in range(4):
+    for seed in range(2):
         (got,) = tilelink.launch(lambda: [operator(*p) for p in problems], 1, seed=seed, device=FEW)
         for one, problem in zip(got, problems, strict=True):
             torch.testing.assert_close(one, wanted(*problem), rtol=1e-4, atol=1e-4)

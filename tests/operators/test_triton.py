@@ -15,6 +15,8 @@ from tilelink import copy_engine, sms
 from tilelink.ir.schedule import Placement
 from tilelink.ops.programs import gather
 
+pytestmark = pytest.mark.each_triton
+
 RANKS = 3
 
 

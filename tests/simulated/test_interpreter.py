@@ -61,12 +61,11 @@ def test_what_follows_from_a_shape_is_shared_and_right() -> None:
     """As Triton makes it: a block's sizes, its number of elements and its name; a type that cannot be is refused again."""
 
     def facts() -> list[object]:
-        blocks = [
-            tl.block_type(ty, shape)
-            for ty in (tl.int32, tl.pointer_type(tl.float16))
-            for shape in ([4, 8], [tl.constexpr(8), 4], [16], tl.tuple([4, 8]))
+        shapes: list[Any] = [[4, 8], [tl.constexpr(8), 4], [16], tl.tuple([4, 8])]
+        blocks: list[Any] = [
+            tl.block_type(ty, shape) for ty in (tl.int32, tl.pointer_type(tl.float16)) for shape in shapes
         ]
-        tensors = [tl.tensor(None, ty) for ty in (tl.int32, tl.int64, *blocks)]
+        tensors: list[Any] = [tl.tensor(None, ty) for ty in (tl.int32, tl.int64, *blocks)]
         found: list[object] = [(b.name, list(b.shape), b.numel, b.element_ty.name, b.scalar.name) for b in blocks]
         found += [(t.dtype.name, t.type.name, [s.value for s in t.shape], t.numel.value) for t in tensors]
         for _ in range(2):
