@@ -8,81 +8,13 @@ import tilelink.language as tl
 from tests.operators.language import glu, matmul_rs, ring_gather, scatter_dma
 from tilelink import ops
 from tilelink.frontend import inline, parse_signature, program, symmetric
+from tilelink.ops.ag_moe import grouped
 from tilelink.ops.gemm_rs_ring import ring  # noqa: F401  # for texts of programs
+from tilelink.ops.moe_rs import combine, grouped_down
 from tilelink.ops.programs import gather, matmul, move, reduce, scatter, share  # noqa: F401
+from tilelink.ops.routing import count, place
 
 NEG = -1e30
-
-
-# ------------------------------------------------------------------------------------------------------------------ routing
-@program("T K i32 -> e i32")
-def count(choice, counts):
-    e, n = tl.tile_id(counts), 0
-    for t in tl.tiles(choice, axis=0):
-        tl.consumer_tile_wait(choice, t)
-        n += tl.sum(tl.tile_load(choice, t, other=-1) == e)
-    tl.tile_store(counts, e, n)
-    tl.producer_tile_notify(counts, e)
-
-
-@program("T K i32, e i32 -> T*K i32, e+1 i32, T K i32")
-def place(choice, counts, order, start, slot):
-    e = tl.tile_id(counts)
-    tl.consumer_tile_wait(counts)
-    base = tl.sum(tl.where(tl.tile_range(counts) < e, tl.tile_load(counts), 0))
-    for t in tl.tiles(choice, axis=0):
-        tl.consumer_tile_wait(choice, t)
-        hit = tl.tile_load(choice, t, other=-1) == e
-        at = base + tl.cumsum(tl.ravel(hit)) - 1
-        tl.tile_store(order, tl.where(tl.ravel(hit), at, -1), tl.ravel(tl.tile_range(choice, t)[:, None] + 0 * hit))
-        tl.tile_store(slot, t, tl.reshape(at, hit.shape), mask=hit)
-        base += tl.sum(hit)
-    tl.tile_store(start, e + 1, base)
-    if e == 0:
-        tl.tile_store(start, 0, 0)
-    tl.producer_tile_notify(order)
-    tl.producer_tile_notify(start)
-    tl.producer_tile_notify(slot)
-
-
-@program("T H, P i32, e+1 i32, e H N -> P/start N")
-def grouped(rows, order, start, weight, out):
-    p, n = tl.tile_id(out)
-    e = tl.segment(out, p)
-    tl.consumer_tile_wait(order)
-    who = tl.tile_load(order, p, other=-1)
-    tl.consumer_tile_wait(rows, who)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for k in tl.tiles(rows, axis=1):
-        acc = tl.dot(tl.tile_load(rows, (who, k)), tl.tile_load(weight, (e, k, n)), acc)
-    tl.tile_store(out, (p, n), acc)
-    tl.producer_tile_notify(out, (p, n))
-
-
-@program("P I, e+1 i32, e I H -> P/start H")
-def grouped_down(hidden, start, weight, out):
-    p, n = tl.tile_id(out)
-    e = tl.segment(out, p)
-    tl.consumer_tile_wait(hidden, p)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for k in tl.tiles(hidden, axis=1):
-        acc = tl.dot(tl.tile_load(hidden, (p, k)), tl.tile_load(weight, (e, k, n)), acc)
-    tl.tile_store(out, (p, n), acc)
-    tl.producer_tile_notify(out, (p, n))
-
-
-@program("P H, T K i32, T K -> T H")
-def combine(expert, slot, gate, out):
-    t, h = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    tl.consumer_tile_wait(slot)
-    tl.consumer_tile_wait(gate, t)
-    for k in tl.static_range(tl.size(slot, 1)):
-        at = tl.tile_load(slot, (t, k), other=-1)
-        tl.consumer_tile_wait(expert, (at, h))
-        acc += tl.tile_load(gate, (t, k))[:, None] * tl.tile_load(expert, (at, h))
-    tl.tile_store(out, (t, h), acc)
-    tl.producer_tile_notify(out, (t, h))
 
 
 # ---------------------------------------------------------------------------------------------------------------- attention
@@ -272,12 +204,12 @@ def ag_moe(tokens, choice, weight):
     return grouped(gather(tokens), order, start, weight), start, slot
 
 
-@operator("P I/R, e+1 i32, T K i32, e I/R H, T K -> T/R H")
+@operator("P I/R, e+1 i32, T K i32, e I/R H, T K f32 -> T/R H")
 def moe_rs(hidden, start, slot, weight, gate):
     return reduce(scatter(combine(grouped_down(hidden, start, weight), slot, gate)))
 
 
-@operator("T/R H, T/R K i32, T/R K, e H I/R, e I/R H -> T/R H")
+@operator("T/R H, T/R K i32, T/R K f32, e H I/R, e I/R H -> T/R H")
 def moe_layer(tokens, choice, gate, up, down):
     hidden, start, slot = ag_moe(tokens, choice, up)
     gates = gather(gate, name="gather_gate")

@@ -145,7 +145,7 @@ def test_moe_splits_by_a_table() -> None:
     wiring = wired("ag_moe")
     assert shape(wiring.tensor("out")) == "P=T * K/start N=I/R"
     assert shape(wiring.tensor("start")) == "e+1=e + 1"
-    assert shape(wiring.tensor("order")) == "T*K=T * K"
+    assert shape(wiring.tensor("order")) == "T*k=T * K"
     assert [wiring.tensor(t).dtype for t in ("counts", "order", "out")] == ["i32", "i32", "bf16"]
     assert view(wiring, "grouped", "out") == "P@0/start N@1 local"
     assert view(wiring, "grouped", "rows") == "T@0 H@1"
@@ -168,7 +168,7 @@ def test_local_sizes_are_the_most_a_rank_can_have() -> None:
     assert formula_text(axis.size) == "tl.cdiv(T, RANKS) * K"
     assert evaluate(axis.size, {"T": 13, "K": 2, "RANKS": 4}) == 8
     assert view(wiring, "dispatch", "mine") == "e@0 R@own/R"
-    assert shape(wiring.tensor("slot")) == "T=T/R K=K"
+    assert shape(wiring.tensor("slot")) == "T=T/R k=K"
     assert shape(wiring.tensor("inbox")) == "e=8/R R=RANKS C=16 H=H"
 
 
