@@ -29,13 +29,13 @@ def main(
     only: Annotated[str, typer.Option(help="One operator; the rows of others stay as they are in OUT.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Keep the rows of OUT, and make those that miss.")] = False,
     again: Annotated[bool, typer.Option(help="Make those again that the simulation missed or nobody caught.")] = False,
-    simulate: Annotated[int, typer.Option(help="Mutants of an operator simulated though refused before.")] = 10_000,
+    simulate: Annotated[int, typer.Option(help="Mutants of an operator simulated whatever is proven.")] = 10_000,
     limit: Annotated[float, typer.Option(help="Seconds for which one mutant is simulated.")] = 120,
     seconds: Annotated[float, typer.Option(help="Stop after so many; the rows made are kept.")] = float("inf"),
 ) -> None:
     """Mutate, verify, simulate. Ends with 1 if a mutant survives or only the simulation sees it, with 3 if rows miss.
 
-    Mutants that the static checks do not refuse are always simulated. The file is written every few seconds.
+    Mutants that are neither refused nor proven equivalent are always simulated. The file is written every few seconds.
     """
     until = time.monotonic() + seconds
     placed = [m for name, op in operators().items() if only in ("", name) for m in mappings(op)]

@@ -32,6 +32,7 @@ class Placed:
         self.seconds = seconds
         self._known: dict[object, Seen | None] = {}
         self._expected: dict[int | None, Results] = {}
+        self._refusals: dict[int, str | None] = {}
         self._proofs: dict[int, str | None] = {}
 
     @cached_property
@@ -53,20 +54,28 @@ class Placed:
         """Of one mutant. What runs the same is run once.
 
         Args:
-            simulate: also if the static checks refuse it.
+            simulate: also if the static checks refuse it, or it is proven to do no harm.
         """
         mutation = self.mutations[number]
+        if not simulate and not mutation.always and self.refusal(number, None) is not None:
+            return self.judged(number, None, None, asked=False)
         try:
             found = mutant(self.original, mutation)
         except Unsayable:
-            return self.judged(number, None, None, runs=False)
-        if not simulate and refused(mutation, found) is not None:
+            return self.judged(number, None, None, runs=False, asked=False)
+        if not simulate and (self.refusal(number, found) or self.proof(number, found)):
             return self.judged(number, found, None, asked=False)
         if found is not None and found.key not in self._known:
             self._known[found.key] = noticed(
                 self.mapping, self.expected, found, self.seconds, lambda: self.proof(number, found) is not None
             )
         return self.judged(number, found, self._known[found.key] if found is not None else None)
+
+    def refusal(self, number: int, found: Running | None) -> str | None:
+        """What the static checks say."""
+        if number not in self._refusals:
+            self._refusals[number] = refused(self.mutations[number], found)
+        return self._refusals[number]
 
     def proof(self, number: int, found: Running | None) -> str | None:
         """Why a mutant does no harm."""
@@ -81,9 +90,9 @@ class Placed:
         simulated.
         """
         mutation = self.mutations[number]
-        refusal = refused(mutation, found)
+        refusal = self.refusal(number, found)
         # Where nobody has seen harm, perhaps there is none.
-        proof = self.proof(number, found) if runs and asked and seen is None else None
+        proof = self.proof(number, found) if runs and seen is None and (asked or refusal is None) else None
         caught = "static" if refusal is not None else "simulation" if seen is not None else "survived"
         if proof is not None:
             caught = REDUNDANT

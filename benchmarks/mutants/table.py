@@ -27,7 +27,8 @@ class Row:
     """`number`: of the mutant among those of one placed operator.
 
     `caught_by`: static | equivalent | simulation | survived. `by`: the code of the refusal, or the proof that nothing is
-    lost. `simulation_too`: whether the simulation notices it, whatever else does, None if it was not asked; `seen`: how.
+    lost. `simulation_too`: whether the simulation notices it, whatever else does, None if it was not asked, as
+    where no text can be emitted; `seen`: how.
     """
 
     operator: str
