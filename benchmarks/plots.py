@@ -10,7 +10,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 Row = dict[str, Any]
 CONTENDERS = {
@@ -48,13 +47,17 @@ def _speed(row: Row, field: str) -> float | None:
 
 
 def _bars(axes: Axes, rows: Sequence[Row]) -> None:
-    width = 0.8 / len(CONTENDERS)
-    for k, (field, (label, colour)) in enumerate(CONTENDERS.items()):
-        speeds = [_speed(r, field) or 0.0 for r in rows]
-        axes.bar([i + (k - 1) * width for i in range(len(rows))], speeds, width, label=label, color=colour)
+    found = {f: [_speed(r, f) or 0.0 for r in rows] for f in CONTENDERS}
+    shown = {f: speeds for f, speeds in found.items() if any(speeds)}
+    width = 0.8 / max(len(shown), 2)
+    for k, (field, speeds) in enumerate(shown.items()):
+        label, colour = CONTENDERS[field]
+        axes.bar(
+            [i + (k - (len(shown) - 1) / 2) * width for i in range(len(rows))], speeds, width, label=label, color=colour
+        )
     axes.set_xticks(range(len(rows)), [r["case"] for r in rows])
-    slowest = min((p.get_height() for p in axes.patches if isinstance(p, Rectangle) and p.get_height()), default=1.0)
-    axes.set_ylim(bottom=0.8 if slowest > 0.8 else 0.0)
+    heights = [s for speeds in shown.values() for s in speeds if s] or [1.0]
+    axes.set_ylim(0.8 if min(heights) > 0.8 else 0.0, 1.05 * max(*heights, 1.0))
 
 
 def _lines(axes: Axes, rows: Sequence[Row], shapes: Sequence[str]) -> None:
