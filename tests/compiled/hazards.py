@@ -193,12 +193,38 @@ def _awaited(lines: list[str]) -> set[str]:
 
 
 def _may_be_early(lines: list[str], at: int, awaited: set[str]) -> bool:
+    by_pointer = re.search(r"async_copy_global_to_local (%[\w#]+),", lines[at])
+    if by_pointer is not None:
+        tensor = _parameter_of(lines, by_pointer[1])
+        return tensor is not None and tensor not in awaited and _named(lines)
     copy = re.search(r"async_tma_copy_global_to_local (%[\w#]+)\[([^\]]*)\]", lines[at])
     if copy is None:
         return False
     if re.fullmatch(r"%\w+_\d+x\d+", copy[1]) and not any(copy[1].startswith(f"%{t}_") for t in awaited):
         return True
     return any(_polls_inside(lines, name.split("#")[0]) for name in [copy[1], *re.findall(r"%[\w#]+", copy[2])])
+
+
+def _named(lines: list[str]) -> bool:
+    """Whether all words that are polled belong to tensors, by their names: then it is known what is waited for."""
+    polled = [re.search(r"atomic_rmw [^%]*(%[\w#]+)", line) for line in lines if POLL.search(line)]
+    found = [_parameter_of(lines, at[1]) for at in polled if at]
+    return all(name is not None and name.endswith("_words") for name in found)
+
+
+def _parameter_of(lines: list[str], pointers: str) -> str | None:
+    """The kernel's parameter that addresses are counted from; None where a branch or a loop chooses it."""
+    name = pointers
+    while (made := next((m for line in lines if (m := _made(line, name))), None)) is not None:
+        if made["op"] not in ("tt.addptr", "tt.broadcast", "tt.expand_dims", "tt.splat", "ttg.convert_layout"):
+            return None
+        name = made["first"]
+    head = next(line for line in lines if "tt.func public" in line)
+    return name.removeprefix("%") if re.search(re.escape(name) + r": !tt\.ptr", head) else None
+
+
+def _made(line: str, name: str) -> re.Match[str] | None:
+    return re.match(rf"\s*{re.escape(name)} = (?P<op>[\w.]+) (?P<first>%\w+)", line)
 
 
 def _polls_inside(lines: list[str], name: str) -> bool:
