@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from benchmarks.mutants.mappings import sizes
 from tilelink import ops
 from tilelink.cli import app
-from tilelink.explore.cases import Case
+from tilelink.explore.cases import Case, numbers_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--shape", "128x64x64", "--world", "2")
@@ -35,8 +35,9 @@ def command(*arguments: str, code: int = 0) -> Result:
 
 
 def shape_of(name: str) -> str:
-    """Ragged sizes that an operator has, whatever it is."""
-    return ",".join(f"{n}={v}" for n, v in sizes(getattr(ops, name)))
+    """Ragged sizes that an operator has, whatever it is; numbers that have a default are left to it, as its tiles are."""
+    operator = getattr(ops, name)
+    return ",".join(f"{n}={v}" for n, v in sizes(operator) if n not in numbers_of(operator))
 
 
 def lines(done: Result) -> list[str]:

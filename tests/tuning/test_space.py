@@ -6,7 +6,7 @@ import pytest
 
 from tests.mapping.plans import plan_of
 from tests.operators import language
-from tilelink import Operator, TilelinkError, ops
+from tilelink import Operator, TilelinkError, ops, sms
 from tilelink.explore.cases import Case
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Device, Topology
@@ -84,17 +84,23 @@ def test_kinds_of_steps_get_kinds_of_placements() -> None:
     assert {p.push for p in gather if isinstance(p, CopyEngine)} == {True, False}
 
 
+BY_COLUMNS = ops.moe_rs.schedule(
+    grouped_down=sms(P=128, H=256, I=64, order="column", num_warps=8),
+    combine=sms(12, T=16, H=256, order=("column", "ring+1"), num_warps=8),
+)
+
+
 def test_steps_of_other_kinds_are_varied_around_what_the_operator_comes_with() -> None:
     """Its own placement first; what it leaves whole stays whole; tile, warps and stages, and SMs, each by itself."""
-    plan = case(ops.moe_rs).stages(H200).plan
-    own = ops.moe_rs.schedules.get("combine")
+    plan = case(BY_COLUMNS).stages(H200).plan
+    own = BY_COLUMNS.schedules.get("combine")
     options = [p for p in space_of(plan)["combine"] if isinstance(p, Sms)]
     assert isinstance(own, Sms)
     assert options[0] == own
     assert {p.order for p in options} == {own.order}
     assert {p.count for p in options} == {3, 6, 9, 12, 18, 24, 48}
     assert {dict(p.tile)["T"] for p in options} == {4, 8, 16, 32, 64}
-    base = complete(plan, ops.moe_rs.schedules)
+    base = complete(plan, BY_COLUMNS.schedules)
     groups = [c.options for c in coordinates(space_of(plan), base) if c.path == "combine"]
     varied = [
         {f for f in ("tile", "warps", "stages", "count") if len({getattr(p, f) for p in group}) > 1}
@@ -111,7 +117,7 @@ def test_steps_of_other_kinds_are_varied_around_what_the_operator_comes_with() -
 
 def test_a_matmul_is_tried_in_its_own_order_first() -> None:
     """The columns of `moe_rs` go out one after the other."""
-    down = [p for p in space_of(case(ops.moe_rs).stages(H200).plan)["grouped_down"] if isinstance(p, Sms)]
+    down = [p for p in space_of(case(BY_COLUMNS).stages(H200).plan)["grouped_down"] if isinstance(p, Sms)]
     assert down[0].order == ("column",)
     assert len({p.tile for p in down if p.order == ("column",)}) > 8
 
