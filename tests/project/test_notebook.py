@@ -6,9 +6,22 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
+from nbclient.exceptions import CellTimeoutError
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "exploring.ipynb"
+
+
+def executed(tries: int) -> Any:
+    """The notebook with its outputs. A cell takes seconds; now and then ipykernel 7 sits idle while its client waits."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    try:
+        nbclient.NotebookClient(notebook, timeout=90, kernel_name="python3").execute()
+    except CellTimeoutError:
+        if tries == 1:
+            raise
+        return executed(tries - 1)
+    return notebook
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +32,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         environment.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         environment.setenv("TILELINK_CACHE", str(tmp_path_factory.mktemp("cache")))
         environment.setenv("CUDA_VISIBLE_DEVICES", "")
-        notebook = nbformat.read(NOTEBOOK, as_version=4)
-        nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+        notebook = executed(3)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [dict(o.get("data", {"text/plain": o.get("text", "")})) for cell in cells for o in cell.outputs]
 
