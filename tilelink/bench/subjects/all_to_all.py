@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from tilelink.bench.contest import COMM, Contest, Place, Roles, Sizes, Turns, Variants
-from tilelink.bench.subjects.moving import KIB, MIB, rotated, sized
+from tilelink.bench.contest import Contest, Place, Sizes, Variants
+from tilelink.bench.subjects.moving import KIB, MIB, against_nccl, rotated, sized
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.ops import all_to_all
 
@@ -19,23 +17,9 @@ def shapes(ranks: int) -> list[BenchCase]:
 def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     """M rows of N on every rank, equal parts for all."""
     m, n = sizes["M"], sizes["N"]
-    calls, xs = rotated(place, 2 * m * n, m, n)
-    out, turns, theirs = place.empty(m, n), Turns([(x,) for x in xs]), Turns([(x,) for x in xs])
-    found = Contest(inputs=xs, outputs=[out], turns=[turns, theirs], graphed=calls, roles=Roles("", COMM, "", (COMM,)))
-    for name, op in ours.items():
-        found.enter(name, op, turns)
-    if m % place.world.ranks:
-        found.missing[COMM] = f"{m} rows are not a multiple of {place.world.ranks}"
-        return found
-    lib = place.libraries
-
-    def nccl() -> torch.Tensor:
-        (x,) = theirs()
-        lib.all_to_all(out, x)
-        return out.view(place.world.ranks, -1, n)
-
-    found.add(COMM, nccl, nccl, library=True)
-    return found
+    ranks, out = place.world.ranks, place.empty(m, n)
+    inputs, uneven = rotated(place, 2 * m * n, m, n), f"{m} rows are not a multiple of {ranks}" if m % ranks else ""
+    return against_nccl(place, ours, inputs, out, place.libraries.all_to_all, lambda: out.view(ranks, -1, n), m, uneven)
 
 
 SUBJECT = Subject("all_to_all", all_to_all, shapes, contest, {"M": 8, "N": 64}, "NCCL's")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from tilelink.bench.contest import COMM, Contest, Place, Roles, Sizes, Turns, Variants
-from tilelink.bench.subjects.moving import KIB, MIB, rotated, sized
+from tilelink.bench.contest import Contest, Place, Sizes, Variants
+from tilelink.bench.subjects.moving import KIB, MIB, against_nccl, rotated, sized
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.ops import reduce_scatter
 
@@ -20,22 +18,9 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     """M rows of N on every rank."""
     m, n = sizes["M"], sizes["N"]
     each, mine = place.part(m)
-    calls, padded = rotated(place, 2 * m * n, place.world.ranks * each, n)
-    out, turns, theirs = place.empty(each, n), Turns([(x[:m],) for x in padded]), Turns([(x,) for x in padded])
-    found = Contest(
-        inputs=padded, outputs=[out], turns=[turns, theirs], graphed=calls, roles=Roles("", COMM, "", (COMM,))
-    )
-    for name, op in ours.items():
-        found.enter(name, op, turns)
-    lib = place.libraries
-
-    def nccl() -> torch.Tensor:
-        (x,) = theirs()
-        lib.reduce_scatter(out, x)
-        return out[:mine]
-
-    found.add(COMM, nccl, nccl, library=True)
-    return found
+    out = place.empty(each, n)
+    inputs = rotated(place, 2 * m * n, place.world.ranks * each, n)
+    return against_nccl(place, ours, inputs, out, place.libraries.reduce_scatter, lambda: out[:mine], m)
 
 
 SUBJECT = Subject("reduce_scatter", reduce_scatter, shapes, contest, {"M": 8, "N": 64}, "NCCL's")
