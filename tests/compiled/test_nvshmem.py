@@ -16,9 +16,11 @@ from tests.compiled.compiling import CAPABILITIES, compile_kernel, texts
 from tests.compiled.test_placements import ALIKE
 from tests.operators.placements import Placed, named, placements
 from tests.operators.problems import AG
+from tilelink.device.nvshmem import CALLS
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan
+from tilelink.runtime.nvshmem.bitcode import called
 from tilelink.runtime.nvshmem.library import DEVICE_STATE, EXTERN_LIBRARY, device_bitcode
 
 PLACEMENTS = placements(tile=32)
@@ -59,19 +61,32 @@ LINKED = [
     ("ag_gemm own kernel pull", "enter", "sm_80", SIGNALS),
     ("ag_gemm own kernel pull", "enter", "sm_100", SIGNALS),
 ]
-"""Linking takes seconds for each kernel: a pull, a push, and a signal for each target."""
+"""A pull, a push, and a signal for each target."""
 
 
 @pytest.mark.parametrize(
     ("name", "kernel", "target", "inside"), [pytest.param(*LINKED[0], marks=pytest.mark.each_triton), *LINKED[1:]]
 )
-def test_kernels_link_with_the_bitcode(name: str, kernel: str, target: str, inside: str) -> None:
+def test_kernels_link_with_what_they_call(name: str, kernel: str, target: str, inside: str) -> None:
     plan, source = made(named(name), target, "peer")
-    bitcode = {"extern_libs": {EXTERN_LIBRARY: str(device_bitcode(CAPABILITIES[target]))}}
-    ptx = compile_kernel(plan, source, source.kernel(kernel), target, **bitcode).asm["ptx"]
+    part = called(device_bitcode(CAPABILITIES[target]))
+    ptx = compile_kernel(plan, source, source.kernel(kernel), target, extern_libs={EXTERN_LIBRARY: str(part)}).asm[
+        "ptx"
+    ]
     assert not re.search(r"\.extern \.func", ptx)
     assert inside in ptx
     assert DEVICE_STATE in ptx
+
+
+def test_the_part_that_kernels_call_is_taken_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path))
+    part = called(device_bitcode(90))
+    text = part.read_text()
+    assert set(re.findall(r"^define (?!internal)[^@\n]*@(nvshmemx?_\w+)\(", text, re.MULTILINE)) == set(CALLS)
+    assert not re.search(r"^declare [^@\n]*@nvshmem", text, re.MULTILINE)
+    written = part.stat()
+    assert called(device_bitcode(90)) == part
+    assert part.stat() == written
 
 
 def test_the_bitcode_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

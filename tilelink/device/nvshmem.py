@@ -71,57 +71,68 @@ __all__ = [
 _LIBRARY = "libnvshmem_device"
 
 
-def _call(symbol: str, args: list[Any], types: list[Any], result: Any, semantic: Any) -> Any:
-    """A call in every thread. C's `void` is declared as int32 and never read: Triton has no call without a result."""
-    table = {tuple(types): (symbol, result)}
+CALLS: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "nvshmem_ptr": ((core.int64, core.int32), core.int64),
+    "nvshmemx_putmem_nbi_block": ((core.int64, core.int64, core.int64, core.int32), core.int32),
+    "nvshmemx_getmem_nbi_block": ((core.int64, core.int64, core.int64, core.int32), core.int32),
+    "nvshmemx_putmem_signal_nbi_block": (
+        (core.int64, core.int64, core.int64, core.int64, core.int64, core.int32, core.int32),
+        core.int32,
+    ),
+    "nvshmemx_signal_op": ((core.int64, core.int64, core.int32, core.int32), core.int32),
+    "nvshmem_signal_wait_until": ((core.int64, core.int32, core.int64), core.int64),
+    "nvshmem_fence": ((), core.int32),
+    "nvshmem_quiet": ((), core.int32),
+}
+"""What kernels call: types of arguments and result. C's `void` is declared as int32 and never read: Triton has no call
+without a result."""
+
+
+def _call(symbol: str, args: list[Any], semantic: Any) -> Any:
+    """A call in every thread."""
+    types, result = CALLS[symbol]
     typed = [core.cast(a, t, _semantic=semantic) for a, t in zip(args, types, strict=True)]
-    return core.extern_elementwise(_LIBRARY, "", typed, table, is_pure=False, _semantic=semantic)
+    return core.extern_elementwise(_LIBRARY, "", typed, {types: (symbol, result)}, is_pure=False, _semantic=semantic)
 
 
 @core.extern
 def _ptr(p: Any, pe: Any, _semantic: Any = None) -> Any:
-    return _call("nvshmem_ptr", [p, pe], [core.int64, core.int32], core.int64, _semantic)
+    return _call("nvshmem_ptr", [p, pe], _semantic)
 
 
 @core.extern
 def _put(dst: Any, src: Any, nbytes: Any, pe: Any, _semantic: Any = None) -> Any:
-    types = [core.int64, core.int64, core.int64, core.int32]
-    return _call("nvshmemx_putmem_nbi_block", [dst, src, nbytes, pe], types, core.int32, _semantic)
+    return _call("nvshmemx_putmem_nbi_block", [dst, src, nbytes, pe], _semantic)
 
 
 @core.extern
 def _get(dst: Any, src: Any, nbytes: Any, pe: Any, _semantic: Any = None) -> Any:
-    types = [core.int64, core.int64, core.int64, core.int32]
-    return _call("nvshmemx_getmem_nbi_block", [dst, src, nbytes, pe], types, core.int32, _semantic)
+    return _call("nvshmemx_getmem_nbi_block", [dst, src, nbytes, pe], _semantic)
 
 
 @core.extern
 def _put_signal(dst: Any, src: Any, nbytes: Any, word: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
-    types = [core.int64, core.int64, core.int64, core.int64, core.int64, core.int32, core.int32]
-    args = [dst, src, nbytes, word, value, op, pe]
-    return _call("nvshmemx_putmem_signal_nbi_block", args, types, core.int32, _semantic)
+    return _call("nvshmemx_putmem_signal_nbi_block", [dst, src, nbytes, word, value, op, pe], _semantic)
 
 
 @core.extern
 def _signal(word: Any, value: Any, op: Any, pe: Any, _semantic: Any = None) -> Any:
-    types = [core.int64, core.int64, core.int32, core.int32]
-    return _call("nvshmemx_signal_op", [word, value, op, pe], types, core.int32, _semantic)
+    return _call("nvshmemx_signal_op", [word, value, op, pe], _semantic)
 
 
 @core.extern
 def _wait(word: Any, cmp: Any, value: Any, _semantic: Any = None) -> Any:
-    types = [core.int64, core.int32, core.int64]
-    return _call("nvshmem_signal_wait_until", [word, cmp, value], types, core.int64, _semantic)
+    return _call("nvshmem_signal_wait_until", [word, cmp, value], _semantic)
 
 
 @core.extern
 def _fence(_semantic: Any = None) -> Any:
-    return _call("nvshmem_fence", [], [], core.int32, _semantic)
+    return _call("nvshmem_fence", [], _semantic)
 
 
 @core.extern
 def _quiet(_semantic: Any = None) -> Any:
-    return _call("nvshmem_quiet", [], [], core.int32, _semantic)
+    return _call("nvshmem_quiet", [], _semantic)
 
 
 @triton.jit

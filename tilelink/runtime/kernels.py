@@ -82,7 +82,7 @@ def cache_directory() -> Path:
     """
     root = environment.cache_root() or platformdirs.user_cache_path("tilelink")
     directory = root / "kernels"
-    with _writing(directory):
+    with writing(directory):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         around = root.stat().st_mode
         if around & stat.S_IWOTH and not around & stat.S_ISVTX:
@@ -172,11 +172,11 @@ def _import(module_name: str, saved: tuple[Path, str]) -> ModuleType:
 
 def _saved(file_name: str, text: str) -> tuple[Path, str]:
     path = cache_directory() / file_name
-    with _writing(path):
+    with writing(path):
         if not _holds(path, text):
             with FileLock(path.with_suffix(".lock"), timeout=60):
                 if not _holds(path, text):
-                    _replace(path, text)
+                    replace(path, text)
     return path, text
 
 
@@ -212,7 +212,8 @@ def _changed(path: Path, what: str) -> TilelinkError:
     )
 
 
-def _replace(path: Path, text: str) -> None:
+def replace(path: Path, text: str) -> None:
+    """Write a file at once: who reads it sees the old text or the new."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -224,7 +225,8 @@ def _replace(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Errors of the file system inside it become TL403."""
     try:
         yield
     except OSError as error:  # filelock's Timeout is one

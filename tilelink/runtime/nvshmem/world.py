@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from tilelink.runtime import environment
-from tilelink.runtime.nvshmem import library
+from tilelink.runtime.nvshmem import bitcode, library
 from tilelink.runtime.nvshmem.heap import nvshmem_heap
 from tilelink.runtime.nvshmem.pool import Pool, PoolHeap
 from tilelink.runtime.nvshmem.streams import NvshmemStream
@@ -49,7 +49,8 @@ class NvshmemWorld(GpuWorld):
             reach = "network"
         self.topology = dataclasses.replace(self.topology, reach=reach or "peer")
         self._heap, self._remote = heap, heap.remote
-        extern = {library.EXTERN_LIBRARY: str(library.device_bitcode(self.topology.device.capability))}
+        whole_library = library.device_bitcode(self.topology.device.capability)
+        extern = {library.EXTERN_LIBRARY: str(bitcode.called(whole_library))}
         room = self.topology.device.shared_bytes
         self.launcher = Launcher(self.device, {"extern_libs": extern}, library.prepare, room)
 
