@@ -31,9 +31,9 @@ def plan_of(operator: Operator) -> Plan:
     return next(mappings(operator)).plan
 
 
-@pytest.mark.parametrize(("name", "waits"), [("accs", True), ("tops", True), ("totals", False)])
+@pytest.mark.parametrize(("name", "waits"), [("means", True), ("logs", False)])
 def test_one_of_several_words_of_a_tile_tells_of_all(name: str, waits: bool) -> None:
-    """Accumulators, maxima and sums are stored before any of them is announced, and the sums are announced last."""
+    """Means and their weights are stored before any of them is announced, and the weights are announced last."""
     plan = plan_of(ops.flash_decode)
     assert (implied(plan, without(plan, "merge", name)) is not None) == waits
 

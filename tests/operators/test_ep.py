@@ -16,7 +16,7 @@ from tilelink.ir.topology import Device
 from tilelink.ops import ep_combine, ep_dispatch, ep_dispatch_fp8
 
 FEW = Device(sms=6)
-TABLES = {"count": sms(T=8), "place": sms(T=8), "number": sms(T=8)}
+TABLES = {"assign": sms(T=8)}
 DISPATCH = ep_dispatch.schedule({**TABLES, "dispatch": sms(C=4, H=16), "arrive": sms(C=4, H=16)})
 FP8 = ep_dispatch_fp8.schedule({**TABLES, "dispatch_fp8": sms(C=4, H=16), "arrive_fp8": sms(C=4, H=16)})
 COMBINE = ep_combine.schedule(send_back=sms(C=4, H=16), collect=sms(T=8, H=16))

@@ -86,7 +86,7 @@ def await_signal(
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
     given = {axis: Span(index, index) for axis, index in (known or {}).items()}
-    spans = [given.get(a.axis) or _span(scope, lines, channel, a, op.param, op.index, source) for a in channel.axes]
+    spans = [given.get(a.axis) or _span(scope, lines, channel, a, op, source) for a in channel.axes]
     _each_word(scope, lines, channel, spans, op.loc, _waiter(scope, lines, channel, op))
 
 
@@ -102,7 +102,7 @@ def await_once(
     """
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
-    spans = [_span(scope, lines, channel, a, op.param, op.index, None) for a in channel.axes]
+    spans = [_span(scope, lines, channel, a, op, None) for a in channel.axes]
     wait = _waiter(scope, lines, channel, op)
     also = f"{only_if} & " if only_if is not None else ""
     depth = lines.depth
@@ -221,16 +221,17 @@ def _span(
     lines: Lines,
     channel: Channel,
     axis: ChannelAxis,
-    param: str,
-    index: tuple[IndexEntry, ...] | None,
+    op: Wait | Notify,
     source: F.Like | None,
 ) -> Span:
-    """The words along `axis` that an index of `param` touches."""
+    """The words along `axis` that a wait or a notify touches."""
     if axis.axis is None:
+        if axis.every and isinstance(op, Wait) and op.peer is None:
+            return Span(F.of(0), axis.count - 1)
         rank = F.of(source if source is not None else axis.rank)
         return Span(rank, rank)
-    entry = _entry_on(scope, param, index, axis.axis)
-    base: F.Like = axis.rank * axis.part if axis.kind == "cut" and _is_local(scope, param, axis.axis) else 0
+    entry = _entry_on(scope, op.param, op.index, axis.axis)
+    base: F.Like = axis.rank * axis.part if axis.kind == "cut" and _is_local(scope, op.param, axis.axis) else 0
     if isinstance(entry, OfTile):
         tile = scope.tiles[entry.var]
         if axis.kind == "unit":
@@ -273,7 +274,7 @@ def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | 
     late = scope.stored_async and channel.bells and signal.to == "self" and channel.scope == "gpu"
     if scope.stored_async and not late:
         lines.add("shmem.async_store_quiet()")
-    spans = [_span(scope, lines, channel, a, op.param, op.index, None) for a in channel.axes]
+    spans = [_span(scope, lines, channel, a, op, None) for a in channel.axes]
     pointer = scope.arg(Arg(words(channel), "words", channel.name))
     raise_ = _raiser(scope, lines, channel, pointer, op, signal, owner, late=late)
     _each_word(scope, lines, channel, spans, op.loc, raise_)

@@ -17,6 +17,7 @@ class ChannelAxis:
     `axis`: the tensor's axis, or None for the axis of source ranks. `kind`: `unit` (one word per position or rank),
     `plain` (per `span` elements), `cut` (per `span` elements inside each rank's part), `part` (the same inside the one
     part that the words' rank holds). `over`: the axis of the ranks whose parts they are, or which are the sources.
+    `every`: of source ranks, all of which write one instance: a wait that names no peer looks at the words of all of them.
     """
 
     axis: int | None
@@ -25,6 +26,7 @@ class ChannelAxis:
     span: int | None
     """None: one word for a whole part, whatever its length."""
     over: str = RANK_AXIS
+    every: bool = False
 
     @property
     def part(self) -> Formula:

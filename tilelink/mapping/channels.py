@@ -57,7 +57,7 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         and not pulled
         and any(_source(wiring, axes, u.producer, u.notify, tensor) is None for u in told)
     ):
-        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis))
+        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis, every=True))
     guard, target = _raised(wiring, axes, told, tensor)
     return Channel(
         name=name,

@@ -188,7 +188,7 @@ def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut
     if axis.split is not None:
         return GridAxis(v.dim, "table", axis.size, tile, var, table=axis.split, over=over)
     if v.unit:
-        return GridAxis(v.dim, "unit", axis.size, 1, var, over=over)
+        return GridAxis(v.dim, "unit", axis.size, 1, var, ring=part(axis.size, over) if cut else None, over=over)
     if cut:
         return GridAxis(v.dim, "cut", axis.size, tile, var, ring=part(axis.size, over), over=over)
     return GridAxis(v.dim, "plain", axis.size, tile, var, ring=_ring(wiring, p, v), over=over)

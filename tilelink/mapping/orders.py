@@ -124,7 +124,7 @@ def _ringed(axis: GridAxis) -> bool:
 def _start(axis: GridAxis, shift: int) -> Formula:
     """The first tile of the part of rank `rank + shift`; 0 where that rank holds nothing."""
     rank = (axis.rank + shift) % ranks_along(axis.over) if shift else axis.rank
-    if axis.kind == "unit":
+    if axis.kind == "unit" and axis.ring is None:
         return rank
     if axis.kind == "cut":
         return F.minimum(rank * axis.per, axis.count) % F.maximum(axis.count, 1)

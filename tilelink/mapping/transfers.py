@@ -132,7 +132,8 @@ def _waits(
         return [WordWait("", kind, holder)] if holder != rank or kind == "ready" else []
     assert signal.channel is not None
     channel = plan.channel(signal.channel)
-    words = words_of(plan, channel, step, source, tile, rank, holder)
+    every = any(a.every for a in channel.axes)
+    words = words_of(plan, channel, step, source, tile, rank, None if every else holder)
     if channel.bells:
         return (
             [BellWait(channel.name, w) for w in words]
@@ -143,15 +144,21 @@ def _waits(
 
 
 def words_of(
-    plan: Plan, channel: Channel, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], rank: int, source: int
+    plan: Plan,
+    channel: Channel,
+    step: StepPlan,
+    param: str,
+    tile: tuple[tuple[int, int], ...],
+    rank: int,
+    source: int | None,
 ) -> list[int]:
-    """Every word that a tile of the step touches."""
+    """Every word that a tile of the step touches; of those of source ranks all, or that of `source`."""
     env = plan.env(rank)
     spans: list[range] = []
     for axis in channel.axes:
         if axis.axis is None:
-            at = plan.topology.at(source, axis.over)
-            spans.append(range(at, at + 1))
+            at = plan.topology.at(source, axis.over) if source is not None else 0
+            spans.append(range(at, at + 1 if source is not None else int(F.evaluate(axis.count, env))))
             continue
         lo, hi = _bounds(step, param, axis.axis, tile)
         spans.append(range(int(F.evaluate(axis.index(lo), env)), int(F.evaluate(axis.index(hi - 1), env)) + 1))

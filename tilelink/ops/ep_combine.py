@@ -30,19 +30,20 @@ def collect(back: Any, sent: Any, choice: Any, at: Any, score: Any, out: Any) ->
     t, h = tl.tile_id(out)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     tl.consumer_tile_wait(at, t)
+    # A few tokens have chosen experts of all ranks.
+    tl.consumer_tile_wait(sent)
+    tl.consumer_tile_wait(back)
     for k in tl.static_range(tl.size(choice, 1)):
         e = tl.tile_load(choice, (t, k), other=-1)
-        tl.consumer_tile_wait(sent, e)
         row = tl.tile_load(at, (t, k), other=-1)
         row = tl.where(row < tl.tile_load(sent, e), row, -1)
-        tl.consumer_tile_wait(back, (e, row, h))
         acc += tl.tile_load(score, (t, k))[:, None] * tl.tile_load(back, (e, row, h))
     tl.tile_store(out, (t, h), acc)
 
 
 @tilelink.operator(
     "experts/R R C H, experts/R R i32 <C+1, T/R k i32 <experts, T/R k i32 <C, T/R k f32 -> T/R H",
-    schedule={"send_back": tilelink.sms(C=16, H=1024, num_warps=8), "collect": tilelink.sms(T=8, H=1024, num_warps=8)},
+    schedule={"send_back": tilelink.sms(C=4, H=8192, num_warps=16), "collect": tilelink.sms(T=8, H=1024, num_warps=8)},
 )
 def ep_combine(y: Any, counts: Any, choice: Any, at: Any, score: Any) -> Any:
     """Send what the experts made back to the tokens' ranks, and sum it for each token.

@@ -8,67 +8,69 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tilelink.ops import plain
-from tilelink.ops.routing import count, place
 
 
-@tilelink.program("T H, P i32 <T, e+1 i32 offsets, e R/R i32 -> e/R R C H, e/R R i32")
-def dispatch(x: Any, order: Any, start: Any, mine: Any, inbox: Any, counts: Any) -> None:
-    """This rank's tokens of expert `e` to whoever has that expert, as many as there is room for."""
-    e, s = tl.tile_id(mine)
-    tl.consumer_tile_wait(order)
-    tl.consumer_tile_wait(start)
-    first = tl.tile_load(start, e)
-    n = tl.minimum(tl.tile_load(start, e + 1) - first, tl.size(inbox, 2))
+@tilelink.program("T k i32 <e -> e C i32 <T, e i32 <C+1, T k i32 <C")
+def assign(choice: Any, who: Any, many: Any, at: Any) -> None:
+    """The tokens of each expert in their order, as many as there is room for; which row of its expert each choice has."""
+    e, n = tl.tile_id(many), 0
+    for t in tl.tiles(choice, axis=0):
+        chosen = tl.tile_load(choice, t, other=-1)
+        one = (chosen == e).to(tl.int32)
+        row = tl.where(tl.ravel(one) > 0, n + tl.cumsum(tl.ravel(one)) - 1, -1)
+        row = tl.where(row < tl.size(who, 1), row, -1)
+        tl.tile_store(who, (e, row), tl.ravel(tl.tile_range(choice, t)[:, None] + 0 * one))
+        # The first expert's tile answers for those of no expert.
+        tl.tile_store(at, t, tl.reshape(row, one.shape), mask=chosen == tl.where((chosen < 0) & (e == 0), -1, e))
+        n += tl.sum(one)
+    tl.tile_store(many, e, tl.minimum(n, tl.size(who, 1)))
+    tl.producer_tile_notify(who, e)
+    tl.producer_tile_notify(many, e)
+    tl.producer_tile_notify(at)
+
+
+@tilelink.program("T H, e C i32 <T, e R/R i32 <C+1 -> e/R R C H, e/R R i32")
+def dispatch(x: Any, who: Any, many: Any, inbox: Any, counts: Any) -> None:
+    """This rank's tokens of expert `e` to whoever has that expert."""
+    e, s = tl.tile_id(many)
+    tl.consumer_tile_wait(who, e)
+    tl.consumer_tile_wait(many, (e, s))
+    n = tl.tile_load(many, (e, s))
     tl.tile_push_data(counts, (e, s), n)
     tl.producer_tile_notify(counts, (e, s))
     for c in tl.tiles(inbox, axis=2, stop=n):
-        at = tl.where(tl.tile_range(inbox, c) < n, tl.tile_range(inbox, c), -1)
-        who = tl.tile_load(order, tl.where(at >= 0, first + at, -1), other=-1)
+        token = tl.tile_load(who, (e, c), other=-1)
         for h in tl.tiles(x, axis=1):
-            tl.tile_push_data(inbox, (e, s, at, h), tl.tile_load(x, (who, h)))
+            tl.tile_push_data(inbox, (e, s, c, h), tl.tile_load(x, (token, h)))
     tl.producer_tile_notify(inbox, (e, s))
 
 
 @tilelink.program("e r C H, e r i32 -> e r C H, e r i32")
 def arrive(inbox: Any, counts: Any, rows: Any, sizes: Any) -> None:
     """Out of shared memory, what there is."""
-    e, r, c, h = tl.tile_id(rows)
+    e, r = tl.tile_id(sizes)
     tl.consumer_tile_wait(counts, (e, r))
     n = tl.tile_load(counts, (e, r))
-    if tl.tile_begin(rows, c) + tl.tile_begin(rows, h) == 0:
-        tl.tile_store(sizes, (e, r), n)
-    tl.consumer_tile_wait(inbox, (e, r, c, h))
-    if tl.tile_begin(rows, c) < n:
-        tl.tile_store(rows, (e, r, c, h), tl.tile_load(inbox, (e, r, c, h)))
-
-
-@tilelink.program("T k i32 <e, T k i32 permutation, e+1 i32 offsets -> T k i32")
-def number(choice: Any, slot: Any, start: Any, at: Any, *, capacity: int) -> None:
-    """Which row of its expert each choice has; −1: none."""
-    t, k = tl.tile_id(at)
-    tl.consumer_tile_wait(slot)
-    tl.consumer_tile_wait(start)
-    first = tl.tile_load(start, tl.tile_load(choice, (t, k), other=-1))
-    row = tl.tile_load(slot, (t, k), other=-1) - first
-    tl.tile_store(at, (t, k), tl.where(row < capacity, row, -1))
-    tl.producer_tile_notify(at, (t, k))
+    tl.tile_store(sizes, (e, r), n)
+    tl.consumer_tile_wait(inbox, (e, r))
+    for c in tl.tiles(rows, axis=2, stop=n):
+        for h in tl.tiles(rows, axis=3):
+            tl.tile_store(rows, (e, r, c, h), tl.tile_load(inbox, (e, r, c, h)))
 
 
 def send(x: Any, choice: Any, experts: int, capacity: int) -> tuple[Any, Any, Any]:
     """Tokens on their way: the inbox of each rank's experts and its counts, in shared memory, and who has which row."""
-    mine = count(choice, e=experts)
-    order, start, slot = place(choice, mine)
-    inbox, counts = dispatch(x, order, start, mine, C=capacity, e=experts)
-    return inbox, counts, number(choice, slot, start, capacity=capacity)
+    who, many, at = assign(choice, C=capacity, e=experts)
+    inbox, counts = dispatch(x, who, many, C=capacity, e=experts)
+    return inbox, counts, at
 
 
 @tilelink.operator(
     "T/R H, T/R k i32 <experts -> experts/R R C H, experts/R R i32, T/R k i32",
     schedule={
-        "count": tilelink.sms(T=512),
-        "place": tilelink.sms(T=512),
-        "dispatch": tilelink.sms(C=16, H=1024, num_warps=8),
-        "arrive": tilelink.sms(C=16, H=1024, num_warps=8),
+        "assign": tilelink.sms(T=512, num_warps=8),
+        "dispatch": tilelink.sms(C=4, H=8192, order="ring", num_warps=16),
+        "arrive": tilelink.sms(C=4, H=8192, num_warps=16),
     },
 )
 def ep_dispatch(x: Any, choice: Any, *, experts: int, capacity: int) -> Any:

@@ -6,31 +6,28 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
-from tilelink.ops.ep_dispatch import number
+from tilelink.ops.ep_dispatch import assign
 from tilelink.ops.ep_dispatch import reference as exact
-from tilelink.ops.routing import count, place
 
 
-@tilelink.program("T H, P i32 <T, e+1 i32 offsets, e R/R i32 -> e/R R C H f8e4m3, e/R R C f32, e/R R i32")
-def dispatch_fp8(x: Any, order: Any, start: Any, mine: Any, inbox: Any, scales: Any, counts: Any) -> None:
+@tilelink.program("T H, e C i32 <T, e R/R i32 <C+1 -> e/R R C H f8e4m3, e/R R C f32, e/R R i32")
+def dispatch_fp8(x: Any, who: Any, many: Any, inbox: Any, scales: Any, counts: Any) -> None:
     """`dispatch`, each row divided by its scale: 448, the largest number of e4m3, stands for its largest element."""
-    e, s = tl.tile_id(mine)
-    tl.consumer_tile_wait(order)
-    tl.consumer_tile_wait(start)
-    first = tl.tile_load(start, e)
-    n = tl.minimum(tl.tile_load(start, e + 1) - first, tl.size(inbox, 2))
+    e, s = tl.tile_id(many)
+    tl.consumer_tile_wait(who, e)
+    tl.consumer_tile_wait(many, (e, s))
+    n = tl.tile_load(many, (e, s))
     tl.tile_push_data(counts, (e, s), n)
     tl.producer_tile_notify(counts, (e, s))
     for c in tl.tiles(inbox, axis=2, stop=n):
-        at = tl.where(tl.tile_range(inbox, c) < n, tl.tile_range(inbox, c), -1)
-        who = tl.tile_load(order, tl.where(at >= 0, first + at, -1), other=-1)
-        most = tl.zeros([at.shape[0]], tl.float32)
+        token = tl.tile_load(who, (e, c), other=-1)
+        most = tl.zeros([token.shape[0]], tl.float32)
         for h in tl.tiles(x, axis=1):
-            most = tl.maximum(most, tl.max(tl.abs(tl.tile_load(x, (who, h)).to(tl.float32)), 1))
+            most = tl.maximum(most, tl.max(tl.abs(tl.tile_load(x, (token, h)).to(tl.float32)), 1))
         scale = tl.where(most > 0, most / 448, 1)
         for h in tl.tiles(x, axis=1):
-            tl.tile_push_data(inbox, (e, s, at, h), tl.tile_load(x, (who, h)) / scale[:, None])
-        tl.tile_push_data(scales, (e, s, at), scale)
+            tl.tile_push_data(inbox, (e, s, c, h), tl.tile_load(x, (token, h)) / scale[:, None])
+        tl.tile_push_data(scales, (e, s, c), scale)
     tl.producer_tile_notify(inbox, (e, s))
     tl.producer_tile_notify(scales, (e, s))
 
@@ -38,26 +35,24 @@ def dispatch_fp8(x: Any, order: Any, start: Any, mine: Any, inbox: Any, scales: 
 @tilelink.program("e r C H, e r C, e r i32 -> e r C H, e r C f32, e r i32")
 def arrive_fp8(inbox: Any, scales: Any, counts: Any, rows: Any, scale: Any, sizes: Any) -> None:
     """Out of shared memory, what there is."""
-    e, r, c, h = tl.tile_id(rows)
+    e, r = tl.tile_id(sizes)
     tl.consumer_tile_wait(counts, (e, r))
     n = tl.tile_load(counts, (e, r))
-    if tl.tile_begin(rows, c) + tl.tile_begin(rows, h) == 0:
-        tl.tile_store(sizes, (e, r), n)
-    tl.consumer_tile_wait(scales, (e, r, c))
-    tl.consumer_tile_wait(inbox, (e, r, c, h))
-    if tl.tile_begin(rows, c) < n:
-        if tl.tile_begin(rows, h) == 0:
-            tl.tile_store(scale, (e, r, c), tl.tile_load(scales, (e, r, c)))
-        tl.tile_store(rows, (e, r, c, h), tl.tile_load(inbox, (e, r, c, h)))
+    tl.tile_store(sizes, (e, r), n)
+    tl.consumer_tile_wait(scales, (e, r))
+    tl.consumer_tile_wait(inbox, (e, r))
+    for c in tl.tiles(rows, axis=2, stop=n):
+        tl.tile_store(scale, (e, r, c), tl.tile_load(scales, (e, r, c)))
+        for h in tl.tiles(rows, axis=3):
+            tl.tile_store(rows, (e, r, c, h), tl.tile_load(inbox, (e, r, c, h)))
 
 
 @tilelink.operator(
     "T/R H, T/R k i32 <experts -> experts/R R C H f8e4m3, experts/R R C f32, experts/R R i32, T/R k i32",
     schedule={
-        "count": tilelink.sms(T=512),
-        "place": tilelink.sms(T=512),
-        "dispatch_fp8": tilelink.sms(C=16, H=1024, num_warps=8),
-        "arrive_fp8": tilelink.sms(C=16, H=1024, num_warps=8),
+        "assign": tilelink.sms(T=512, num_warps=8),
+        "dispatch_fp8": tilelink.sms(C=4, H=8192, order="ring", num_warps=16),
+        "arrive_fp8": tilelink.sms(C=4, H=8192, num_warps=16),
     },
 )
 def ep_dispatch_fp8(x: Any, choice: Any, *, experts: int, capacity: int) -> Any:
@@ -73,10 +68,8 @@ def ep_dispatch_fp8(x: Any, choice: Any, *, experts: int, capacity: int) -> Any:
         `rows`: `[experts/R, R, capacity, H]` fp8 e4m3; `scale`: `[experts/R, R, capacity]` fp32, and a token is
         `rows * scale`; `counts` and `at` as of `ep_dispatch`.
     """
-    mine = count(choice, e=experts)
-    order, start, slot = place(choice, mine)
-    inbox, scales, counts = dispatch_fp8(x, order, start, mine, C=capacity, e=experts)
-    at = number(choice, slot, start, capacity=capacity)
+    who, many, at = assign(choice, C=capacity, e=experts)
+    inbox, scales, counts = dispatch_fp8(x, who, many, C=capacity, e=experts)
     rows, scale, sizes = arrive_fp8(inbox, scales, counts)
     return rows, scale, sizes, at
 

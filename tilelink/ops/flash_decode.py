@@ -9,11 +9,18 @@ from tilelink.ops.attention import exponent
 from tilelink.ops.decoding import merge, partial_decode
 
 
+def parts_of(tiles: int, positions: int) -> int:
+    """Into how many parts to split each of so many sequences' groups of heads: rounds of 128 SMs per part, and a little for
+    what each part more costs when all are put together."""
+    most = max(1, min(32, positions // 1024))
+    return min(range(1, most + 1), key=lambda c: -(-tiles * c // 128) / c * (1 + c / 64))
+
+
 @tilelink.operator(
     "b g Q D, b S/R g D, b S/R g D, b i32 <S+1 -> b g Q D",
     schedule={"partial_decode": tilelink.sms(S=64), "merge": tilelink.sms()},
 )
-def flash_decode(q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 8, scale: float | None = None) -> Any:
+def flash_decode(q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 0, scale: float | None = None) -> Any:
     """Attention of one new position per sequence over a cache: `softmax(q @ keys.T * scale) @ values`.
 
     Args:
@@ -21,21 +28,23 @@ def flash_decode(q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 
         keys: this rank's positions of the cache, `[b, S/R, g, D]`, rows contiguous.
         values: as `keys`.
         lengths: positions that are there, `[b]` of i32, from 1 to `S`; alike on all ranks.
-        splits: parts of a rank's positions that are looked at side by side.
+        splits: parts of a rank's positions that are looked at side by side; default: so many that 128 SMs have work of
+            one size, up to 32, and not below some hundred positions.
         scale: of the scores; default: `D ** -0.5`.
 
     Returns:
         `[b, g, Q, D]` in the dtype of `q`, alike on all ranks; partial sums travel in fp32.
     """
-    accs = tilelink.symmetric("R c b g Q D", like=q, dtype="f32", c=splits)
-    tops, totals = (tilelink.symmetric("R c b g Q", like=accs) for _ in range(2))
-    partial_decode(q, keys, values, lengths, accs, tops, totals, scale=exponent(q, scale))
-    return merge(q, accs, tops, totals)
+    parts = splits if splits else parts_of(int(q.size("b")) * int(q.size("g")), int(keys.size("S")))
+    means = tilelink.symmetric("b g R c Q D", like=q, dtype="f32", c=parts)
+    logs = tilelink.symmetric("b g R c Q", like=means)
+    partial_decode(q, keys, values, lengths, means, logs, scale=exponent(q, scale))
+    return merge(q, means, logs)
 
 
 @flash_decode.reference
 def reference(
-    q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 8, scale: Any = None, group: Any = None
+    q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 0, scale: Any = None, group: Any = None
 ) -> Any:
     """The same in plain torch, one after the other."""
     import torch

@@ -13,7 +13,7 @@ from tilelink.ops import flash_decode
 
 LONE = "one rank"
 SDPA = "sdpa on one rank"
-SPLITS = (8, 16, 32)
+SPLITS = (0, 8, 16)
 
 
 def shapes(ranks: int) -> list[BenchCase]:
@@ -69,7 +69,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
 
 def _named(who: str, splits: int) -> str:
-    """The first is what the operator comes with."""
+    """The first is what the operator chooses by itself."""
     return who if splits == SPLITS[0] else f"{who}, {splits} splits"
 
 

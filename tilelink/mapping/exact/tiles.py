@@ -445,7 +445,9 @@ class TileRun:
         channel = self._channel(signal)
         counts = [self.sizes.value(a.count, self.rank) for a in channel.axes]
         spans = [
-            self._source(source, axis.over) if axis.axis is None else self._along(op.param, axis, index, counts[k])
+            self._source(op, axis, source, counts[k])
+            if axis.axis is None
+            else self._along(op.param, axis, index, counts[k])
             for k, axis in enumerate(channel.axes)
         ]
         for k, span in enumerate(spans):
@@ -457,9 +459,11 @@ class TileRun:
                 flat = flat * count + i
             yield flat
 
-    def _source(self, source: int, over: str) -> range:
-        """The word of a source rank."""
-        at = self.sizes.coordinate(source, over)
+    def _source(self, op: Wait | Notify, axis: ChannelAxis, source: int, count: int) -> range:
+        """The word of a source rank; all of them, where every rank writes what is waited for."""
+        if axis.every and isinstance(op, Wait) and op.peer is None:
+            return range(count)
+        at = self.sizes.coordinate(source, axis.over)
         return range(at, at + 1)
 
     def _along(self, param: str, axis: ChannelAxis, index: Indexed, count: int) -> range:

@@ -106,7 +106,7 @@ def entry_on(laid: Laid, op: Wait | Notify, axis: int) -> IndexEntry | None:
 
 def _words(laid: Laid, op: Wait | Notify, axis: ChannelAxis, mask: Mask) -> Words:
     if axis.axis is None:
-        return _source(laid, op, axis.over)
+        return _source(laid, op, axis)
     for view, entry in laid.index(op.param, op.index):
         if view.axis != axis.axis:
             continue
@@ -131,8 +131,12 @@ def _index(laid: Laid, axis: ChannelAxis, at: Ints) -> Ints:
     return np.broadcast_to(found, (len(found), at.shape[1]))
 
 
-def _source(laid: Laid, op: Wait | Notify, over: str) -> Words:
-    """The axis of source ranks: a notify names its own rank; so does a wait, unless it pulls from another."""
+def _source(laid: Laid, op: Wait | Notify, axis: ChannelAxis) -> Words:
+    """The axis of source ranks: a notify names its own rank; so does a wait, unless it pulls from another, or asks for what
+    every rank writes here."""
+    over = axis.over
+    if axis.every and isinstance(op, Wait) and op.peer is None:
+        return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.count) - 1, _one())
     movement = laid.step.step.program.movement
     if isinstance(op, Wait) and movement is not None and not laid.step.push:
         found = holder_of(laid, op.param, op.index)
