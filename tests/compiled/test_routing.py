@@ -61,12 +61,12 @@ ONES = {
         (of(B, 512, 64), of(Z, 9), of(Z, 256, 2), of(B, 8, 64, 64), of(F, 256, 2)),
     ),
     "ep_dispatch": One(
-        ops.ep_dispatch.schedule({**TABLES, "dispatch": sms(C=16, H=64), "arrive": sms(C=16, H=64)}),
+        ops.ep_dispatch.schedule({"assign": sms(T=32), "dispatch": sms(C=16, H=64), "arrive": sms(C=16, H=64)}),
         (of(B, 64, 128), of(Z, 64, 2)),
         EXPERTS,
     ),
     "ep_dispatch_fp8": One(
-        ops.ep_dispatch_fp8.schedule({**TABLES, "dispatch_fp8": sms(C=16, H=64), "arrive_fp8": sms(C=16, H=64)}),
+        ops.ep_dispatch_fp8.schedule({"assign": sms(T=32), "dispatch_fp8": sms(C=16, H=64), "arrive_fp8": sms(C=16, H=64)}),
         (of(B, 64, 128), of(Z, 64, 2)),
         EXPERTS,
     ),

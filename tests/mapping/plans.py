@@ -134,7 +134,7 @@ def with_channel(plan: Plan, tensor: str, **changes: Any) -> Plan:
     return replace(plan, channels=tuple(changed(c) for c in plan.channels))
 
 
-def with_axis(plan: Plan, tensor: str, axis: int, **changes: Any) -> Plan:
+def with_axis(plan: Plan, tensor: str, axis: int | None, **changes: Any) -> Plan:
     channel = next(c for c in plan.channels if c.tensor == tensor)
     axes = tuple(replace(a, **changes) if a.axis == axis else a for a in channel.axes)
     return with_channel(plan, tensor, axes=axes)

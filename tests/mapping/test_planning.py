@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.plans import Sizes, assert_right, plan_of
+from benchmarks.mutants.mappings import mappings
+from tests.mapping.plans import Sizes, assert_right, plan_of, with_axis
 from tests.operators import language, loops
 from tests.operators.test_movements import made_and_gathered
 from tilelink import Operator, copy_engine, fused, operator, program, sms
@@ -24,7 +25,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
-from tilelink.ops import ag_gemm, ep_combine, gemm_rs
+from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, gemm_rs
 from tilelink.ops.programs import matmul, scatter
 
 TILE = sms(M=16, N=16, K=16, order="ring+1")
@@ -293,3 +294,52 @@ def test_a_tensor_with_an_owner_map_is_read_where_it_is_held() -> None:
 
     error = refused(everywhere, 3, {"M": 24, "K": 4}, send=sms(1, M=2), keep=sms(M=2))
     assert error.why == "`keep` also runs where this tile is not held"
+
+
+# --------------------------------------------------------------------------------------------- written by all, waited whole
+@program("M/R K -> M K")
+def spread(x: Any, rows: Any) -> None:
+    m, _ = tl.tile_id(x)
+    tl.tile_push_data(rows, m, tl.tile_load(x, m))
+    tl.producer_tile_notify(rows, m)
+
+
+@program("M K -> M K")
+def after_all(rows: Any, out: Any) -> None:
+    m, _ = tl.tile_id(out)
+    tl.consumer_tile_wait(rows)
+    tl.tile_store(out, m, tl.tile_load(rows, m))
+
+
+@operator("M/R K -> M K", name="spread_first")
+def spread_first(x: Any) -> Any:
+    return after_all(spread(x))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_wait_for_all_that_all_ranks_write_looks_at_the_words_of_each(ranks: int) -> None:
+    """A tensor that is waited for as a whole has a word for each rank that writes it: its own alone would not do."""
+    plan = plan_of(spread_first, ranks, {"M": 7, "K": 2}, spread=sms(M=2), after_all=sms(M=4))
+    assert [(a.axis, a.every) for a in plan.channel("rows").axes] == [(None, True)]
+    assert verify(plan)
+    assert_right(plan)
+    own = with_axis(plan, "rows", None, every=False)
+    if ranks == 1:
+        assert verify(own)
+        return
+    with pytest.raises(TilelinkError) as caught:
+        verify(own)
+    assert caught.value.code == "TL608"
+
+
+def test_experts_are_taken_along_the_ring() -> None:
+    """What is pushed to whoever holds an expert begins with a rank's own ones, so that not all ranks send to one at once."""
+    plan = next(mappings(ep_dispatch)).plan
+    step, taken = plan.step("dispatch"), list[list[int]]()
+    for rank in range(3):
+        values: dict[str, Any] = {**plan.env(rank), "t": np.arange(5)}
+        for name, formula in step.order:
+            values[name] = F.evaluate(formula, values)
+        taken.append(values["i0"].tolist())
+    assert "ring" in step.order_names
+    assert taken == [[0, 1, 2, 3, 4], [2, 3, 4, 0, 1], [4, 0, 1, 2, 3]]

@@ -120,8 +120,8 @@ class _Meeting:
         axis = self.channel.axes[k]
         mine, theirs = self.wait.words[k], self.notify.words[k]
         if axis.axis is None:
-            if axis.every and self.wait.op.peer is None:
-                return
+            if bool((mine.first <= 0).all()) and bool((mine.last >= self.world.number(axis.count) - 1).all()):
+                return  # those of all ranks
             if not remote and not (to.kind == "one" and to.to is not None and _identity(to.to)) and self._several():
                 raise self._refused("the words of one source rank are waited for, and every rank raises its own")
             return
