@@ -37,6 +37,7 @@ __all__ = [
     "tile_end",
     "tile_id",
     "tile_load",
+    "tile_mask",
     "tile_pull_data",
     "tile_push_data",
     "tile_range",
@@ -227,6 +228,27 @@ def tile_store(t: Any, tile: Any, value: Any, mask: Any = None) -> None:
 def tile_range(t: Any, tile: Any = None, axis: int = 0) -> Any:
     """The positions of `tile` as a vector; without a tile, of the whole `axis`."""
     _outside("tile_range")
+
+
+def tile_mask(t: Any, tile: Any, start: Any = None, stop: Any = None) -> Any:
+    """Which positions of `tile` are there, from `start` on and before `stop`: a block of rows by positions.
+
+    Say with it, once, which elements count. Where its limits stay the same in a loop of `tl.tiles`, tiles of which all
+    positions count for all rows take a loop of their own, in which the mask is true and loads need none.
+
+    Args:
+        t: a tensor parameter.
+        tile: a tile of one of its axes.
+        start: first position, or a vector of them, one for each row (default: the tile's first).
+        stop: the position to end before, or a vector of them (default: the tile's end).
+
+    Returns:
+        `[rows, positions]` of booleans; one row where neither limit is a vector. Given to `tl.where`.
+
+    Raises:
+        TilelinkError: TL142 (`tile` is no tile, or a limit has more than one dimension).
+    """
+    _outside("tile_mask")
 
 
 def tile_begin(t: Any, tile: Any) -> Any:

@@ -174,12 +174,18 @@ def loads_before_their_acquire(ttgir: str) -> list[str]:
     for lines, loop in dot_loops(ttgir):
         polls = [i for i in range(loop.around[0][0] if loop.around else 0, loop.last) if POLL.search(lines[i])]
         if polls:
-            # What an outer loop loads behind the inner one belongs to its next turn, and so does what a poll follows.
-            behind = range(loop.last, loop.around[-1][1]) if loop.around else range(0)
+            # What an outer loop loads behind its last loop of products belongs to its next turn, and so does what a poll
+            # follows.
+            behind = range(_last_of_products(lines, loop), loop.around[-1][1]) if loop.around else range(0)
             copies = [i for i in (*range(polls[-1]), *behind) if ASYNC_COPY.search(lines[i])]
             awaited = _awaited(lines)
             found += [lines[i].strip() for i in copies if not _may_be_early(lines, i, awaited)]
     return found
+
+
+def _last_of_products(lines: list[str], loop: Loop) -> int:
+    """The last line of the last loop of products that stands in the same loop as this one."""
+    return max(other.last for _, other in dot_loops("\n".join(lines)) if other.around == loop.around)
 
 
 def _awaited(lines: list[str]) -> set[str]:
@@ -200,7 +206,7 @@ def _may_be_early(lines: list[str], at: int, awaited: set[str]) -> bool:
     copy = re.search(r"async_tma_copy_global_to_local (%[\w#]+)\[([^\]]*)\]", lines[at])
     if copy is None:
         return False
-    if re.fullmatch(r"%\w+_\d+x\d+", copy[1]) and not any(copy[1].startswith(f"%{t}_") for t in awaited):
+    if re.fullmatch(r"%\w+?_\d+(x\d+)+", copy[1]) and not any(copy[1].startswith(f"%{t}_") for t in awaited):
         return True
     return any(_polls_inside(lines, name.split("#")[0]) for name in [copy[1], *re.findall(r"%[\w#]+", copy[2])])
 

@@ -9,13 +9,10 @@ from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import RANKS, GridAxis, here, holder, part
-from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, Let, OfTile, Tiles, Whole, walk
+from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
-from tilelink.ir.shape import rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 
 ITEM_BYTES = {
@@ -31,6 +28,10 @@ ITEM_BYTES = {
     "f8e4m3": 1,
     "f8e5m2": 1,
 }
+
+
+PLACES = 1024
+"""Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
             scope.names.fresh(f"{label}_in"),
             GridAxis(dim, "plain", size, None),
             extent,
+            whole=_fills(scope, size, extent),
         )
     return scope.wholes[dim]
 
@@ -97,6 +99,16 @@ def lanes(tile: TileNames) -> str:
 def inside(tile: TileNames) -> str:
     tile.used |= {"at", "inside"}
     return tile.inside
+
+
+def mask_of(tile: TileNames) -> str | None:
+    """Its mask, where some of its lanes may be no positions."""
+    return None if tile.whole else inside(tile)
+
+
+def _fills(scope: Scope, size: Formula, extent: int) -> bool:
+    """Whether a block of that extent has no lanes to spare on any rank."""
+    return all(int(F.evaluate(size, scope.plan.env(r))) == extent for r in (0, scope.plan.topology.ranks - 1))
 
 
 def lane_lines(lines: Lines, tile: TileNames) -> None:
@@ -143,14 +155,14 @@ def terms(
 def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> tuple[str, str | None]:
     if isinstance(e, OfTile):
         tile = scope.tiles[e.var]
-        return lanes(tile), inside(tile)
+        return lanes(tile), mask_of(tile)
     assert v.axis is not None
     size = visible(scope, tensor, v)
     if isinstance(e, Whole):
         tile = whole(scope, v.dim, size)
-        return lanes(tile), inside(tile)
+        return lanes(tile), mask_of(tile)
     text = expression(scope, e.expr)
-    if text.isdigit() or (isinstance(e, At) and _in_range(scope, e)):
+    if text.isdigit() or (isinstance(e, At) and (_in_range(scope, e) or _never_leaves(scope, e, size))):
         return text, f"{text} < {scope.text(size)}" if text.isdigit() else None
     at = text if text.isidentifier() else scope.named(f"{tensor.name}_index", text)
     if scope.watch.checks.debug and isinstance(e, Gather):
@@ -162,6 +174,31 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> t
 def _in_range(scope: Scope, e: At) -> bool:
     """Whether the position is in range by construction: a rank, or the variable of a walked axis."""
     return e.ring is not None or e.expr.text in scope.tiles or e.expr.text in scope.inside
+
+
+def _never_leaves(scope: Scope, e: At, size: Formula) -> bool:
+    """Whether the position lies in the axis for every place along the walked axis of the domain that it is made of."""
+    step, sizes = scope.step, frozenset(scope.plan.wiring.sizes)
+    if e.expr.formula is None:
+        return False
+    names = F.symbols(e.expr.formula)
+    walked = [g for g in step.grid if g.kind == "unit" and g.var in names]
+    if len(walked) != 1:
+        return False
+    known: dict[str, F.Like] = {n: int(v) for n, v in step.step.constants if isinstance(v, (bool, int))}
+    for op in walk(step.step.program.body):
+        if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
+            v = step.step.binding(op.param).view[op.axis]
+            known[op.name] = step.ranks if v.axis is None else visible(scope, scope.declared(op.param), v)
+    place = Sym("a place")  # no size is called so
+    known[walked[0].var or ""] = place
+    found, env = F.substitute(e.expr.formula, known), scope.plan.env(0)
+    if not names <= known.keys() or not F.symbols(found) | F.symbols(size) | F.symbols(walked[0].size) <= sizes | {
+        "a place"
+    }:
+        return False
+    places, end = int(F.evaluate(walked[0].size, env)), int(F.evaluate(size, env))
+    return places <= PLACES and all(0 <= F.evaluate(found, {**env, "a place": at}) < end for at in range(places))
 
 
 def position(scope: Scope, entry: At) -> Formula:
@@ -224,117 +261,5 @@ def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]:, ]+", text) else f"({text})"
 
 
-# -------------------------------------------------------------------------------------------------------------------- TMA
-@dataclass(frozen=True, slots=True)
-class Tma:
-    """A descriptor access: parameter name, coordinates, and whether the block arrives transposed."""
-
-    name: str
-    coordinates: str
-    transposed: bool
-
-
-def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, ...]) -> Tma | None:
-    """The access as a TMA access, where that is possible; else None and pointers are used.
-
-    It takes a 2-D tile of a 2-D instance in a program of matmul kind, 16-byte alignment, and tiles that end only where
-    the tensor does (a descriptor fills with zeros past the tensor's edge, not past a tile's).
-    """
-    plan, step = scope.plan, scope.step
-    view = step.step.binding(param).view
-    # 94 and 95 are AMD's.
-    capability = plan.topology.device.capability
-    if (capability != 90 and capability < 100) or not _has_dot(scope):
-        return None
-    stored = [
-        (v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice
-    ]
-    if len(stored) != 2 or not all(isinstance(e, OfTile) for _, e in stored) or len(index) != 2:
-        return None
-    tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
-    if not all(_ends_with_tensor(scope, t.grid) for t in tiles):
-        return None
-    transposed = _row_major(scope, tensor)
-    if transposed is None:
-        return None
-    order = (1, 0) if transposed else (0, 1)
-    block = tuple(tiles[a].extent for a in order)
-    item = ITEM_BYTES[tensor.dtype]
-    if block[1] * item < 16 or max(block) > 256 or not _aligned(scope, tensor, order):
-        return None
-    coordinates: list[str] = []
-    for a in order:
-        v, tile = stored[a][0], tiles[a]
-        assert v.axis is not None
-        over = tensor.axes[v.axis].over if not v.local else None
-        split = over is not None
-        first = scope.text(rank_along(over) * part(tensor.axes[v.axis].size, over), 2) if over is not None else ""
-        place = scope.places.get(tensor.name)
-        if place is not None and place.axis == v.axis:
-            split, first = True, place.first
-        coordinates.append(f"{tile.begin} - {first}" if split else tile.begin)
-    name = scope.arg(Arg(f"{tensor.name}_{block[0]}x{block[1]}", "descriptor", tensor.name, block=block, axes=order))
-    return Tma(name, "[" + ", ".join(coordinates) + "]", transposed)
-
-
-def _has_dot(scope: Scope) -> bool:
-    return any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(scope.step.step.program.body))
-
-
-def _ends_with_tensor(scope: Scope, grid: GridAxis) -> bool:
-    if grid.kind == "plain":
-        return True
-    length = int(F.evaluate(grid.part, scope.plan.env(0)))
-    return grid.kind in ("cut", "mine") and grid.tile is not None and length % grid.tile == 0
-
-
-def _row_major(scope: Scope, tensor: TensorDecl) -> bool | None:
-    """False: the last axis has unit stride; True: the first has; None: neither."""
-    if scope.plan.buffer(tensor.name).space != "argument":
-        return False
-    unit = scope.plan.layout(tensor.name).unit_axis
-    return None if unit is None else unit == 0
-
-
-def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:
-    """16-byte rows on every rank, and nothing empty (a descriptor has no empty axis)."""
-    buffer = scope.plan.buffer(tensor.name)
-    item = ITEM_BYTES[tensor.dtype]
-    for rank in (0, scope.plan.topology.ranks - 1):
-        extents = [int(F.evaluate(e, scope.plan.env(rank))) for e in buffer.extents]
-        if min(extents) < 1 or (extents[order[1]] * item % 16 and buffer.space != "argument"):
-            return False
-    return scope.plan.layout(tensor.name).aligned if buffer.space == "argument" else True
-
-
 def index_of(scope: Scope, op: LoadOp | StoreOp) -> tuple[IndexEntry, ...]:
     return entries(scope.step.step, op.param, op.index)
-
-
-def _loop_of(step: StepPlan, var: str) -> GridAxis:
-    """The partition that a loop walks; loops over one dimension share it."""
-    op = next(op for op in walk(step.step.program.body) if isinstance(op, Tiles) and op.var == var)
-    return step.loop(step.step.binding(op.param).view[op.axis].dim)
-
-
-def could_be_tma(scope: Scope, tensor: TensorDecl, param: str, loads: list[LoadOp]) -> Arg | None:
-    """The descriptor through which a load of the tensor will go, if any does.
-
-    Tiles of loops that are yet to be emitted are not named: their partitions are all that counts.
-    """
-    step = scope.step
-    for op in loads:
-        index = index_of(scope, op)
-        unnamed = [e.var for e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
-        for var in unnamed:
-            grid = _loop_of(step, var)
-            scope.tiles[var] = TileNames("", "", "", "", grid, grid.tile or padded(scope, grid.step))
-        known = dict(scope.args)
-        found = tma(scope, tensor, param, index)
-        descriptor = scope.args[found.name] if found is not None else None
-        scope.args = known
-        for var in unnamed:
-            del scope.tiles[var]
-        if descriptor is not None:
-            return descriptor
-    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilelink.codegen import access, loops, memory, ordering
+from tilelink.codegen import access, loops, masks, memory, ordering
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Scope
 from tilelink.ir.partition import GridAxis
@@ -41,6 +41,8 @@ def _nothing(scope: Scope, op: Tile) -> None:
 
 def _bounds(scope: Scope, op: Bounds) -> None:
     """Nothing is emitted where the name never changes: it stands for what is known already."""
+    if op.what == "mask":
+        return masks.emit(scope, op)
     if any(isinstance(o, Let) and op.name in o.target for o in walk(scope.step.step.program.body)):
         return scope.lines.add(f"{scope.local(op.name)} = {_bound(scope, op)}", op.loc)
     scope.replaced[op.name] = _bound(scope, op)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from tilelink.codegen import access, signalling
+from tilelink.codegen import access, masks, signalling
 from tilelink.codegen.access import expression
 from tilelink.codegen.naming import read_names
 from tilelink.codegen.ordering import read_by_tma
@@ -38,21 +38,65 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
     if op.start is not None or op.stop is not None or op.part is not None:
         grid = replace(grid, kind="free")
     names = access.tile_names(scope, op.var, grid)
-    outer, depth = scope.lines, scope.lines.depth
+    whole = masks.split(scope, op, grid, low, high)
     waits = [o for o in op.body if isinstance(o, Wait) and _in_runs(scope, op, o)]
-    scope.lines = Lines()
-    emit(scope, tuple(o for o in op.body if o not in waits))
+    rest, depth = tuple(o for o in op.body if o not in waits), scope.lines.depth
+    if whole is None:
+        body = _emitted(scope, rest, emit)
+        first, last = _runs(scope, op, waits, grid, low, high) if waits else (low, high)
+        _walked(scope, op, names, body, high, f"for {names.begin} in range({first}, {last}, {scope.text(grid.step)}):")
+    else:
+        _split(scope, op, names, whole, waits, rest, (low, high), emit)
+    scope.lines.depth = depth
+
+
+def _emitted(scope: Scope, body: tuple[Op, ...], emit: Emit) -> Lines:
+    outer, scope.lines = scope.lines, Lines()
+    emit(scope, body)
     inner, scope.lines = scope.lines, outer
-    first, last = _runs(scope, op, waits, grid, low, high) if waits else (low, high)
-    outer.add(f"for {names.begin} in range({first}, {last}, {scope.text(grid.step)}):", op.loc)
-    outer.depth += 1
+    return inner
+
+
+def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, head: str, *begin: str) -> None:
+    """One loop over tiles, `begin`: what says where they begin, if the loop's head does not."""
+    grid, lines, depth = names.grid, scope.lines, scope.lines.depth
+    lines.add(head, op.loc)
+    lines.depth += 1
+    for line in begin:
+        lines.add(line)
     if "end" in names.used or "inside" in names.used:
-        outer.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, 1)}, {high})")
-    access.lane_lines(outer, names)
+        lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, 1)}, {high})")
+    access.lane_lines(lines, names)
     if op.var in read_names(op.body):
-        outer.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, 3)}")
-    outer.extend(inner)
-    outer.depth = depth
+        lines.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, 3)}")
+    lines.extend(body)
+    lines.depth = depth
+
+
+def _split(
+    scope: Scope, op: Tiles, names: TileNames, whole: masks.Whole, waits: list[Wait], rest: tuple[Op, ...],
+    limits: tuple[str, str], emit: Emit,
+) -> None:  # fmt: skip
+    """A loop over tiles that need no masks, then one over the others: those before and those after."""
+    low, high = limits
+    step, fresh = scope.text(names.grid.step), scope.names.fresh
+    others = _emitted(scope, rest, emit)
+    scope.tiles[op.var] = plain = masks.whole_tile(names)
+    bare = _emitted(scope, rest, emit)
+    first, last = _runs(scope, op, waits, names.grid, low, high) if waits else (low, high)
+    scope.loc, begin = op.loc, first
+    if whole.start is not None:
+        begin = scope.named(f"{op.var}_from", f"tl.minimum(tl.maximum({first}, {whole.start}), {last})")
+    end = scope.named(f"{op.var}_to", f"tl.maximum({begin}, tl.minimum({last}, {whole.stop}))")
+    _walked(scope, op, plain, bare, high, f"for {names.begin} in range({begin}, {end}, {step}):")
+    scope.tiles[op.var] = names
+    if whole.start is None:
+        _walked(scope, op, names, others, high, f"for {names.begin} in range({end}, {last}, {step}):")
+        return
+    turn = fresh(f"{op.var}_other")
+    place = f"{names.begin} = tl.where({turn} < {begin}, {turn}, {turn} + ({end} - {begin}))"
+    head = f"for {turn} in range({first}, {last} - ({end} - {begin}), {step}):"
+    _walked(scope, op, names, others, high, head, place)
 
 
 def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: Emit) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access
+from tilelink.codegen import access, descriptors
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir import formula as F
@@ -34,10 +34,11 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
     index = access.index_of(scope, op)
     plain = op.other is None or op.other.text in ("0", "0.0")
     place = scope.places.get(tensor.name)
-    found = access.tma(scope, tensor, op.param, index) if plain and only_if is None else None
+    found = descriptors.tma(scope, tensor, op.param, index) if plain and only_if is None else None
     if found is not None and (place is None or place.tma):
         name_of = found.name if place is None else place.name
-        text = f"{name_of}.load({found.coordinates})"
+        shape = "" if found.shape is None else f".reshape({', '.join(map(str, found.shape))})"
+        text = f"{name_of}.load({found.coordinates}){shape}"
         scope.async_tensors.add(tensor.name)
         scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
         return
@@ -78,8 +79,8 @@ def _is_forwarded(scope: Scope, tensor: TensorDecl) -> bool:
 
 def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     index = access.index_of(scope, op)
-    found = access.tma(scope, tensor, op.param, index) if op.mask is None else None
-    if found is not None and not found.transposed:
+    found = descriptors.tma(scope, tensor, op.param, index) if op.mask is None else None
+    if found is not None and not found.transposed and found.shape is None:
         scope.lines.add(
             f"{found.name}.store({found.coordinates}, tl.cast({value}, {TRITON_DTYPES[tensor.dtype]}))", op.loc
         )

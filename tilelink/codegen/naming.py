@@ -17,7 +17,7 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, OfTile, Op, Raw, Tile, TileProgram, Tiles, walk
 from tilelink.ir.shape import rank_along, ranks_along
 
-_SUFFIX = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+x\d+)"
+_SUFFIX = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+(x\d+)+)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
 
 
@@ -103,7 +103,12 @@ def _functions(plan: Plan) -> dict[str, str]:
 
 def bound(program: TileProgram) -> set[str]:
     """Every name that a program binds."""
-    return {c.name for c in program.constants} | {n for op in walk(program.body) for n in _names(op)}
+    return {c.name for c in program.constants} | bound_in(program.body)
+
+
+def bound_in(body: tuple[Op, ...]) -> set[str]:
+    """Every name that these ops bind."""
+    return {n for op in walk(body) for n in _names(op)}
 
 
 def read_names(body: tuple[Op, ...]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilelink.codegen import access, signalling
+from tilelink.codegen import access, descriptors, signalling
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Place, Scope
 from tilelink.ir.formula import Formula, Sym
@@ -57,7 +57,7 @@ def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) 
     away = scope.named(f"{own.tensor}_away", f"{holder} != {scope.rank}")
     signalling.await_once(scope, lines, op, scope.plan.signal(scope.step.path, op), fence, only_if=away)
     loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
-    found = [access.could_be_tma(scope, t, op.param, loads) for t in tensors]
+    found = [descriptors.could_be_tma(scope, t, op.param, loads, always=True) for t in tensors]
     names = [
         scope.arg(f) if f is not None and all(found) else scope.tensor(t.name)
         for f, t in zip(found, tensors, strict=True)
@@ -76,7 +76,7 @@ def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) 
 def read_by_tma(scope: Scope, op: Wait) -> bool:
     """Whether the program reads the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
     loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
-    return access.could_be_tma(scope, scope.declared(op.param), op.param, loads) is not None
+    return descriptors.could_be_tma(scope, scope.declared(op.param), op.param, loads) is not None
 
 
 def notify(scope: Scope, op: Notify) -> None:

@@ -33,7 +33,10 @@ TRITON_DTYPES = {
 
 @dataclass(slots=True)
 class TileNames:
-    """The emitted names of one tile: `begin`, `end`, its lanes `at` and their mask `inside`; `grid` is its partition."""
+    """The emitted names of one tile: `begin`, `end`, its lanes `at` and their mask `inside`; `grid` is its partition.
+
+    `whole`: all of its lanes are positions of the loop, and all masks of the loop are true.
+    """
 
     begin: str
     end: str
@@ -42,6 +45,7 @@ class TileNames:
     grid: GridAxis
     extent: int
     used: set[str] = field(default_factory=set[str])
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,8 @@ class Scope:
     """What is known while one function is being emitted.
 
     `renamed`: names of the program that something else has here; `replaced`: names that stand for a bound, with its text;
-    `inside`: those of them that are in range wherever they index; `segments`: of the tiles of a run-time split.
+    `inside`: those of them that are in range wherever they index; `segments`: of the tiles of a run-time split; `limits`:
+    by mask and `start` or `stop`, those of a loop's masks that were named before it.
     """
 
     plan: Plan
@@ -73,6 +78,7 @@ class Scope:
     tiles: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
     wholes: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
     replaced: dict[str, str] = field(default_factory=dict[str, str])
+    limits: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     forwarded: dict[str, str] = field(default_factory=dict[str, str])
     places: dict[str, Place] = field(default_factory=dict[str, Place])
     formulas: Formulas = field(default_factory=Formulas)

@@ -200,6 +200,24 @@ def _of_tile(call: Call, what: str, param: Param, node: ast.expr, rank: int = 0)
     return _bounds(call, what, param, at, found.var, f"{found.var}_{what}", rank, not _by_table(param.shape.axes[at]))
 
 
+def _tile_mask(call: Call, t: ast.expr, tile: ast.expr, start: Node = None, stop: Node = None) -> Value:
+    param = call.param(t)
+    found = _tile_of(call, param, tile)
+    at = _axis_of(call, param, found, tile)
+    limits = [_limit(call, param, at, param.shape.axes[at], n, w) for n, w in ((start, "start"), (stop, "stop"))]
+    for node, limit in zip((start, stop), limits, strict=True):
+        if limit is not None and limit.rank not in (0, 1, UNKNOWN):
+            why = f"it is a block of {limit.rank} dimensions"
+            call.fail("TL142", node or tile, "a limit of `tl.tile_mask`", why, "give one position, or one for each row")
+    name, given = call.result(f"{found.var}_mask"), [v for v in limits if v is not None]
+    first, last = (v.expr() if v is not None else None for v in limits)
+    call.state.ops.append(
+        Bounds(name=name, what="mask", param=param.name, axis=at, var=found.var, start=first, stop=last, loc=call.loc)
+    )
+    positional = all(v.positional for v in given) and not _by_table(param.shape.axes[at])
+    return _named(name, rank=2, positional=positional)
+
+
 def _tile_of(call: Call, param: Param, node: ast.expr) -> TileIndex:
     found = tile_alias(call.state, node)
     if isinstance(found, TileIndex):
@@ -302,21 +320,25 @@ def _tiles(
 ) -> Walk:
     param = call.param(t)
     at, found = call.axis(param, axis)
-    first = _limit(call, param, at, found, start, "start")
-    last = _limit(call, param, at, found, stop, "stop")
+    first, last = (_one(call, param, at, found, n, w) for n, w in ((start, "start"), (stop, "stop")))
     return Walk(param, at, found, first, last, None if part is None else _part(call, part))
 
 
 def _limit(call: Call, param: Param, at: int, axis: Axis, node: Node, what: str) -> Value | None:
-    """A bound of a walk. `None` in one arm of a choice means the end of the axis, as `None` alone does."""
+    """Where positions begin or stop. `None` in one arm of a choice means the end of the axis, as `None` alone does."""
     if node is None or constant_of(node) is None:
         return None
     if isinstance(node, ast.IfExp) and None in (constant_of(node.body), constant_of(node.orelse)):
         end = ast.Constant(0) if what == "start" else ast.Name(_kept(call, size_of(_unassigned(call), param, at, axis)))
         arms = [end if constant_of(arm) is None else arm for arm in (node.body, node.orelse)]
         node = ast.copy_location(ast.IfExp(node.test, *arms), node)
-    value = call.state.lower(node)
-    if value.rank != 0:
+    return call.state.lower(node)
+
+
+def _one(call: Call, param: Param, at: int, axis: Axis, node: Node, what: str) -> Value | None:
+    """A limit of a walk."""
+    value = _limit(call, param, at, axis, node, what)
+    if node is not None and value is not None and value.rank != 0:
         call.fail(
             "TL142",
             node,
@@ -361,6 +383,7 @@ PRIMITIVES: Mapping[str, Word] = MappingProxyType(
         "tile_store": Word("effect", _tile_store),
         "tile_load": Word("value", _tile_load),
         "tile_range": Word("value", _tile_range),
+        "tile_mask": Word("value", _tile_mask),
         "tile_begin": Word("value", _tile_begin),
         "tile_end": Word("value", _tile_end),
         "tile_shape": Word("value", _tile_shape),

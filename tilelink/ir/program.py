@@ -112,10 +112,11 @@ class If:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where a tile lies: `what` is range | begin | end | size | shape | segment.
+    """Where a tile lies: `what` is range | begin | end | size | shape | segment | mask.
 
-    `range`, `begin`, `end`, `segment` take a tile variable (`range` without one: the whole axis); `size` an axis;
-    `shape` the domain's block shape.
+    `range`, `begin`, `end`, `segment`, `mask` take a tile variable (`range` without one: the whole axis); `size` an axis;
+    `shape` the domain's block shape. `mask`: which positions of the tile are from `start` on and before `stop`, each one
+    position or a vector, one per row: a block of rows by positions.
     """
 
     name: str
@@ -123,6 +124,8 @@ class Bounds:
     param: str
     axis: int | None = None
     var: str | None = None
+    start: Expr | None = None
+    stop: Expr | None = None
     loc: Loc
 
 

@@ -29,8 +29,7 @@ def flash_varlen(q: Any, keys: Any, values: Any, starts: Any, out: Any, *, causa
     for t in tl.tiles(keys, axis=0, start=tl.min(begin, 0), stop=last):
         tl.consumer_tile_wait(keys, (t, g))
         tl.consumer_tile_wait(values, (t, g))
-        cols = tl.tile_range(keys, t)[None, :]
-        keep = (cols >= begin[:, None]) & (cols < end[:, None]) & ((cols <= rows[:, None]) | (not causal))
+        keep = tl.tile_mask(keys, t, start=begin, stop=tl.minimum(end, rows + 1) if causal else end)
         score = tl.dot(query, tl.trans(tl.tile_load(keys, (t, g))))
         weight, factor, top, total = soften(score, keep, scale, top, total)
         acc = tl.dot(weight.to(query.dtype), tl.tile_load(values, (t, g)), acc * factor[:, None])

@@ -21,9 +21,9 @@ def exponent(q: Any, scale: float | None) -> float:
 @triton.jit
 def soften(score, keep, scale, top, total):
     """One block of scores: (weights, factor of what was added up so far, new maximum, new sum); weights are powers of two."""
-    score = tl.where(keep, score * scale, -1e30)
-    new = tl.maximum(top, tl.max(score, 1))
-    weight, factor = tl.exp2(score - new[:, None]), tl.exp2(top - new)
+    score = tl.where(keep, score, -1e30)
+    new = tl.maximum(top, tl.max(score, 1) * scale)
+    weight, factor = tl.exp2(score * scale - new[:, None]), tl.exp2(top - new)
     return weight, factor, new, total * factor + tl.sum(weight, 1)
 
 
@@ -41,8 +41,7 @@ def flash(q: Any, keys: Any, values: Any, out: Any, *, causal: bool, scale: floa
         for t in tl.tiles(keys, axis=0, start=first, stop=last):
             tl.consumer_tile_wait(keys, (t, g))
             tl.consumer_tile_wait(values, (t, g))
-            cols = tl.tile_range(keys, t)[None, :]
-            keep = (cols >= first) & (cols < last) & ((cols <= rows[:, None]) | (not causal))
+            keep = tl.tile_mask(keys, t, stop=rows + 1 if causal else None)
             score = tl.dot(query, tl.trans(tl.tile_load(keys, (t, g))))
             weight, factor, top, total = soften(score, keep, scale, top, total)
             acc = tl.dot(weight.to(query.dtype), tl.tile_load(values, (t, g)), acc * factor[:, None])

@@ -1,0 +1,177 @@
+"""TMA accesses: which loads and stores go through a descriptor, and where in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tilelink.codegen.access import ITEM_BYTES, expression, index_of, padded
+from tilelink.codegen.scope import Scope, TileNames
+from tilelink.ir import formula as F
+from tilelink.ir.kernel import Arg
+from tilelink.ir.partition import part
+from tilelink.ir.program import At, Bounds, IndexEntry, Let, Load, OfTile, Tiles, Whole, walk
+from tilelink.ir.shape import rank_along
+from tilelink.ir.wiring import TensorDecl, ViewAxis
+
+
+@dataclass(frozen=True, slots=True)
+class Tma:
+    """A descriptor access: parameter name, coordinates, and whether the block arrives transposed; `shape`: what the
+    block is to be made of, which has an axis for each position."""
+
+    name: str
+    coordinates: str
+    transposed: bool
+    shape: tuple[int, ...] | None = None
+
+
+Stored: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
+
+
+def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, ...]) -> Tma | None:
+    """The access as a TMA access, where that is possible; else None and pointers are used.
+
+    It takes a program of matmul kind, 16-byte alignment, and tiles that end only where the tensor does (a descriptor fills
+    with zeros past the tensor's edge, not past a tile's), and either a 2-D tile of a 2-D instance or, in a loop over whole
+    tiles, some rows, whole in their last axis, at one position along each other axis. (Elsewhere Triton would take such
+    rows into registers.)
+    """
+    view = scope.step.step.binding(param).view
+    # 94 and 95 are AMD's.
+    capability = scope.plan.topology.device.capability
+    if (capability != 90 and capability < 100) or not _has_dot(scope):
+        return None
+    stored = [
+        (v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice
+    ]
+    kinds = [type(e) for _, e in stored]
+    if len(index) == 2 and kinds == [OfTile, OfTile]:
+        return _tile_of_two(scope, tensor, stored)
+    if sorted(k.__name__ for k in kinds[:-1]) == ["At"] * (len(kinds) - 2) + ["OfTile"] and kinds[-1] is Whole:
+        return _rows_at(scope, tensor, stored)
+    return None
+
+
+def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
+    tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
+    if not all(_ends_with_tensor(scope, t) for t in tiles):
+        return None
+    transposed = _row_major(scope, tensor)
+    if transposed is None:
+        return None
+    order = (1, 0) if transposed else (0, 1)
+    block = tuple(tiles[a].extent for a in order)
+    item = ITEM_BYTES[tensor.dtype]
+    if block[1] * item < 16 or max(block) > 256 or not _aligned(scope, tensor, order):
+        return None
+    coordinates = ", ".join(_coordinate(scope, tensor, stored[a][0], tiles[a].begin) for a in order)
+    name = scope.arg(Arg(f"{tensor.name}_{block[0]}x{block[1]}", "descriptor", tensor.name, block=block, axes=order))
+    return Tma(name, f"[{coordinates}]", transposed)
+
+
+def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
+    block: list[int] = []
+    coordinates: list[str] = []
+    for v, e in stored:
+        if isinstance(e, OfTile):
+            tile = scope.tiles[e.var]
+            if not tile.whole:
+                return None
+            block.append(tile.extent)
+            coordinates.append(_coordinate(scope, tensor, v, tile.begin))
+        elif isinstance(e, At):
+            block.append(1)
+            coordinates.append(_coordinate(scope, tensor, v, expression(scope, e.expr)))
+        else:
+            assert v.axis is not None
+            if tensor.axes[v.axis].over is not None:
+                return None
+            block.append(padded(scope, tensor.axes[v.axis].size))
+            coordinates.append("0")
+    order, item = tuple(range(len(block))), ITEM_BYTES[tensor.dtype]
+    shape = tuple(n for n, (_, e) in zip(block, stored, strict=True) if not isinstance(e, At))
+    if _row_major(scope, tensor, len(block) - 1) is not False or not _aligned(scope, tensor, order):
+        return None
+    if block[-1] * item < 16 or max(block) > 256 or len(block) > 5:
+        return None
+    label = "x".join(str(n) for n in block)
+    name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=tuple(block), axes=order))
+    return Tma(name, f"[{', '.join(coordinates)}]", False, shape)
+
+
+def _coordinate(scope: Scope, tensor: TensorDecl, v: ViewAxis, begin: str) -> str:
+    """Where a position of the program's lies along an axis of the instance."""
+    assert v.axis is not None
+    of = tensor.axes[v.axis]
+    place = scope.places.get(tensor.name)
+    if place is not None and place.axis == v.axis:
+        return f"{begin} - {place.first}"
+    if of.over is None or v.local:
+        return begin
+    return f"{begin} - {scope.text(rank_along(of.over) * part(of.size, of.over), 2)}"
+
+
+def _has_dot(scope: Scope) -> bool:
+    return any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(scope.step.step.program.body))
+
+
+def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:
+    grid = tile.grid
+    if grid.kind == "plain" or tile.whole:
+        return True
+    length = int(F.evaluate(grid.part, scope.plan.env(0)))
+    return grid.kind in ("cut", "mine") and grid.tile is not None and length % grid.tile == 0
+
+
+def _row_major(scope: Scope, tensor: TensorDecl, last: int = 1) -> bool | None:
+    """False: the last axis, `last`, has unit stride; True: the first has; None: neither."""
+    if scope.plan.buffer(tensor.name).space != "argument":
+        return False
+    unit = scope.plan.layout(tensor.name).unit_axis
+    return {last: False, 0: True}.get(unit) if unit is not None else None
+
+
+def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:
+    """16-byte rows on every rank, and nothing empty (a descriptor has no empty axis)."""
+    buffer = scope.plan.buffer(tensor.name)
+    item = ITEM_BYTES[tensor.dtype]
+    for rank in (0, scope.plan.topology.ranks - 1):
+        extents = [int(F.evaluate(e, scope.plan.env(rank))) for e in buffer.extents]
+        if min(extents) < 1 or (extents[order[-1]] * item % 16 and buffer.space != "argument"):
+            return False
+    return scope.plan.layout(tensor.name).aligned if buffer.space == "argument" else True
+
+
+def could_be_tma(
+    scope: Scope, tensor: TensorDecl, param: str, loads: list[Load], *, always: bool = False
+) -> Arg | None:
+    """The descriptor through which a load of the tensor will go, if any does; `always`: in every loop that it is emitted in.
+
+    Tiles of loops that are yet to be emitted are not named: their partitions are all that counts.
+    """
+    for op in loads:
+        index = index_of(scope, op)
+        unnamed = [e.var for e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
+        for var in unnamed:
+            scope.tiles[var] = _of_loop(scope, var, always)
+        known = dict(scope.args)
+        found = tma(scope, tensor, param, index)
+        descriptor = scope.args[found.name] if found is not None else None
+        scope.args = known
+        for var in unnamed:
+            del scope.tiles[var]
+        if descriptor is not None:
+            return descriptor
+    return None
+
+
+def _of_loop(scope: Scope, var: str, always: bool) -> TileNames:
+    """A tile of a loop that is yet to be emitted. Where its masks are left out of whole tiles, other tiles have theirs."""
+    body = scope.step.step.program.body
+    op = next(op for op in walk(body) if isinstance(op, Tiles) and op.var == var)
+    grid = scope.step.loop(scope.step.step.binding(op.param).view[op.axis].dim)
+    masked = any(isinstance(o, Bounds) and o.what == "mask" and o.var == var for o in walk(op.body))
+    limited = masked or any(limit is not None for limit in (op.start, op.stop, op.part))
+    whole, extent = masked and not always, grid.tile or padded(scope, grid.step)
+    return TileNames("", "", "", "", replace(grid, kind="free") if limited else grid, extent, whole=whole)
