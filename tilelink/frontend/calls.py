@@ -13,6 +13,7 @@ from tilelink.frontend.running import Trace, tracing
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep, PendingView
 from tilelink.ir.program import Constant, TileProgram
+from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS
 
 Plain = bool | int | float | str
@@ -20,7 +21,12 @@ NOWHERE = Loc("<operator>", 1)
 
 
 def call_program(
-    program: TileProgram, args: Sequence[object], kwargs: Mapping[str, Any], use: str | None, over: str | None = None
+    program: TileProgram,
+    args: Sequence[object],
+    kwargs: Mapping[str, Any],
+    use: str | None,
+    over: str | None = None,
+    placement: object = None,
 ) -> Any:
     """A use of a tile program in an operator's body: one step, and the tensors that it writes.
 
@@ -35,7 +41,10 @@ def call_program(
     signature = program.signature
     if not len(signature.inputs) <= len(args) <= len(signature.shapes):
         wrong_count(program.name, len(args), len(signature.inputs), f"`{signature}`", loc)
-    more = ("name", "over") if len(run.frame.dimensions.ranks.names) > 1 else ("name",)
+    if placement is not None and not isinstance(placement, Placement):
+        why, hint = "it says how one step runs", "give tilelink.sms(…), copy_engine(…), fused(…) or library(…)"
+        raise TilelinkError("TL209", f"`schedule={placement!r}`", loc=loc, why=why, hint=hint)
+    more = ("name", "over", "schedule") if len(run.frame.dimensions.ranks.names) > 1 else ("name", "schedule")
     sizes, constants, named = _keywords(program, kwargs, more, loc)
     given = _given(program, args, named, loc)
     axis = _axis_of(run, program, given.values(), over, loc)
@@ -52,7 +61,7 @@ def call_program(
     results = _allocate(run, program, path, given, dimensions, loc)
     for name in results:
         slots[name] = align(given[name], program.name, loc, ranks)
-    _write_step(run, program, path, given, slots, dimensions, constants, axis, loc)
+    _write_step(run, program, path, given, slots, dimensions, constants, axis, placement, loc)
     outputs = [SymbolicTensor(given[p.name].record) for p in program.params if p.role == "out"]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -202,6 +211,7 @@ def _write_step(
     dimensions: Dimensions,
     constants: dict[str, Plain],
     axis: str | None,
+    placement: Placement | None,
     loc: Loc | None,
 ) -> None:
     views: list[PendingView] = []
@@ -213,5 +223,5 @@ def _write_step(
             g.record.wish, g.record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
         tables = {name: other.record for name, other in given.items()}
         views.append(PendingView(param.name, g.record, slots[param.name], tables, dimensions.is_local))
-    shipped = run.shipped.get(path)
+    shipped = run.shipped.get(path, placement)
     run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE, shipped, axis))

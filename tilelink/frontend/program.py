@@ -12,6 +12,7 @@ from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.source import plain_function, read_source
 from tilelink.ir.program import TileProgram
+from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import Signature
 
 
@@ -43,13 +44,21 @@ class Program:
             self._captured = capture(self.function, self.signature, self.name)
         return self._captured
 
-    def __call__(self, *tensors: Any, name: str | None = None, over: str | None = None, **keywords: Any) -> Any:
+    def __call__(
+        self,
+        *tensors: Any,
+        name: str | None = None,
+        over: str | None = None,
+        schedule: Placement | None = None,
+        **keywords: Any,
+    ) -> Any:
         """Adds a step to the operator that is being traced.
 
         Args:
             tensors: one for each input, then results that are to be written instead of new ones.
             name: of this use, if the operator uses the program twice.
             over: the axis of ranks that `R` is here, where the operator has several and the tensors do not tell.
+            schedule: the placement that the step comes with, where sizes decide it; the operator's own goes before.
             keywords: constants, sizes that no tensor gives, results by name.
 
         Returns:
@@ -58,7 +67,7 @@ class Program:
         Raises:
             TilelinkError: TL201 to TL209, TL213.
         """
-        return call_program(self.captured, tensors, keywords, name, over)
+        return call_program(self.captured, tensors, keywords, name, over, schedule)
 
     def __repr__(self) -> str:
         return f"<tile program {self.name}: {self.signature}>"

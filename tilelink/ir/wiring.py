@@ -91,8 +91,8 @@ class Binding:
 class Step:
     """One use of a tile program. `path` addresses it in a schedule (`gather`, `gemm_rs.matmul`).
 
-    `shipped`: the placement that an inlined operator brings along for it. `axis`: the axis of ranks that it speaks of:
-    `R` in its program, this rank's coordinate and its peers are those along this axis.
+    `shipped`: the placement that an inlined operator, or the call in the operator's body, brings along for it. `axis`: the
+    axis of ranks that it speaks of: `R` in its program, this rank's coordinate and its peers are those along this axis.
     """
 
     path: str

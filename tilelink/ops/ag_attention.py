@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.attention import TILES, exponent, flash
+from tilelink.ops.attention import exponent, flash, tiles
 from tilelink.ops.programs import gather
 
 
-@tilelink.operator(
-    "S/R h D, S/R g D, S/R g D -> S/R h D",
-    schedule={"flash": TILES},
-)
+@tilelink.operator("S/R h D, S/R g D, S/R g D -> S/R h D")
 def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float | None = None) -> Any:
     """`softmax(q @ k.T * scale) @ v` per head, over the keys of all ranks; `h` is a multiple of `g` (grouped queries).
 
@@ -28,7 +25,7 @@ def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float | 
         `causal` the last ranks have the most to do: `ag_attention_zigzag` spreads the rows.
     """
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
-    return flash(q, keys, values, causal=causal, scale=exponent(q, scale))
+    return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=tiles(q))
 
 
 def plain(q: Any, k: Any, v: Any, keep: Any, scale: float | None, group: Any) -> Any:

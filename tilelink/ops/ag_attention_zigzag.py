@@ -7,7 +7,7 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tilelink.ops.ag_attention import reference
-from tilelink.ops.attention import TILES, exponent, soften
+from tilelink.ops.attention import exponent, soften, tiles
 from tilelink.ops.programs import gather, move
 
 deal = tilelink.program("S/R ..., S ...", name="deal")(move)
@@ -25,9 +25,8 @@ def flash_there(q: Any, keys: Any, values: Any, back: Any, *, scale: float) -> N
     for t in tl.tiles(keys, axis=0, stop=tl.tile_end(q, s)):
         tl.consumer_tile_wait(keys, (t, g))
         tl.consumer_tile_wait(values, (t, g))
-        keep = tl.tile_mask(keys, t, stop=rows + 1)
         score = tl.dot(query, tl.trans(tl.tile_load(keys, (t, g))))
-        weight, factor, top, total = soften(score, keep, scale, top, total)
+        weight, factor, top, total = soften(score, tl.tile_mask(keys, t, stop=rows + 1), scale, top, total)
         acc = tl.dot(weight.to(query.dtype), tl.tile_load(values, (t, g)), acc * factor[:, None])
     tl.tile_push_data(back, (s, h), acc / total[:, None])
     tl.producer_tile_notify(back, (s, h))
@@ -41,10 +40,10 @@ def settle(x: Any, out: Any) -> None:
     tl.tile_store(out, (s, h), tl.tile_load(x, (s, h)))
 
 
-@tilelink.operator(
-    "S/R h D, S/R g D, S/R g D -> S/R h D",
-    schedule={"deal": tilelink.copy_engine(S=128), "flash_there": TILES, "settle": tilelink.sms(S=128)},
-)
+MOVES = {"deal": tilelink.copy_engine(S=128), "settle": tilelink.sms(S=128)}
+
+
+@tilelink.operator("S/R h D, S/R g D, S/R g D -> S/R h D", schedule=MOVES)
 def ag_attention_zigzag(q: Any, k: Any, v: Any, *, chunk: int = 128, scale: float | None = None) -> Any:
     """Causal `ag_attention` in which chunks of rows are dealt out to and fro over the ranks, and results sent back.
 
@@ -54,7 +53,8 @@ def ag_attention_zigzag(q: Any, k: Any, v: Any, *, chunk: int = 128, scale: floa
     owner = f"s, h, d -> {turn} + ({turn}) // R * (2 * R - 1 - 2 * ({turn}))"
     there = tilelink.symmetric("S h D", like=q, owner=owner)
     deal(q, there)
-    flash_there(there, gather(k, name="gather_k"), gather(v, name="gather_v"), back, scale=exponent(q, scale))
+    keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
+    flash_there(there, keys, values, back, scale=exponent(q, scale), schedule=tiles(q))
     return settle(back)
 
 

@@ -9,8 +9,11 @@ import triton
 import tilelink
 import tilelink.language as tl
 
-TILES = tilelink.sms(S=128, T=64, num_warps=8, num_stages=2)
-"""Fits into the shared memory of an H200 for heads of up to 256 elements; twice as slow as torch's (docs/performance.md)."""
+
+def tiles(q: Any) -> Any:
+    """How the kernel runs: three blocks of keys and values on their way, as long as they, and what is added up, fit."""
+    wide = q.size("D") > 128
+    return tilelink.sms(S=128, T=64 if wide else 128, order="column", num_warps=8, num_stages=2 if wide else 3)
 
 
 def exponent(q: Any, scale: float | None) -> float:

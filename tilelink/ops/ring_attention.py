@@ -7,7 +7,7 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tilelink.ops.ag_attention import reference
-from tilelink.ops.attention import TILES, exponent, flash
+from tilelink.ops.attention import exponent, flash, tiles
 
 
 @tilelink.program("T/R g D -> R/R T g D")
@@ -31,7 +31,7 @@ PASS = tilelink.sms(4, T=64, order="ring")
 
 @tilelink.operator(
     "S/R h D, S/R g D, S/R g D -> S/R h D",
-    schedule={"hand_on_k": PASS, "hand_on_v": PASS, "flash": TILES},
+    schedule={"hand_on_k": PASS, "hand_on_v": PASS},
 )
 def ring_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float | None = None) -> Any:
     """`ag_attention` for ranks with a good link to their neighbours only: each sends to one rank and hears from one.
@@ -41,7 +41,7 @@ def ring_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float 
     Args, returns: as of `ag_attention`.
     """
     keys, values = hand_on(k, name="hand_on_k"), hand_on(v, name="hand_on_v")
-    return flash(q, keys, values, causal=causal, scale=exponent(q, scale))
+    return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=tiles(q))
 
 
 ring_attention.reference(reference)

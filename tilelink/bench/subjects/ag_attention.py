@@ -12,7 +12,7 @@ import tilelink
 from tilelink.bench.contest import COMM, OURS, SEQUENTIAL, Contest, Place, Roles, Sizes, Variants
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.ops import ag_attention
-from tilelink.ops.attention import exponent, flash
+from tilelink.ops.attention import exponent, flash, tiles
 from tilelink.pipeline.operator import Operator
 
 LONE = "our kernel alone"
@@ -23,7 +23,7 @@ SDPA_AFTER = "sdpa after nccl"
 @tilelink.operator("S/R h D, T g D, T g D -> S/R h D")
 def attention(q: Any, keys: Any, values: Any, *, causal: bool) -> Any:
     """`ag_attention`, with all keys there from the beginning."""
-    return flash(q, keys, values, causal=causal, scale=exponent(q, None))
+    return flash(q, keys, values, causal=causal, scale=exponent(q, None), schedule=tiles(q))
 
 
 def alone(operator: Operator) -> Operator:
