@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -49,6 +51,23 @@ def test_decoding(target: str) -> None:
     kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
     if target != "gfx942":
         assert hazards.loops_without_copies(texts(plan, source, kernel, target)["ttgir"]) == []
+
+
+@pytest.mark.each_triton
+def test_whole_tiles_of_keys_go_without_masks() -> None:
+    """Two loops: one that TMA copies ahead for and that compares nothing, then one for the tiles that need it."""
+    plan, source = emitted(ops.ag_attention, [bf16(1024, 1, 128)] * 3, "sm_90")
+    kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
+    found = list(hazards.dot_loops(texts(plan, source, kernel, "sm_90")["ttgir"]))
+    whole, others = (
+        "\n".join(lines[loop.first : loop.last]) for lines, loop in sorted(found, key=lambda f: f[1].first)
+    )
+    compares = re.compile(r"arith\.(select|cmpi) .*tensor<")
+    assert compares.search(others)
+    assert not compares.search(whole)
+    assert "async_tma_copy_global_to_local" in whole
+    assert "tt.load" not in whole
+    assert "async_copy_global_to_local" not in whole
 
 
 @pytest.mark.each_triton

@@ -6,7 +6,7 @@ import pytest
 
 from tests.frontend import operators as o
 from tests.frontend.ops import captured, only, short
-from tilelink.ir.program import At, Bounds, Check, Expr, If, Load, Notify, Store
+from tilelink.ir.program import At, Bounds, Check, Expr, If, Let, Load, Notify, Store, Tiles
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,36 @@ assert value == 0
     check = program.body[-1]
     assert isinstance(check, Check)
     assert check.condition.positional is positional
+
+
+@pytest.mark.parametrize(
+    ("limits", "positional"),
+    [
+        ("stop=end", True),
+        ("stop=tl.tile_range(out, m) + 1 if flag else None", True),
+        ("start=loaded", False),
+        ("", True),
+    ],
+)
+def test_a_mask_is_a_block_of_the_kind_of_its_limits(limits: str, positional: bool) -> None:
+    program = captured(
+        "M N, P i32 -> M N",
+        "a, x, out, *, flag: bool = True",
+        f"""
+m, n = tl.tile_id(out)
+end, loaded = tl.tile_end(out, m), tl.tile_load(x, 0)
+for k in tl.tiles(a, axis=0):
+    found = tl.tile_mask(a, k, {limits})
+    value = tl.max(found)
+""",
+    )
+    (loop,) = only(Tiles, program)
+    assert isinstance(loop, Tiles)
+    (mask,) = [op for op in loop.body if isinstance(op, Bounds) and op.what == "mask"]
+    assert (mask.name, mask.var, mask.axis) == ("found", "k", 0)
+    assert [e is not None for e in (mask.start, mask.stop)] == ["start" in limits, "stop" in limits]
+    (value,) = [op for op in loop.body if isinstance(op, Let)]
+    assert value.value.positional is positional
 
 
 def test_a_segment_is_data() -> None:

@@ -33,6 +33,33 @@ def between(own: Any, rows: Any, out: Any, *, back: int) -> None:
     tl.tile_store(out, (s, k), acc + tl.tile_load(own, (s, k)))
 
 
+@tilelink.program("S/R K, M K -> S/R K")
+def banded(own: Any, rows: Any, out: Any, *, back: int, ahead: int, first: int) -> None:
+    """For each of this rank's rows: its number of neighbours among `rows` from `first` on, and their sum."""
+    s, k = tl.tile_id(out)
+    at = tl.tile_range(out, s)
+    acc, count = tl.zeros(tl.tile_shape(out), tl.float32), tl.zeros([at.shape[0]], tl.int32)
+    for m in tl.tiles(rows, axis=0, start=first):
+        tl.consumer_tile_wait(rows, (m, k))
+        near = tl.tile_mask(rows, m, start=at - back if back >= 0 else None, stop=at + ahead)
+        count += tl.sum(tl.reshape(near.to(tl.int32), [at.shape[0], tl.tile_range(rows, m).shape[0]]), 1)
+        acc += tl.sum(tl.where(near[:, :, None], tl.tile_load(rows, (m, k)).to(tl.float32)[None, :, :], 0), 1)
+    tl.tile_store(out, (s, k), acc + count[:, None] + 0 * tl.tile_load(own, (s, k)))
+
+
+@tilelink.program("S/R K, M K -> S/R K")
+def ever_fewer(own: Any, rows: Any, out: Any, *, ahead: int) -> None:
+    """For each of this rank's rows: the sum of `rows` before a limit that moves on from tile to tile, up to `ahead`."""
+    s, k = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0):
+        tl.consumer_tile_wait(rows, (m, k))
+        limit = tl.minimum(tl.tile_begin(rows, m) + 3, ahead)
+        near = tl.tile_mask(rows, m, stop=limit)
+        acc += tl.sum(tl.where(near[:, :, None], tl.tile_load(rows, (m, k)).to(tl.float32)[None, :, :], 0), 1)
+    tl.tile_store(out, (s, k), acc + 0 * tl.tile_load(own, (s, k)))
+
+
 @tilelink.program("M K -> c K")
 def in_parts(rows: Any, out: Any) -> None:
     """The sum of part `c` of the rows."""
@@ -65,6 +92,16 @@ def gradient(x: Any, y: Any) -> Any:
 @tilelink.operator("M/R K -> M/R K")
 def window(x: Any, *, back: int = 0) -> Any:
     return between(x, gather(x), back=back)
+
+
+@tilelink.operator("M/R K -> M/R K")
+def bands(x: Any, *, back: int, ahead: int, first: int = 0) -> Any:
+    return banded(x, gather(x), back=back, ahead=ahead, first=first)
+
+
+@tilelink.operator("M/R K -> M/R K")
+def fewer(x: Any, *, ahead: int) -> Any:
+    return ever_fewer(x, gather(x), ahead=ahead)
 
 
 @tilelink.operator("M/R K -> c K")

@@ -86,6 +86,13 @@ def test_a_scale_of_ones_own() -> None:
     check(AG, problem(2, 18, scale=0.3), 2)
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+def test_a_scale_that_is_not_positive(scale: float) -> None:
+    """The greatest score would be another one once it is scaled."""
+    with pytest.raises(TilelinkError, match=r"^TL209"):
+        check(AG, problem(1, 4, scale=scale), 1)
+
+
 @pytest.mark.each_triton
 def test_as_they_come() -> None:
     """The schedules that the operators ship, with tiles larger than what is there."""

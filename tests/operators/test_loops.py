@@ -77,6 +77,39 @@ def test_from_here_to_there(moved: int, walked: int, back: int) -> None:
     check(operator, [x], expected, back=back)
 
 
+@pytest.mark.parametrize(
+    ("moved", "walked", "back", "ahead", "first"),
+    [
+        (8, 8, -1, 1, 0), (5, 4, -1, 40, 3), (16, 8, -1, 9, 0), pytest.param(3, 4, 9, 9, 2, marks=pytest.mark.each_triton),
+        (64, 4, 12, 7, 0), (3, 4, 2, 1, 0), (3, 4, 0, 0, 0), (4, 64, 30, 30, 0), (8, 8, 30, 30, 5),
+    ],
+)  # fmt: skip
+def test_whole_tiles_and_masked_ones(moved: int, walked: int, back: int, ahead: int, first: int) -> None:
+    """Masks that are true for the first tiles, for some in the middle, for none and for all: each position counts once, and
+    a mask has a row for each row, whether it is needed or not."""
+    rows = 29
+    x = data(rows, 10)
+    operator = loops.bands.schedule(gather=sms(2, M=moved, order="ring"), banded=sms(S=4, M=walked, K=16))
+
+    def expected(rank: int) -> torch.Tensor:
+        out = []
+        for at in range(rows)[part(rows, rank, RANKS)]:
+            near = x[max(first, at - back if back >= 0 else 0) : max(at + ahead, 0)]
+            out.append(near.sum(0) + len(near))
+        return torch.stack(out)
+
+    check(operator, [x], expected, back=back, ahead=ahead, first=first)
+
+
+@pytest.mark.parametrize(("moved", "walked"), [(8, 8), (5, 4)])
+def test_a_limit_that_moves_with_the_tile(moved: int, walked: int) -> None:
+    """It says nothing about a tile before the loop is there: all tiles are masked."""
+    x = data(29, 10)
+    operator = loops.fewer.schedule(gather=sms(2, M=moved, order="ring"), ever_fewer=sms(S=4, M=walked, K=16))
+    want = torch.cat([x[m : min(m + min(3, walked), 17, 29)] for m in range(0, 17, walked)]).sum(0)
+    check(operator, [x], lambda rank: want.expand(len(range(29)[part(29, rank, RANKS)]), 10), ahead=17)
+
+
 @pytest.mark.parametrize("pieces", [1, 3, 8])
 @SPANS
 def test_a_part_of_the_loop(moved: int, walked: int, pieces: int) -> None:

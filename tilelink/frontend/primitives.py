@@ -204,11 +204,12 @@ def _tile_mask(call: Call, t: ast.expr, tile: ast.expr, start: Node = None, stop
     param = call.param(t)
     found = _tile_of(call, param, tile)
     at = _axis_of(call, param, found, tile)
-    limits = [_limit(call, param, at, param.shape.axes[at], n, w) for n, w in ((start, "start"), (stop, "stop"))]
-    for node, limit in zip((start, stop), limits, strict=True):
-        if limit is not None and limit.rank not in (0, 1, UNKNOWN):
-            why = f"it is a block of {limit.rank} dimensions"
-            call.fail("TL142", node or tile, "a limit of `tl.tile_mask`", why, "give one position, or one for each row")
+    limits: list[Value | None] = []
+    for node, what in ((start, "start"), (stop, "stop")):
+        limits.append(limit := _limit(call, param, at, param.shape.axes[at], node, what))
+        if node is not None and limit is not None and limit.rank not in (0, 1, UNKNOWN):
+            message = f"the {what} of `tl.tile_mask` is a block of {limit.rank} dimensions"
+            call.fail("TL142", node, message, "it is one position, or one for each row", "give a vector")
     name, given = call.result(f"{found.var}_mask"), [v for v in limits if v is not None]
     first, last = (v.expr() if v is not None else None for v in limits)
     call.state.ops.append(
