@@ -11,6 +11,7 @@ from tilelink.ops.attention import exponent, soften, tiles
 from tilelink.ops.programs import gather, move
 
 deal = tilelink.program("S/R ..., S ...", name="deal")(move)
+MOVES = {"deal": tilelink.copy_engine(S=128), "settle": tilelink.sms(S=128)}
 
 
 @tilelink.program("S h D, T g D, T g D, S/R h D")
@@ -38,9 +39,6 @@ def settle(x: Any, out: Any) -> None:
     s, h, _ = tl.tile_id(out)
     tl.consumer_tile_wait(x, (s, h))
     tl.tile_store(out, (s, h), tl.tile_load(x, (s, h)))
-
-
-MOVES = {"deal": tilelink.copy_engine(S=128), "settle": tilelink.sms(S=128)}
 
 
 @tilelink.operator("S/R h D, S/R g D, S/R g D -> S/R h D", schedule=MOVES)
