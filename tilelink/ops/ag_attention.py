@@ -18,7 +18,7 @@ def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float | 
         k: this rank's keys, `[S/R, g, D]`, contiguous.
         v: this rank's values, `[S/R, g, D]`, contiguous.
         causal: position s sees positions up to s, counted over all ranks.
-        scale: of the scores; default: `D ** -0.5`.
+        scale: of the scores, positive; default: `D ** -0.5`.
 
     Returns:
         `[S/R, h, D]` in the dtype of `q`; scores and sums are fp32. Every rank keeps all keys and values meanwhile. With

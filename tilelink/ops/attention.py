@@ -20,11 +20,10 @@ def exponent(q: Any, scale: float | None) -> float:
     """By what scores are multiplied when weights are powers of two; None: by `D ** -0.5` and log2(e).
 
     Raises:
-        tilelink.TilelinkError: TL209, a scale that is not positive: the greatest score is found before it is scaled.
+        ValueError: the scale is not positive; the greatest score is found before it is scaled.
     """
     if scale is not None and not scale > 0:
-        hint = "pass a positive number, and negate the queries"
-        raise tilelink.TilelinkError("TL209", f"`scale={scale}`", why="scores are multiplied by it", hint=hint)
+        raise ValueError(f"attention with scale={scale}: it is a positive number")
     return 1.4426950408889634 * (float(q.size("D")) ** -0.5 if scale is None else scale)
 
 
