@@ -28,14 +28,9 @@ def flash_decode(q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 
         keys: this rank's positions of the cache, `[b, S/R, g, D]`, rows contiguous.
         values: as `keys`.
         lengths: positions that are there, `[b]` of i32, from 1 to `S`; alike on all ranks.
-<<<<<<< HEAD
         splits: parts of a rank's positions that are looked at side by side; default: so many that 128 SMs have work of
             one size, up to 32, and not below some hundred positions.
-        scale: of the scores; default: `D ** -0.5`.
-=======
-        splits: parts of a rank's positions that are looked at side by side.
         scale: of the scores, positive; default: `D ** -0.5`.
->>>>>>> ac79564 (Attention refuses a scale that is not positive)
 
     Returns:
         `[b, g, Q, D]` in the dtype of `q`, alike on all ranks; partial sums travel in fp32.
