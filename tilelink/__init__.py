@@ -7,7 +7,7 @@ them to tensors; a schedule says how it runs.
 from tilelink.errors import TilelinkError
 from tilelink.frontend import program, symmetric
 from tilelink.pipeline import Operator, operator
-from tilelink.pipeline.schedules import copy_engine, fused, library, sms
+from tilelink.pipeline.schedules import by_runs, copy_engine, fused, library, sms
 from tilelink.runtime.session import check, empty, group, launch, rank, ranks
 from tilelink.version import __version__
 
@@ -15,6 +15,7 @@ __all__ = [
     "Operator",
     "TilelinkError",
     "__version__",
+    "by_runs",
     "check",
     "copy_engine",
     "empty",

@@ -12,7 +12,7 @@ from tilelink.codegen import emit
 from tilelink.codegen.naming import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.host import BellWait, Compute, Copy, SetWord, StreamOp, Transfer, WordWait
+from tilelink.ir.host import BellWait, Compute, ComputeRun, Copy, MergeRuns, SetWord, StreamOp, Transfer, WordWait
 from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify
@@ -223,7 +223,7 @@ def _rank(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
 
 def _turned(ops: list[StreamOp], edit: Edit) -> list[StreamOp]:
     """Every copy, or call of a library, with the word that is set behind it, or every wait with what it is for."""
-    made = (Copy, Compute)
+    made = (Copy, Compute, ComputeRun, MergeRuns)
     first, then = (made, SetWord) if isinstance(edit.op, Notify) else ((BellWait, WordWait), made)
     at = 0
     while at + 1 < len(ops):

@@ -110,7 +110,8 @@ def describe(s: StepPlan) -> str:
 
 def _viewed(s: StepPlan) -> Iterator[str]:
     """What a library function gets of each parameter: `rows[M by M/R, K]`."""
-    cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in s.grid if g.tile or g.kind == "cut"}
+    axes = (*s.grid, *s.loops) if s.by_runs else s.grid
+    cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in axes if g.tile or g.kind == "cut"}
     for p in s.step.program.params:
         axes = [v.dim if not v.dim.startswith("_") else "…" for v in s.step.binding(p.name).view]
         text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in axes)}]"

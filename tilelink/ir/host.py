@@ -124,4 +124,25 @@ class Compute:
     output: Piece
 
 
-StreamOp: TypeAlias = BellWait | WordWait | Copy | SetWord | Compute
+@dataclass(frozen=True, slots=True)
+class ComputeRun:
+    """The library function of a step on one run of the axis that its program walks: what it gives is kept for `MergeRuns`.
+
+    `at`: dimension, begin and end, of the tile and of the run, as the program counts them. `tile`: which of the stream's
+    tiles.
+    """
+
+    inputs: tuple[Piece, ...]
+    at: tuple[tuple[str, int, int], ...]
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRuns:
+    """What all runs of a tile gave becomes the tile: all of `output` is written."""
+
+    output: Piece
+    tile: int
+
+
+StreamOp: TypeAlias = BellWait | WordWait | Copy | SetWord | Compute | ComputeRun | MergeRuns

@@ -28,8 +28,8 @@ from tilelink.ir.wiring import Step, Wiring
 class InPlace:
     """A consumer reads the part of `tensor` that this rank has brought along from the argument `source`.
 
-    `axis`: of the tensor, the one that the ranks bring parts of; `var`: the consumer's tile on it. A copy engine moves
-    `source` to `tensor` as it is, so that the rank's own part need not be moved.
+    `axis`: of the tensor, the one that the ranks bring parts of; `var`: the consumer's tile on it, "" for the run of a
+    library function. A copy engine moves `source` to `tensor` as it is, so that the rank's own part need not be moved.
     """
 
     tensor: str
@@ -82,6 +82,11 @@ class StepPlan:
     @property
     def path(self) -> str:
         return self.step.path
+
+    @property
+    def by_runs(self) -> bool:
+        """Whether a library function takes its tiles run by run."""
+        return self.library is not None and self.library.runs
 
     @property
     def axis(self) -> str:

@@ -60,25 +60,45 @@ PART = 0
 
 
 @dataclass(frozen=True, slots=True)
+class ByRuns:
+    """A library function that computes a tile from runs of an axis that the tile does not have: the keys of attention, the
+    depth of a product.
+
+    `function(*inputs, at=…, **constants)` gives what one run contributes, in whatever form; `merge(parts, out=…)` makes
+    the tile of what all its runs gave, in the order in which they were taken.
+    """
+
+    function: Callable[..., Any]
+    merge: Callable[..., None]
+
+    def __call__(self, *inputs: Any, **constants: Any) -> Any:
+        """What one run contributes."""
+        return self.function(*inputs, **constants)
+
+
+@dataclass(frozen=True, slots=True)
 class Library:
     """Let a library function compute each tile, one stream step per tile, over `streams` side streams.
 
     `function`: a dotted name such as `torch.mm`, or the function itself; `tile`: elements per dimension of what it
-    computes, or `PART`. No `order`: along the ring, own rows first where others bring rows, and last where others get them.
+    computes, or `PART`; `runs`: the function is `ByRuns`, and `tile` may also cut an axis that the program walks. No
+    `order`: along the ring, own rows first where others bring rows, and last where others get them.
     """
 
     function: str | Callable[..., Any]
     tile: tuple[tuple[str, int], ...] = ()
     order: Order = ()
     streams: int = 1
+    runs: bool = False
 
     @property
     def name(self) -> str:
         """`torch.mm`."""
         if isinstance(self.function, str):
             return self.function
-        module, name = (getattr(self.function, a, None) for a in ("__module__", "__qualname__"))
-        return f"{module}.{name}" if module and name else repr(type(self.function).__name__)
+        function = self.function.function if isinstance(self.function, ByRuns) else self.function
+        module, name = (getattr(function, a, None) for a in ("__module__", "__qualname__"))
+        return f"{module}.{name}" if module and name else repr(type(function).__name__)
 
 
 Placement: TypeAlias = Sms | CopyEngine | Fused | Library

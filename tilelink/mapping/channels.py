@@ -17,6 +17,8 @@ from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.guards import notify_guard
+from tilelink.mapping.libraries import RUN, tiled
+from tilelink.mapping.runs import axis_of
 from tilelink.mapping.views import entries
 
 
@@ -67,7 +69,8 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         guard=guard,
         writers=writers,
         scope="sys" if remote or writers == "stream" else "gpu",
-        bells=any(u.consumer.engine == "stream" for u in uses),
+        # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
+        bells=any(u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses),
         joined=joined,
     )
 
@@ -244,14 +247,16 @@ def _waits_by_tile(use: Use, a: int) -> bool:
 
 
 def _waited(use: Use, a: int) -> GridAxis | At | None:
-    """The partition of the consumer's domain that its wait names on axis `a`, or a position; None: it waits for all."""
+    """The partition of the consumer's domain, or of its runs, that its wait names on axis `a`, or a position; None: it waits
+    for all."""
     s = use.consumer
     view = s.step.binding(use.wait.param).view
     if s.step.program.movement is not None:
         return next((s.grid[k] for k, v in enumerate(view) if v.axis == a), None)
-    for v, e in zip(view, entries(s.step, use.wait.param, use.wait.index), strict=True):
+    names = tiled(s.step, use.wait.param, use.wait.index, runs=s.by_runs)
+    for v, e, name in zip(view, entries(s.step, use.wait.param, use.wait.index), names, strict=True):
         if v.axis == a:
-            return e if isinstance(e, At) else _domain_axis(s, e)
+            return e if isinstance(e, At) else axis_of(s) if name == RUN else _domain_axis(s, e)
     return None
 
 

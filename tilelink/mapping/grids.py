@@ -220,6 +220,8 @@ def _loops(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
         kind = "unit" if v.unit else "plain"
         if v.axis is not None and tensor.axes[v.axis].over is not None and not v.local:
             kind = "mine"
+        if kind == "plain" and isinstance(p.placement, Library) and p.placement.runs and _in_parts(wiring, p, v):
+            kind = "cut"
         over = p.step.axis
         size = tensor.axes[v.axis].size if kind == "mine" and v.axis is not None else extent(tensor, v, over)
         found[v.dim] = GridAxis(v.dim, kind, size, 1 if v.unit else p.tile.get(v.dim), op.var, over=over)

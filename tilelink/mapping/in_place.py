@@ -14,6 +14,8 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.plan import InPlace, Layout, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait
 from tilelink.ir.wiring import Step, TensorDecl, Wiring
+from tilelink.mapping.libraries import RUN, tiled
+from tilelink.mapping.runs import axis_of
 from tilelink.mapping.views import entries, walk
 
 
@@ -84,6 +86,9 @@ def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> st
         return None
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]
+    if s.by_runs:
+        named = {tiled(s.step, param, op.index, runs=True)[axis] for op in (*loads, *waits)}
+        return RUN if named == {RUN} and axis_of(s).kind == "cut" else None
     if len(loads) != 1 or len(waits) != 1 or waits[0] not in program.body:
         return None
     view = s.step.binding(param).view

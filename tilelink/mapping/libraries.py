@@ -1,28 +1,29 @@
-"""Programs whose tiles a library function computes: which can be, and what their streams do on one rank.
+"""Programs whose tiles a library function computes: which can be, and what they read where a function takes them.
 
 A stream waits for what a tile reads, calls the function on views of it, and says that the tile is there. The program keeps
 its meaning: its waits, loads, stores and notifies say what is read and written, and the proof goes by them.
+
+A function by runs takes a tile in runs of the one axis that the program walks and that the tile does not have. It takes
+all positions of axes that the program walks one at a time, and so does the program as the plan has it (`called`).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from dataclasses import replace
 
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
-from tilelink.ir.host import BellWait, Compute, Piece, SetWord, StreamOp, WordWait
-from tilelink.ir.partition import here, part
-from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import (
     At,
+    Bounds,
     If,
     Index,
+    IndexEntry,
     Load,
     Loop,
     Notify,
     OfTile,
+    Op,
     Store,
     TileProgram,
     Tiles,
@@ -33,9 +34,12 @@ from tilelink.ir.program import (
     walk,
 )
 from tilelink.ir.schedule import Library
-from tilelink.ir.wiring import Step, ViewAxis, Wiring, entries
+from tilelink.ir.wiring import Step, Wiring, entries
 
-Span = tuple[int, int]
+RUN = ""
+"""Stands for the tile of the loop where an index names it, as the variable of an axis of the domain for that axis."""
+TOUCHING = (Load, Store, Wait, Notify, Tiles)
+MANY = "a library function makes one tensor, tile by tile, and this program is not made so"
 
 
 # --------------------------------------------------------------------------------------------------------- what can be so
@@ -46,13 +50,18 @@ def unsuitable(step: Step, wiring: Wiring, placement: Library) -> str | None:
         return "it only moves: there is nothing to compute"
     if is_raw(program):
         return "it takes pointers, and nobody knows what lies behind them"
-    return _of_tensors(step, wiring) or _of_body(step) or _of_tiles(step, placement)
+    if placement.runs:
+        step = called(step)
+        why = _of_tensors(step, wiring) or _of_runs(step, wiring)
+    else:
+        why = _of_tensors(step, wiring) or _of_body(step)
+    return why or _of_accesses(step, placement) or _of_tiles(step, placement)
 
 
 def _of_tensors(step: Step, wiring: Wiring) -> str | None:
     outputs = [p.name for p in step.program.params if p.role == "out"]
     if outputs != [step.program.domain]:
-        return "a library function makes one tensor, tile by tile, and this program is not made so"
+        return MANY
     for b in step.bindings:
         tensor = wiring.tensor(b.tensor)
         if any(v.axis is None or tensor.axes[v.axis].own_slice for v in b.view) or tensor.owned is not None:
@@ -64,28 +73,34 @@ def _of_tensors(step: Step, wiring: Wiring) -> str | None:
 
 
 def _of_body(step: Step) -> str | None:
-    program, loops = step.program, _loops(step.program)
-    for op in walk(program.body):
+    for op in walk(step.program.body):
         if isinstance(op, (If, Loop)):
             return "it branches or loops, and a function takes each tile whole"
         if isinstance(op, Tiles) and not (op.start is op.stop is op.part is None):
             return "it walks a part of an axis, and the function gets all of it"
+    return _of_places(step)
+
+
+def _of_places(step: Step) -> str | None:
+    loops = _loops(step.program)
+    for op in walk(step.program.body):
         if isinstance(op, (Load, Store, Wait, Notify)) and not all(
             _is_slice(e, loops) for e in entries(step, op.param, op.index)
         ):
             return f"it takes `{op.param}` at places that a view does not have"
         if isinstance(op, (Wait, Notify)) and op.peer is not None:
             return "it names its peers"
-        if isinstance(op, Load) and program.param(op.param).role == "out":
+        if isinstance(op, Load) and step.program.param(op.param).role == "out":
             return f"it reads `{op.param}`, which it writes"
-    return _of_accesses(step, program)
+    return None
 
 
-def _of_accesses(step: Step, program: TileProgram) -> str | None:
+def _of_accesses(step: Step, placement: Library) -> str | None:
+    program = step.program
     stores = [op for op in walk(program.body) if isinstance(op, Store)]
     names = tile_names(program)
     whole = all(
-        isinstance(e, OfTile) and e.var == n
+        isinstance(e, OfTile) and e.var == n if n is not None else isinstance(e, Whole)
         for s in stores
         for e, n in zip(entries(step, s.param, s.index), names, strict=False)
     )
@@ -97,15 +112,25 @@ def _of_accesses(step: Step, program: TileProgram) -> str | None:
         return "it notifies more than the tile that it has stored"
     for p in program.params:
         loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == p.name]
-        if len({_tiled(step, op.param, op.index) for op in loads}) > 1:
+        if len({tiled(step, op.param, op.index, runs=placement.runs) for op in loads}) > 1:
             return f"it reads `{p.name}` at two tiles, and the function gets one view of it"
     return None
 
 
 def _of_tiles(step: Step, placement: Library) -> str | None:
-    dims = {v.dim for v in step.binding(step.program.domain).view}
+    view = step.binding(step.program.domain).view
+    dims = {v.dim for v, n in zip(view, (*tile_names(step.program), *view), strict=False) if n is not None}
+    if placement.runs:
+        dims.add(walked(step.program, step))
     loose = next((dim for dim, _ in placement.tile if dim not in dims and _has(step, dim)), None)
-    return f"the function gets all of `{loose}`, which is no axis of what it makes" if loose is not None else None
+    if loose is None:
+        return None
+    if any(v.dim == loose for v in view):
+        return f"the program stores all of `{loose}` with each tile"
+    return (
+        f"the function gets all of `{loose}`, which is no axis of what it makes: it does not say how what parts of "
+        f"`{loose}` give is merged (tilelink.by_runs)"
+    )
 
 
 def _has(step: Step, dim: str) -> bool:
@@ -120,146 +145,103 @@ def _is_slice(entry: object, loops: frozenset[str]) -> bool:
     return isinstance(entry, (Whole, OfTile)) or (isinstance(entry, At) and entry.expr.text in loops)
 
 
-def _tiled(step: Step, param: str, index: Index | None) -> tuple[str | None, ...]:
-    """Per axis the tile of the domain that an index names; None: all of the axis."""
-    loops = _loops(step.program)
-    return tuple(e.var if isinstance(e, OfTile) and e.var not in loops else None for e in entries(step, param, index))
+def tiled(step: Step, param: str, index: Index | None, *, runs: bool) -> tuple[str | None, ...]:
+    """Per axis the tile of the domain that an index names; None: all of the axis. `runs`: `RUN` where it names a tile of the
+    axis that the program walks, which else the function gets all of."""
+    loops, run = _loops(step.program), RUN if runs else None
+    names = [e.var if isinstance(e, OfTile) else None for e in entries(step, param, index)]
+    return tuple(n if n not in loops else run for n in names)
 
 
-# ------------------------------------------------------------------------------------------------------- what streams do
-def applied(
-    plan: Plan, step: StepPlan, tiles: list[tuple[Span, ...]], rank: int, *, in_place: bool
-) -> tuple[tuple[StreamOp, ...], ...]:
-    """The steps of a library function on rank `rank`, one tuple per side stream.
+# ------------------------------------------------------------------------------------------------------------ run by run
+def called(step: Step) -> Step:
+    """The step as a function by runs takes it: axes that the program walks one at a time are whole, and so is what it
+    reads at positions that come of those, such as the keys that a group of heads shares."""
+    program = step.program
+    view = step.binding(program.domain).view
+    names = {n for n, v in zip(tile_names(program), view, strict=False) if n is not None and v.unit}
+    loops = {
+        op.var for op in walk(program.body) if isinstance(op, Tiles) and step.binding(op.param).view[op.axis].unit
+    }
+    bindings = tuple(replace(b, view=tuple(replace(v, unit=False) for v in b.view)) for b in step.bindings)
+    body = tuple(_widened(op, frozenset(names), frozenset(loops)) for op in program.body)
+    return replace(step, program=replace(program, body=body), bindings=bindings)
 
-    Args:
-        tiles: of the step on the rank, in order.
-        in_place: take what the rank has brought along from where it lies.
-    """
-    out: list[list[StreamOp]] = [[] for _ in range(step.streams)]
-    for turn, bounds in enumerate(tiles):
-        out[turn % step.streams] += _Tile(plan, step, rank, bounds, in_place).ops()
-    return tuple(tuple(ops) for ops in out)
+
+def _widened(op: Op, names: frozenset[str], loops: frozenset[str]) -> Op:
+    """An op in which all positions of axes walked one at a time are meant."""
+
+    def wide(entry: IndexEntry) -> IndexEntry:
+        if not isinstance(entry, At):
+            return entry
+        if entry.expr.text in names | loops:
+            return OfTile(entry.expr.text)
+        return Whole() if entry.expr.formula is not None and F.symbols(entry.expr.formula) & names else entry
+
+    if isinstance(op, (Load, Store)):
+        return replace(op, index=tuple(wide(e) for e in op.index))
+    if isinstance(op, (Wait, Notify)) and op.index is not None:
+        return replace(op, index=tuple(wide(e) for e in op.index))
+    if isinstance(op, (Tiles, Loop)):
+        return replace(op, body=tuple(_widened(o, names, loops) for o in op.body))
+    if isinstance(op, If):
+        inside, other = (tuple(_widened(o, names, loops) for o in body) for body in (op.body, op.orelse))
+        return replace(op, body=inside, orelse=other)
+    return op
 
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    plan: Plan
-    step: StepPlan
-    rank: int
-    bounds: tuple[Span, ...]
-    """Of the domain's axes."""
-    in_place: bool
+def _of_runs(step: Step, wiring: Wiring) -> str | None:
+    program = step.program
+    dims = {v.dim for v in step.binding(program.domain).view}
+    walks = [op for op in walk(program.body) if isinstance(op, Tiles)]
+    along = {step.binding(op.param).view[op.axis].dim for op in walks}
+    if len(along) != 1 or along & dims or any(isinstance(o, Tiles) for op in walks for o in walk(op.body)):
+        return "runs are of one axis that the program walks and its tiles do not have, and it walks no such axis or more"
+    for op in walks:
+        view = step.binding(op.param).view[op.axis]
+        if view.local or (view.axis is not None and wiring.tensor(step.binding(op.param).tensor).axes[view.axis].over):
+            return f"this rank has a part of `{op.param}` only"
+    return _of_paths(step) or _of_places(step)
 
-    def ops(self) -> Iterator[StreamOp]:
-        program = self.step.step.program
-        signals = [s for s in self.plan.signals if s.path == self.step.path]
-        waits = [op for s in signals if isinstance(s.op, Wait) and s.action == "await" for op in self._waits(s)]
-        yield from dict.fromkeys(waits)
-        output = self._piece(program.domain)
-        if all(lo < hi for lo, hi in output.bounds):
-            yield Compute(tuple(self._piece(p.name) for p in program.params if p.role == "in"), output)
-        for s in signals:
-            if isinstance(s.op, Notify) and s.action == "notify":
-                yield from self._tells(s)
 
-    # -------------------------------------------------------------------------------------------------------- signals
-    def _waits(self, signal: Signal) -> Iterator[StreamOp]:
-        channel = self._channel(signal)
-        names = _tiled(self.step.step, signal.op.param, signal.op.index)
-        empty = any(lo >= hi for lo, hi in (self._tile(n) for n in names if n is not None))
-        if empty or self._brought(channel.tensor) is not None:
-            return
-        for word in self._words(channel, signal.op, self.rank, None):
-            bell = channel.bells and channel.scope == "gpu"
-            yield BellWait(channel.name, word) if bell else WordWait(channel.name, "channel", word)
+def _of_paths(step: Step) -> str | None:
+    """Positions have to say which runs there are."""
+    known = _positions(step)
+    for op in walk(step.program.body):
+        if isinstance(op, If) and any(isinstance(o, TOUCHING) for o in walk((*op.body, *op.orelse))):
+            return "it branches, and a function takes each run whole"
+        if isinstance(op, Loop) and turns(op, step) is None and any(isinstance(o, TOUCHING) for o in walk(op.body)):
+            return f"nobody knows how often it loops (`{op.header}`), and so which runs there are"
+        if isinstance(op, Tiles):
+            bounds = [e for e in (op.start, op.stop, *(op.part or ())) if e is not None]
+            free = next((e for e in bounds if e.formula is None or not F.symbols(e.formula) <= known), None)
+            if free is not None or op.part is not None:
+                said = f"`{free}` is known to the device only" if free is not None else "it walks a share of the axis"
+                return f"{said}, and so which runs there are"
+    return None
 
-    def _tells(self, signal: Signal) -> Iterator[StreamOp]:
-        channel = self._channel(signal)
-        for pe in self._told(channel, signal):
-            found = self._words(channel, signal.op, pe, self.rank)
-            assert len(found) == 1, (channel.name, found)
-            yield SetWord(channel.name, found[0], pe)
 
-    def _told(self, channel: Channel, signal: Signal) -> list[int]:
-        """Of a tensor that others pull: all, or the rank whose part of the destination the tile belongs to."""
-        if signal.to == "self":
-            return [self.rank]
-        if signal.to == "all":
-            return [*self.plan.topology.line(self.rank, self.step.axis)]
-        axis = next((a for a in channel.axes if a.kind == "part" and a.axis is not None), None)
-        found = self._on_axis(signal.op, axis.axis) if axis is not None else None
-        assert axis is not None and found is not None, channel.name
-        return [self.plan.topology.peer(self.rank, found[1][0] // self._value(axis.part), self.step.axis)]
+def _positions(step: Step) -> frozenset[str]:
+    """The names in a program whose values are known for each tile."""
+    program = step.program
+    known = {n for n, value in step.constants if isinstance(value, (bool, int))} | {"RANKS"}
+    known |= {op.target for op in walk(program.body) if isinstance(op, Loop) and op.target is not None}
+    own = {n for n in tile_names(program) if n is not None}
+    for op in walk(program.body):
+        if isinstance(op, Bounds) and (op.what == "size" or (op.what in ("begin", "end") and op.var in own)):
+            known.add(op.name)
+    return frozenset(known)
 
-    def _channel(self, signal: Signal) -> Channel:
-        assert signal.channel is not None
-        return self.plan.channel(signal.channel)
 
-    def _words(self, channel: Channel, op: Wait | Notify, pe: int, source: int | None) -> list[int]:
-        """Numbers of the words on rank `pe` that the tile touches; of those of source ranks all, or that of `source`."""
-        env = self.plan.env(pe)
-        spans: list[range] = []
-        for axis in channel.axes:
-            found = self._on_axis(op, axis.axis)
-            if axis.axis is None and source is not None:
-                spans.append(range(self._at(axis.over), self._at(axis.over) + 1))
-            elif found is None:
-                spans.append(range(int(F.evaluate(axis.count, env))))
-            else:
-                v, (lo, hi) = found
-                base = self._at(axis.over) * self._value(axis.part) if axis.kind == "cut" and v.local else 0
-                first, last = (int(F.evaluate(axis.index(base + at), env)) for at in (lo, max(lo, hi - 1)))
-                spans.append(range(first, last + 1 if hi > lo else first))
-        return [int(F.evaluate(channel.flat(indices), env)) for indices in itertools.product(*spans)]
-
-    def _on_axis(self, op: Wait | Notify, axis: int | None) -> tuple[ViewAxis, Span] | None:
-        """The tile's positions on an axis of the tensor, as the program counts them; None: the index leaves it whole."""
-        names = _tiled(self.step.step, op.param, op.index)
-        for v, name in zip(self.step.step.binding(op.param).view, names, strict=True):
-            if v.axis == axis and axis is not None:
-                return (v, self._tile(name)) if name is not None else None
+def turns(op: Loop, step: Step) -> int | None:
+    """How often a loop over a range of a known length goes round."""
+    said = re.fullmatch(r"for \w+ in (?:tl\.)?(?:static_)?range\((\w+)\)", op.header.text)
+    if said is None:
         return None
+    found = int(said[1]) if said[1].isdecimal() else dict(step.constants).get(said[1])
+    return found if isinstance(found, int) else None
 
-    def _tile(self, name: str) -> Span:
-        return next(b for g, b in zip(self.step.grid, self.bounds, strict=True) if g.var == name)
 
-    # ---------------------------------------------------------------------------------------------------------- memory
-    def _piece(self, param: str) -> Piece:
-        step = self.step.step
-        binding = step.binding(param)
-        tensor = self.plan.wiring.tensor(binding.tensor)
-        used = [op for op in walk(step.program.body) if isinstance(op, (Load, Store)) and op.param == param]
-        names = _tiled(step, param, used[0].index) if used else (None,) * len(binding.view)
-        brought = self._brought(tensor.name)
-        bounds: dict[int, Span] = {}
-        for v, name in zip(binding.view, names, strict=True):
-            assert v.axis is not None
-            axis = tensor.axes[v.axis]
-            lo, hi = self._tile(name) if name is not None else (0, self._value(axis.size))
-            if axis.over is not None and not v.local and name is not None:
-                first = self._at(axis.over) * self._value(part(axis.size, axis.over))
-                lo, hi = lo - first, hi - first
-            elif axis.over is not None and name is None:
-                lo, hi = 0, self._value(here(axis.size, over=axis.over))
-            bounds[v.axis] = lo, hi
-        if brought is not None:
-            first = self.rank * self._value(part(tensor.axes[brought.axis].size))
-            bounds[brought.axis] = bounds[brought.axis][0] - first, bounds[brought.axis][1] - first
-        stored = tuple(bounds[a] for a in range(len(tensor.axes)))
-        return Piece(tensor.name if brought is None else brought.source, stored)
-
-    def _brought(self, tensor: str) -> InPlace | None:
-        """How the tile of a tensor is read in what this rank has brought along; None: it is not."""
-        found = next((i for i in self.step.in_place if i.tensor == tensor), None)
-        if found is None or not self.in_place:
-            return None
-        size = self.plan.wiring.tensor(tensor).axes[found.axis].size
-        return found if self._tile(found.var)[0] // self._value(part(size)) == self.rank else None
-
-    def _at(self, over: str) -> int:
-        """This rank's coordinate on an axis of ranks."""
-        return self.plan.topology.at(self.rank, over)
-
-    def _value(self, formula: F.Formula) -> int:
-        return int(F.evaluate(formula, self.plan.env(self.rank)))
+def walked(program: TileProgram, step: Step) -> str:
+    """The dimension of the runs."""
+    return next(step.binding(op.param).view[op.axis].dim for op in walk(program.body) if isinstance(op, Tiles))

@@ -9,7 +9,7 @@ from tilelink.ir.program import Let, Tiles
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping.libraries import unsuitable
+from tilelink.mapping.libraries import called, unsuitable
 from tilelink.mapping.orders import parse, words
 from tilelink.mapping.views import walk
 
@@ -68,6 +68,14 @@ def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
     if not isinstance(placement, CopyEngine) or placement.order:
         return placement
     return replace(placement, order=("ring+1",) if _moves_what_is_made(step, wiring) else ("ring",))
+
+
+def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple[Placed, ...]]:
+    """The steps as what computes them takes them: all heads at once, where that is a library function by runs."""
+    found = tuple(
+        replace(p, step=called(p.step)) if isinstance(p.placement, Library) and p.placement.runs else p for p in placed
+    )
+    return replace(wiring, steps=tuple(p.step for p in found)), found
 
 
 def placement_of(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule) -> Placement:

@@ -23,7 +23,7 @@ from tilelink.mapping.in_place import with_own_parts
 from tilelink.mapping.network import check_network
 from tilelink.mapping.orders import table_of
 from tilelink.mapping.owners import check_owners
-from tilelink.mapping.placement import Placed, place
+from tilelink.mapping.placement import Placed, as_called, place
 from tilelink.mapping.signals import lower
 from tilelink.mapping.views import walk
 
@@ -46,7 +46,7 @@ def make_plan(
     """
     _check_names(wiring)
     _check_results(wiring)
-    placed = place(wiring, topology, schedule)
+    wiring, placed = as_called(wiring, place(wiring, topology, schedule))
     steps = plan_steps(wiring, placed)
     check_owners(wiring, steps, dict(sizes), topology.ranks)
     check_network(wiring, steps, topology)

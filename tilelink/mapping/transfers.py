@@ -14,7 +14,7 @@ from tilelink.ir.host import BellWait, Copy, SetWord, StreamOp, WordWait
 from tilelink.ir.partition import holder, part
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.wiring import TensorDecl, ViewAxis
-from tilelink.mapping.libraries import applied
+from tilelink.mapping.library_calls import applied
 
 
 def expand(plan: Plan, path: str, rank: int, *, own: bool = True) -> tuple[tuple[StreamOp, ...], ...]:

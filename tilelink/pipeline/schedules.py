@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Schedule, Sms, SortKey
+from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Schedule, Sms, SortKey
 from tilelink.runtime.functions import function_of
 
 Order = str | SortKey | tuple[str | SortKey, ...]
@@ -159,7 +159,9 @@ def library(function: str | Callable[..., Any], *, order: Order = (), streams: i
     - write all of `out`, read none of it, and write nothing else;
     - run on torch's current stream, neither waiting for it nor looking at values, so that CUDA graphs can hold it.
 
-    It is called without gradients, once per tile that is not empty; in the simulated world with tensors of the CPU.
+    It is called without gradients, once per tile that is not empty; in the simulated world with tensors of the CPU. What is
+    made by `tilelink.by_runs` may also be given parts of an axis that the program walks and the result does not have,
+    `T="T/R"`, and is called once for each.
 
     Args:
         function: a dotted name, or the function itself (which no table of tuned schedules can hold).
@@ -173,8 +175,33 @@ def library(function: str | Callable[..., Any], *, order: Order = (), streams: i
     """
     if not isinstance(function, str) and not callable(function):
         raise refuse("`function`", function, "a dotted name, or a function")
-    function_of(function)
+    found = function_of(function)
     _numbers(streams=streams)
     sizes = {dim: size for dim, size in tile.items() if size != f"{dim}/R"}
     cut = dict(_tile(sizes)) | {dim: PART for dim, size in tile.items() if size == f"{dim}/R"}
-    return Library(function, tuple((dim, cut[dim]) for dim in tile), _order(order), streams)
+    runs = isinstance(found, ByRuns)
+    return Library(function, tuple((dim, cut[dim]) for dim in tile), _order(order), streams, runs)
+
+
+def by_runs(*, merge: Callable[..., None]) -> Callable[[Callable[..., Any]], ByRuns]:
+    """Decorator: a library function that computes a tile from runs of an axis that its result does not have.
+
+    Such an axis is one that the program walks with `tl.tiles`: the keys of attention, the depth of a product. The function
+    is called once per run, as soon as the run is there, and gives what the run contributes, in whatever form; `merge`
+    makes the tile of that. Iterations of `tl.tiles` commute, so runs come in the order in which they arrive.
+
+    The function must, as said of `tilelink.library`, compute from views of the program's inputs, in their order, and the
+    constants by name; there is no `out=`. It is told positions: `at={"S": (0, 64), "T": (64, 128)}`, begin and end by
+    dimension, of the tile and of the run, as the program counts them. Runs are what the program walks, cut as the schedule
+    says: of a causal program none that it does not walk. Axes that the program walks one at a time, such as heads, come
+    whole, and so does what it reads at positions that come of those.
+
+    Args:
+        merge: `merge(parts, out=…)` writes all of `out`; `parts`: what the function gave, a list with an entry per run,
+            empty where there was none.
+    """
+
+    def declare(function: Callable[..., Any]) -> ByRuns:
+        return ByRuns(function, merge)
+
+    return declare

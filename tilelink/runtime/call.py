@@ -18,6 +18,7 @@ from tilelink.ir import formula as F
 from tilelink.ir import host as H
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime import work as W
 from tilelink.runtime.functions import explained, function_of
@@ -29,7 +30,7 @@ Placed = tuple[int, W.Work]
 """The stream's number, and what it is given."""
 
 
-_DOES: dict[type, What] = {H.Copy: "copy", H.Compute: "compute"}
+_DOES: dict[type, What] = {H.Copy: "copy"} | dict.fromkeys((H.Compute, H.ComputeRun, H.MergeRuns), "compute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +189,7 @@ class _Preparation:
         side, what = self.world.side_stream(stream), _DOES.get(type(op), "wait")
         detail = f"to rank {op.pe}" if isinstance(op, H.Copy) and op.at == "target" else ""
         detail = f"from rank {op.pe}" if isinstance(op, H.Copy) and op.at == "source" else detail
-        library = self.plan.step(path).library
-        detail = library.name if isinstance(op, H.Compute) and library is not None else detail
+        detail = self._computes(path, op) or detail
         return lambda call: events.around(side, stream, path, what, detail, lambda: step(call))
 
     def _transfer(self, path: str, op: H.StreamOp) -> W.Work:
@@ -201,19 +201,38 @@ class _Preparation:
             return W.Copy(W.Run(words, op.word, 1), W.Run(self._state("epoch"), 0, 1))
         if isinstance(op, H.WordWait):
             return self._word_wait(path, op)
-        if isinstance(op, H.Compute):
+        if isinstance(op, (H.Compute, H.ComputeRun, H.MergeRuns)):
             return self._apply(path, op)
         there, here = (tuple((o[0], o[k]) for o in op.outer) for k in (1, 2))
         target = self._run(op.target, op.target_offset, op.count, op.pe if op.at == "target" else None, there)
         source = self._run(op.source, op.source_offset, op.count, op.pe if op.at == "source" else None, here)
         return W.Copy(target, source)
 
-    def _apply(self, path: str, op: H.Compute) -> W.Apply:
+    def _computes(self, path: str, op: H.StreamOp) -> str:
+        """What a library does, in words."""
+        library = self.plan.step(path).library
+        if library is None or not isinstance(op, (H.Compute, H.ComputeRun, H.MergeRuns)):
+            return ""
+        what = {H.ComputeRun: ", a run", H.MergeRuns: ", merging"}.get(type(op), "")
+        return library.name + what
+
+    def _apply(self, path: str, op: H.Compute | H.ComputeRun | H.MergeRuns) -> W.Apply:
         step = self.plan.step(path)
         assert step.library is not None
-        inputs = tuple(self._view(piece) for piece in op.inputs)
-        function = explained(function_of(step.library.function), step.library.name, path, step.step.loc)
-        return W.Apply(function, inputs, self._view(op.output), dict(step.step.constants))
+        function, name, constants = function_of(step.library.function), step.library.name, dict(step.step.constants)
+        if isinstance(op, H.Compute):
+            inputs, output, tile = op.inputs, self._view(op.output), None
+        else:
+            assert isinstance(function, ByRuns), f"{name} is no function by runs"
+            tile = f"{path}/{op.tile}"
+            if isinstance(op, H.ComputeRun):
+                inputs, output = op.inputs, None
+                constants = {**constants, "at": {dim: (begin, end) for dim, begin, end in op.at}}
+            else:
+                function, name, constants = function.merge, f"{name}'s merge", {}
+                inputs, output = (), self._view(op.output)
+        called = explained(function, name, path, step.step.loc)
+        return W.Apply(called, tuple(self._view(piece) for piece in inputs), output, constants, tile)
 
     def _view(self, piece: H.Piece) -> W.View:
         """Part of this rank's instance."""

@@ -43,28 +43,31 @@ def _found(name: str) -> Callable[..., Any]:
     )
 
 
-def explained(function: Callable[..., Any], name: str, path: str, loc: Loc) -> Callable[..., None]:
+def explained(function: Callable[..., Any], name: str, path: str, loc: Loc) -> Callable[..., Any]:
     """The function, whose refusals become TL409 with the shapes that it was given.
 
     Args:
         name, path, loc: what the function is called, and the step that it computes.
     """
 
-    def call(*inputs: torch.Tensor, out: torch.Tensor, **constants: Any) -> None:
+    def call(*inputs: Any, **named: Any) -> Any:
         try:
-            function(*inputs, out=out, **constants)
+            return function(*inputs, **named)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            given = [*(_said(t) for t in inputs), f"out={_said(out)}", *(f"{k}={v!r}" for k, v in constants.items())]
+            given = [*map(_said, inputs), *(f"{k}={_said(v)}" for k, v in named.items())]
+            takes = "the program's inputs in their order" + (", and `out=`" if "out" in named else "")
             raise TilelinkError(
                 "TL409",
                 f"`{name}` does not compute a tile of `{path}`: {str(error).splitlines()[0] if str(error) else type(error)}",
                 loc=loc,
                 why=f"it is called as {name}({', '.join(given)})",
-                hint="name a function that takes the program's inputs in their order, and `out=`",
+                hint=f"name a function that takes {takes}",
             ) from error
 
     return call
 
 
-def _said(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+def _said(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"[{', '.join(map(_said, value))}]" if isinstance(value, (list, tuple)) else repr(value)

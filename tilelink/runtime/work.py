@@ -6,7 +6,7 @@ A world makes a `Step` of each piece of work, and settles then whatever does not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -69,6 +69,8 @@ class Call:
     tensors: Mapping[str, torch.Tensor]
     credits: int
     main: Stream
+    parts: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """What library functions have given for runs of tiles that are not through yet."""
 
 
 # --------------------------------------------------------------------------------------------------------- pieces of work
@@ -136,12 +138,31 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """`function(*inputs, out=output, **constants)` on views, on the stream."""
+    """`function(*inputs, out=output, **constants)` on views, on the stream.
+
+    `tile`: the function takes a tile run by run. Without an `output` what it gives is kept under this name; with one it is
+    the merge, `function(parts, out=output)`, of what was kept, in this order.
+    """
 
     function: Callable[..., object]
     inputs: tuple[View, ...]
-    output: View
-    constants: Mapping[str, bool | int | float | str]
+    output: View | None
+    constants: Mapping[str, Any]
+    tile: str | None = None
+
+    def function_in(self, call: Call) -> Callable[..., object]:
+        """The function in one call, which has what runs of its tiles gave."""
+        if self.tile is None:
+            return self.function
+        function, name, kept = self.function, self.tile, call.parts
+
+        def contribute(*inputs: torch.Tensor, **constants: Any) -> None:
+            kept.setdefault(name, []).append(function(*inputs, **constants))
+
+        def merge(*, out: torch.Tensor) -> None:
+            function(kept.pop(name, []), out=out)
+
+        return contribute if self.output is None else merge
 
 
 Work: TypeAlias = Launch | Copy | Stage | WaitBell | Follow | Apply
@@ -216,7 +237,8 @@ def plain_step(work: Work, number: int, world: World) -> Step:
 
         def apply(call: Call) -> None:
             inputs = [view_of(v, call) for v in work.inputs]
-            stream_of(number, call, world).apply(work.function, inputs, view_of(work.output, call), work.constants)
+            output = view_of(work.output, call) if work.output is not None else None
+            stream_of(number, call, world).apply(work.function_in(call), inputs, output, work.constants)
 
         return apply
 

@@ -47,10 +47,11 @@ class Stream(Protocol):
         self,
         function: Callable[..., object],
         inputs: Sequence[torch.Tensor],
-        output: torch.Tensor,
-        constants: Mapping[str, bool | int | float | str],
+        output: torch.Tensor | None,
+        constants: Mapping[str, Any],
     ) -> None:
-        """`function(*inputs, out=output, **constants)` with this stream as torch's current one, without gradients."""
+        """`function(*inputs, out=output, **constants)` with this stream as torch's current one, without gradients; no `out`
+        where there is no output."""
         ...
 
     def wait_bell(self, bell: torch.Tensor) -> None:

@@ -12,12 +12,14 @@ from tilelink.ir import formula as F
 from tilelink.ir.host import (
     BellWait,
     Compute,
+    ComputeRun,
     Copy,
     Enter,
     Fork,
     Join,
     Launch,
     Leave,
+    MergeRuns,
     Piece,
     SetWord,
     Stage,
@@ -302,7 +304,7 @@ class _Host:
 
     def _stream_op(self, step: StepPlan, op: StreamOp, position: int) -> Event:
         body = list(walk(step.step.program.body))
-        kinds = (Move, Store) if isinstance(op, (Copy, Compute)) else (Notify,) if isinstance(op, SetWord) else (Wait,)
+        kinds = (Move, Store) if isinstance(op, (Copy, Compute, ComputeRun, MergeRuns)) else (Notify,) if isinstance(op, SetWord) else (Wait,)
         loc = next((o.loc for o in body if isinstance(o, kinds)), step.step.loc)
         event = Event(self.rank, step.path, step.path, "copy", loc, position, what=step.path)
         if isinstance(op, Copy):
@@ -310,6 +312,10 @@ class _Host:
         elif isinstance(op, Compute):
             event.kind = "write"
             event.reads, event.writes = [self._part(p) for p in op.inputs], [self._part(op.output)]
+        elif isinstance(op, ComputeRun):
+            event.kind, event.reads = "read", [self._part(p) for p in op.inputs]
+        elif isinstance(op, MergeRuns):
+            event.kind, event.writes = "write", [self._part(op.output)]
         elif isinstance(op, SetWord):
             event.kind, event.raises = "notify", [(op.channel, op.pe, op.word)]
         elif isinstance(op, BellWait):

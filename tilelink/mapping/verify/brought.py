@@ -5,8 +5,9 @@ from __future__ import annotations
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.plan import InPlace, Plan, StepPlan
-from tilelink.ir.program import Load, OfTile, Wait, walk
-from tilelink.ir.wiring import entries
+from tilelink.ir.program import Load, Wait, walk
+from tilelink.mapping.libraries import RUN, tiled
+from tilelink.mapping.runs import axis_of
 
 
 def check_brought(plan: Plan) -> str:
@@ -34,6 +35,8 @@ def _check_reader(plan: Plan, step: StepPlan, tensor: str, makers: list[StepPlan
         raise _wrong(step, tensor, f"whose own part is not that of `{own[0].source}`", makers)
     axis = plan.wiring.tensor(tensor).axes[own[0].axis]
     grid = next((g for g in step.grid if g.var == own[0].var), None)
+    if own[0].var == RUN and step.by_runs:
+        grid = axis_of(step)
     kind = "cut" if step.library is not None else "plain" if step.engine == "workers" else None
     if grid is None or grid.kind != kind or not _named_by(step, own[0]):
         raise _wrong(
@@ -71,9 +74,11 @@ def _named_by(step: StepPlan, own: InPlace) -> bool:
         if isinstance(op, (Load, Wait)) and step.step.binding(op.param).tensor == own.tensor
     ]
     at = [
-        e.var if isinstance(e, OfTile) and not v.local else None
+        name if not v.local else None
         for op in ops
-        for v, e in zip(step.step.binding(op.param).view, entries(step.step, op.param, op.index), strict=True)
+        for v, name in zip(
+            step.step.binding(op.param).view, tiled(step.step, op.param, op.index, runs=step.by_runs), strict=True
+        )
         if v.axis == own.axis
     ]
     return len(at) == len(ops) and set(at) <= {own.var}

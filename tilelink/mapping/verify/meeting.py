@@ -268,7 +268,8 @@ def _missed_in_row(wait: Row, tile: Row) -> tuple[int, int, int] | None:
 # ---------------------------------------------------------------------------------------------------------------- bells
 def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Channel, told: tuple[Told, ...]) -> None:
     """A stream's wait resets the bell: each that is rung must be waited for just once in a call."""
-    waits = [w for w in signals_on(plan, laid, channel, "await") if w.laid.step.engine == "stream"]
+    streams = (w for w in signals_on(plan, laid, channel, "await") if w.laid.step.engine == "stream")
+    waits = [w for w in streams if not w.laid.step.by_runs]
     if channel.scope != "gpu" or not waits:
         return
     widths = [world.number(a.count) for a in channel.axes]

@@ -163,11 +163,13 @@ def _address(
 # -------------------------------------------------------------------------------------------------------------- libraries
 def _apply(work: W.Apply, number: int, world: GpuWorld, first: W.Call) -> W.Step:
     """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
-    inputs, output = [_view(v, first) for v in work.inputs], _view(work.output, first)
-    function, constants, stream = work.function, work.constants, world.side_stream(number)
+    inputs = [_view(v, first) for v in work.inputs]
+    output = _view(work.output, first) if work.output is not None else None
+    constants, stream = work.constants, world.side_stream(number)
 
     def apply(call: W.Call) -> None:
-        stream.apply(function, [view(call) for view in inputs], output(call), constants)
+        written = output(call) if output is not None else None
+        stream.apply(work.function_in(call), [view(call) for view in inputs], written, constants)
 
     return apply
 

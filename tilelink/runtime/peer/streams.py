@@ -47,12 +47,15 @@ class CudaStream:
         self,
         function: Callable[..., object],
         inputs: Sequence[torch.Tensor],
-        output: torch.Tensor,
-        constants: Mapping[str, bool | int | float | str],
+        output: torch.Tensor | None,
+        constants: Mapping[str, Any],
     ) -> None:
         """Let a library compute on this stream; whatever the function raises."""
         with torch.no_grad(), torch.cuda.stream(self.stream):
-            function(*inputs, out=output, **constants)
+            if output is None:
+                function(*inputs, **constants)
+            else:
+                function(*inputs, out=output, **constants)
 
     def wait_bell(self, bell: torch.Tensor) -> None:
         """Block the stream until the one-element int64 `bell` is 1, then set it back to 0.

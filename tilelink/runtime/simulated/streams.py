@@ -91,8 +91,8 @@ class SimulatedStream:
         self,
         function: Callable[..., object],
         inputs: Sequence[torch.Tensor],
-        output: torch.Tensor,
-        constants: Mapping[str, bool | int | float | str],
+        output: torch.Tensor | None,
+        constants: Mapping[str, Any],
     ) -> None:
         self._push(lambda: self._run_apply(function, inputs, output, constants))
 
@@ -203,8 +203,8 @@ class SimulatedStream:
         self,
         function: Callable[..., object],
         inputs: Sequence[torch.Tensor],
-        output: torch.Tensor,
-        constants: Mapping[str, bool | int | float | str],
+        output: torch.Tensor | None,
+        constants: Mapping[str, Any],
     ) -> None:
         """What a library reads it reads at once, and it needs one SM at least; what it writes comes in pieces."""
         machine, agent, free = self._machine, self.agent, self._processors.free
@@ -214,22 +214,24 @@ class SimulatedStream:
         begin = agent.clock = max(agent.clock, heapq.heappop(free))
         machine.scheduler.switch()
         machine.observe_reads(agent, *inputs)
-        # Poisoned: a function that reads what it is to write, or leaves some of it out, is found out.
-        made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8)
-        made = made.view(output.dtype).view(output.shape)
+        made = _poison(output) if output is not None else None
         with torch.no_grad(), FlopCounterMode(display=False) as counted:
-            function(*inputs, out=made, **constants)
-        rows = max(1, -(-output.shape[0] // PIECES)) if output.dim() else 1
-        for first in range(0, output.shape[0] if output.dim() else 1, rows):
-            machine.scheduler.switch()
-            piece = (slice(first, first + rows),) if output.dim() else ()
-            machine.observe_write(agent, output[piece])
-            output[piece].copy_(made[piece])
-        nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output))
+            function(*inputs, **({} if made is None else {"out": made}), **constants)
+        if output is not None and made is not None:
+            self._write(output, made)
+        nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output) if t is not None)
         agent.clock += machine.costs.library(counted.get_total_flops(), nbytes, self._processors.count)
         self._processors.give_back(agent.clock)
         machine.scheduler.wake(self._processors)
         machine.record("compute", begin, until=agent.clock, detail=name)
+
+    def _write(self, output: torch.Tensor, made: torch.Tensor) -> None:
+        rows = max(1, -(-output.shape[0] // PIECES)) if output.dim() else 1
+        for first in range(0, output.shape[0] if output.dim() else 1, rows):
+            self._machine.scheduler.switch()
+            piece = (slice(first, first + rows),) if output.dim() else ()
+            self._machine.observe_write(self.agent, output[piece])
+            output[piece].copy_(made[piece])
 
     def _run_wait_bell(self, bell: torch.Tensor) -> None:
         machine, agent = self._machine, self.agent
@@ -255,6 +257,12 @@ class SimulatedStream:
         self._machine.scheduler.block(Wait(event, lambda: "waits for an event of another stream"), lambda: event.done)
         self.agent.clock = max(self.agent.clock, event.clock)
         self._machine.after(self.agent, [event.mark])
+
+
+def _poison(output: torch.Tensor) -> torch.Tensor:
+    """By which a function that reads what it is to write, or leaves some of it out, is found out."""
+    made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8)
+    return made.view(output.dtype).view(output.shape)
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -1,0 +1,89 @@
+"""The runs in which a library function takes a tile: which positions its program walks, cut where ranks' parts end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tilelink.ir import formula as F
+from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import Bounds, If, Loop, Op, Tiles
+from tilelink.mapping.libraries import turns, walked
+from tilelink.mapping.views import extent
+
+Span = tuple[int, int]
+
+
+def axis_of(step: StepPlan) -> GridAxis:
+    """The partition of the axis that runs are of."""
+    return step.loop(walked(step.step.program, step.step))
+
+
+def runs_of(plan: Plan, step: StepPlan, rank: int, bounds: Sequence[Span]) -> tuple[Span, ...]:
+    """Begin and end of each run of a tile, in the order in which ranks' parts arrive: this rank's own first.
+
+    Args:
+        bounds: of the tile's axes.
+    """
+    axis, env = axis_of(step), plan.env(rank)
+    size, each = (int(F.evaluate(f, env)) for f in (axis.size, part(axis.size, axis.over)))
+    at, ranks = plan.topology.at(rank, step.axis), plan.topology.size(step.axis)
+    found: list[tuple[int, Span]] = []
+    for begin, end in _Walk(plan, step, rank, bounds).intervals():
+        for lo, hi in _cut(max(begin, 0), min(end, size), axis, each):
+            found.append(((lo // each - at) % ranks if axis.kind == "cut" else 0, (lo, hi)))
+    return tuple(span for _, span in sorted(found, key=lambda item: item[0]))
+
+
+def _cut(begin: int, end: int, axis: GridAxis, each: int) -> Iterator[Span]:
+    """An interval in pieces that end at borders of parts, and of tiles counted from those."""
+    while begin < end:
+        first = begin // each * each if axis.kind == "cut" else 0
+        border = first + each if axis.kind == "cut" else end
+        if axis.tile is not None:
+            border = min(border, first + ((begin - first) // axis.tile + 1) * axis.tile)
+        yield begin, min(border, end)
+        begin = min(border, end)
+
+
+class _Walk:
+    """A program's loops over an axis, for one tile."""
+
+    def __init__(self, plan: Plan, step: StepPlan, rank: int, bounds: Sequence[Span]) -> None:
+        self._plan, self._step, self._rank = plan, step, rank
+        self._tile = {g.var: b for g, b in zip(step.grid, bounds, strict=True)}
+        self._names: dict[str, F.Number] = {**plan.env(rank), "RANKS": plan.topology.size(step.axis)}
+        self._names |= {n: int(v) for n, v in step.step.constants if isinstance(v, (bool, int))}
+
+    def intervals(self) -> Iterator[Span]:
+        """Begin and end of each, in the program's order."""
+        return self._of(self._step.step.program.body)
+
+    def _of(self, body: tuple[Op, ...]) -> Iterator[Span]:
+        for op in body:
+            if isinstance(op, Bounds):
+                self._bounds(op)
+            elif isinstance(op, Loop):
+                for turn in range(turns(op, self._step.step) or 0):
+                    self._names |= {op.target: turn} if op.target is not None else {}
+                    yield from self._of(op.body)
+            elif isinstance(op, If):
+                # Nothing that matters stands under one (`unsuitable`).
+                continue
+            elif isinstance(op, Tiles):
+                size = self._step.loop(self._step.step.binding(op.param).view[op.axis].dim).size
+                first = 0 if op.start is None or op.start.formula is None else self._value(op.start.formula)
+                last = self._value(size if op.stop is None or op.stop.formula is None else op.stop.formula)
+                yield first, last
+
+    def _bounds(self, op: Bounds) -> None:
+        step = self._step.step
+        if op.what == "size" and op.axis is not None:
+            tensor = self._plan.wiring.tensor(step.binding(op.param).tensor)
+            size = extent(tensor, step.binding(op.param).view[op.axis], step.axis)
+            self._names[op.name] = int(F.evaluate(size, self._plan.env(self._rank)))
+        elif op.what in ("begin", "end") and op.var in self._tile:
+            self._names[op.name] = self._tile[op.var][0 if op.what == "begin" else 1]
+
+    def _value(self, formula: F.Formula) -> int:
+        return int(F.evaluate(formula, self._names))
