@@ -65,11 +65,13 @@ class ByRuns:
     depth of a product.
 
     `function(*inputs, at=…, **constants)` gives what one run contributes, in whatever form; `merge(parts, out=…)` makes
-    the tile of what all its runs gave, in the order in which they were taken.
+    the tile of what all its runs gave, in the order in which they were taken. `refuses`: called like the function, with
+    tensors without memory: why the function cannot run so on a GPU, empty where it can.
     """
 
     function: Callable[..., Any]
     merge: Callable[..., None]
+    refuses: Callable[..., str] | None = None
 
     def __call__(self, *inputs: Any, **constants: Any) -> Any:
         """What one run contributes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,17 +13,29 @@ from tilelink.libraries.merging import Part, merge
 
 LN2 = math.log(2.0)
 
+Span = tuple[int, int]
 
-@tilelink.by_runs(merge=merge)
+
+def refuses(q: torch.Tensor, *_: torch.Tensor, **__: Any) -> str:
+    """Why torch has no kernel for rows like these on GPUs; empty: it has one."""
+    d, dtype = q.shape[-1], str(q.dtype).removeprefix("torch.")
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        return f"torch's kernels attend in bf16 and fp16, and this is {dtype}"
+    if d % 8 or d > 256:
+        return f"torch's kernels take heads of multiples of 8 elements up to 256, and these have {d}"
+    return ""
+
+
+@tilelink.by_runs(merge=merge, refuses=refuses)
 def attention(
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     *,
-    at: Mapping[str, tuple[int, int]],
+    at: Mapping[str, Span],
     causal: bool,
     scale: float,
-) -> Part:
+) -> list[Part]:
     """What `tilelink.ops.attention.flash` computes for its rows, over one run of keys: rows `S`, keys `T`.
 
     On GPUs by cuDNN's attention or else by torch's flash attention, whichever torch can use; on CPUs by plain torch.
@@ -37,38 +49,44 @@ def attention(
         scale: by which scores are multiplied; weights are powers of two.
 
     Returns:
-        weighted values in the dtype of `q`, and logarithms of the sums of weights, `[h, S]` of fp32.
-
-    Raises:
-        ValueError: no kernel takes these tensors, or the diagonal of `causal` crosses the run from elsewhere than a corner.
+        of one block of keys, or several: weighted values in the dtype of `q`, and logarithms of the sums of weights.
     """
     (first, end), (begin, last) = at["S"], at["T"]
-    masked = causal and last - 1 > first
+    seen = blocks((first, end), (begin, last)) if causal else iter([((first, end), (begin, last), False)])
+    parts: list[Part] = []
+    for rows, columns, masked in seen:
+        mine = q[rows[0] - first : rows[1] - first]
+        few = (t[columns[0] - begin : columns[1] - begin] for t in (keys, values))
+        found = _attend(mine, *few, masked, scale * LN2)
+        parts.append(found if rows == (first, end) else _among(found, rows[0] - first, end - first))
+    return parts
+
+
+def blocks(rows: Span, keys: Span) -> Iterator[tuple[Span, Span, bool]]:
+    """What rows of causal attention see of a run of keys: (rows, keys, whether the block is a square under its diagonal)."""
+    (first, end), (begin, last) = rows, keys
+    low, high = max(first, begin), min(end, last)
+    behind = max(first, last)
+    if behind < end:
+        yield (behind, end), (begin, last), False
+    if low < high:
+        if begin < low:
+            yield (low, high), (begin, low), False
+        yield (low, high), (low, high), True
+
+
+def _among(part: Part, first: int, rows: int) -> Part:
+    """Of some rows as of all of them: the others see nothing."""
+    values, total = part
+    end = first + len(values)
+    all_values, all_totals = values.new_zeros(rows, *values.shape[1:]), total.new_full((len(total), rows), -math.inf)
+    all_values[first:end], all_totals[:, first:end] = values, total
+    return all_values, all_totals
+
+
+def _attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: bool, scale: float) -> Part:
     if not q.is_cuda:
-        return _plain(q, keys, values, _mask(at) if masked else None, scale * LN2)
-    if masked and (first, end) != (begin, last):
-        raise ValueError(
-            f"rows {first} to {end} see some of the keys {begin} to {last}: kernels mask squares only, so cut T as S"
-        )
-    return _by_kernel(q, keys, values, masked, scale * LN2)
-
-
-def _mask(at: Mapping[str, tuple[int, int]]) -> torch.Tensor:
-    return torch.arange(*at["T"])[None, :] <= torch.arange(*at["S"])[:, None]
-
-
-def _plain(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float) -> Part:
-    """Written out, in fp32."""
-    many = [t.float().repeat_interleave(q.shape[1] // t.shape[1], 1).transpose(0, 1) for t in (keys, values)]
-    score = q.float().transpose(0, 1) @ many[0].transpose(1, 2) * scale
-    if mask is not None:
-        score = score.masked_fill(~mask, float("-inf"))
-    total = score.logsumexp(-1)
-    weight = (score - torch.where(total.isinf(), 0.0, total)[..., None]).exp()
-    return (weight @ many[1]).transpose(0, 1).to(q.dtype), total
-
-
-def _by_kernel(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: bool, scale: float) -> Part:
+        return _plain(q, keys, values, masked, scale)
     given = [t.transpose(0, 1)[None] for t in (q, keys, values)]
     kind = kernel_for(given[0], given[1], given[2], masked)
     ops: Any = torch.ops.aten
@@ -77,7 +95,7 @@ def _by_kernel(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked
     elif kind == "flash":
         found = ops._scaled_dot_product_flash_attention(*given, 0.0, masked, False, scale=scale)
     else:
-        raise ValueError(f"torch has no kernel here that attends to keys of {q.shape[-1]} elements of {q.dtype}")
+        raise ValueError(f"torch has no kernel here for heads of {q.shape[-1]} elements of {q.dtype}")
     return found[0][0].transpose(0, 1), found[1].reshape(q.shape[1], q.shape[0])
 
 
@@ -88,3 +106,12 @@ def kernel_for(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked
     if cuda.can_use_cudnn_attention(params):
         return "cudnn"
     return "flash" if cuda.can_use_flash_attention(params) else ""
+
+
+def _plain(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: bool, scale: float) -> Part:
+    """Written out, in fp32."""
+    many = [t.float().repeat_interleave(q.shape[1] // t.shape[1], 1).transpose(0, 1) for t in (keys, values)]
+    score = q.float().transpose(0, 1) @ many[0].transpose(1, 2) * scale
+    if masked:
+        score = score.masked_fill(torch.ones_like(score, dtype=torch.bool).triu(1), -math.inf)
+    return (score.softmax(-1) @ many[1]).transpose(0, 1).to(q.dtype), score.logsumexp(-1)

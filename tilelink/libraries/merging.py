@@ -15,13 +15,14 @@ Part = tuple[torch.Tensor, torch.Tensor]
 """Weighted values of a run, `[S, h, D]`, and the logarithms of their weights' sums, `[h, S]` of fp32."""
 
 
-def merge(parts: Sequence[Part], *, out: torch.Tensor) -> None:
+def merge(runs: Sequence[Sequence[Part]], *, out: torch.Tensor) -> None:
     """The weighted values of all runs together.
 
     Args:
-        parts: of each run; none: nothing is seen, and `out` becomes 0.
+        runs: parts of each run; where there are none, nothing is seen, and `out` becomes 0.
         out: `[S, h, D]`, written whole, in its own dtype; sums are fp32.
     """
+    parts = [part for run in runs for part in run]
     if not parts:
         out.zero_()
     elif out.is_cuda:

@@ -160,9 +160,7 @@ def called(step: Step) -> Step:
     program = step.program
     view = step.binding(program.domain).view
     names = {n for n, v in zip(tile_names(program), view, strict=False) if n is not None and v.unit}
-    loops = {
-        op.var for op in walk(program.body) if isinstance(op, Tiles) and step.binding(op.param).view[op.axis].unit
-    }
+    loops = {op.var for op in walk(program.body) if isinstance(op, Tiles) and step.binding(op.param).view[op.axis].unit}
     bindings = tuple(replace(b, view=tuple(replace(v, unit=False) for v in b.view)) for b in step.bindings)
     body = tuple(_widened(op, frozenset(names), frozenset(loops)) for op in program.body)
     return replace(step, program=replace(program, body=body), bindings=bindings)
@@ -196,7 +194,9 @@ def _of_runs(step: Step, wiring: Wiring) -> str | None:
     walks = [op for op in walk(program.body) if isinstance(op, Tiles)]
     along = {step.binding(op.param).view[op.axis].dim for op in walks}
     if len(along) != 1 or along & dims or any(isinstance(o, Tiles) for op in walks for o in walk(op.body)):
-        return "runs are of one axis that the program walks and its tiles do not have, and it walks no such axis or more"
+        return (
+            "runs are of one axis that the program walks and its tiles do not have, and it walks no such axis or more"
+        )
     for op in walks:
         view = step.binding(op.param).view[op.axis]
         if view.local or (view.axis is not None and wiring.tensor(step.binding(op.param).tensor).axes[view.axis].over):

@@ -20,6 +20,7 @@ from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.pipeline.arguments import Bound, bind, check_result, constants_of
+from tilelink.pipeline.by_runs import by_runs, refused
 from tilelink.pipeline.choosing import Choice, estimated, even, measured, problem_of
 from tilelink.pipeline.preparing import bind_here, prepare, run, violated, workspace
 from tilelink.pipeline.schedules import checked, refuse
@@ -321,6 +322,10 @@ class Operator:
         if self.scheduled:
             return Choice(self.schedules, "as it is scheduled")
         found = measured(problem_of(self.name, self.signature, bound, topology), plain)
+        if found is not None and by_runs(found.schedule):
+            # Measured with heads of a size that the library takes, perhaps.
+            why = refused(self._variant(found.schedule).stages(bound, topology).plan)
+            found = found if why is None else Choice(self.schedules, f"as the operator comes: {why.why}")
         if found is not None or not plain:
             return found or Choice(self.schedules, "as the operator comes")
         return estimated(self.stages(bound, topology).plan, self.schedules)

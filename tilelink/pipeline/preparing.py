@@ -13,6 +13,7 @@ from tilelink.errors import TilelinkError
 from tilelink.frontend import check_keywords
 from tilelink.ir.plan import Plan
 from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results
+from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
 from tilelink.pipeline.stages import Maker, Stages
@@ -45,7 +46,7 @@ def prepare(
     plan, said = stages.plan, _call(stages.plan)
     if traced:
         stages = Stages(plan, stages.verdict, emit(plan, vigil.checks, traced=True))
-    vigil.compare(violated(session, plan, tensors, given) or said)
+    vigil.compare(refused(plan) or violated(session, plan, tensors, given) or said)
     loaded, memory = stages.on(world.rank), workspace(maker, session, found, plan)
     source = stages.source
     watch = vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None

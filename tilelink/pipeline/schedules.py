@@ -183,7 +183,9 @@ def library(function: str | Callable[..., Any], *, order: Order = (), streams: i
     return Library(function, tuple((dim, cut[dim]) for dim in tile), _order(order), streams, runs)
 
 
-def by_runs(*, merge: Callable[..., None]) -> Callable[[Callable[..., Any]], ByRuns]:
+def by_runs(
+    *, merge: Callable[..., None], refuses: Callable[..., str] | None = None
+) -> Callable[[Callable[..., Any]], ByRuns]:
     """Decorator: a library function that computes a tile from runs of an axis that its result does not have.
 
     Such an axis is one that the program walks with `tl.tiles`: the keys of attention, the depth of a product. The function
@@ -199,9 +201,11 @@ def by_runs(*, merge: Callable[..., None]) -> Callable[[Callable[..., Any]], ByR
     Args:
         merge: `merge(parts, out=…)` writes all of `out`; `parts`: what the function gave, a list with an entry per run,
             empty where there was none.
+        refuses: called like the function, before the first call of a kind on GPUs, with rank 0's first run as tensors without
+            memory (`device="meta"`): why the function cannot take such tensors, which is TL411; empty where it can.
     """
 
     def declare(function: Callable[..., Any]) -> ByRuns:
-        return ByRuns(function, merge)
+        return ByRuns(function, merge, refuses)
 
     return declare

@@ -304,7 +304,13 @@ class _Host:
 
     def _stream_op(self, step: StepPlan, op: StreamOp, position: int) -> Event:
         body = list(walk(step.step.program.body))
-        kinds = (Move, Store) if isinstance(op, (Copy, Compute, ComputeRun, MergeRuns)) else (Notify,) if isinstance(op, SetWord) else (Wait,)
+        kinds = (
+            (Move, Store)
+            if isinstance(op, (Copy, Compute, ComputeRun, MergeRuns))
+            else (Notify,)
+            if isinstance(op, SetWord)
+            else (Wait,)
+        )
         loc = next((o.loc for o in body if isinstance(o, kinds)), step.step.loc)
         event = Event(self.rank, step.path, step.path, "copy", loc, position, what=step.path)
         if isinstance(op, Copy):

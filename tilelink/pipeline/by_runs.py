@@ -1,0 +1,47 @@
+"""Whether the library functions of a plan that take runs can take those that it has: asked before anything is launched."""
+
+from __future__ import annotations
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.host import ComputeRun, Piece
+from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import ByRuns, Library, Schedule
+from tilelink.mapping import issued
+from tilelink.runtime.functions import function_of
+from tilelink.runtime.memory import DTYPES
+
+
+def by_runs(schedule: Schedule) -> bool:
+    """Whether a library function takes some step's tiles run by run."""
+    return any(isinstance(p, Library) and p.runs for _, p in schedule.entries)
+
+
+def refused(plan: Plan) -> TilelinkError | None:
+    """TL411, where a function cannot run on GPUs as it is placed, the same on all ranks; simulated ones run anything."""
+    if plan.topology.world == "simulated":
+        return None
+    for step in plan.steps:
+        function = function_of(step.library.function) if step.library is not None and step.by_runs else None
+        if step.library is None or not isinstance(function, ByRuns) or function.refuses is None:
+            continue
+        run = next((op for ops in issued(plan, step.path, 0) for op in ops if isinstance(op, ComputeRun)), None)
+        if run is None:
+            continue
+        at = {dim: (begin, end) for dim, begin, end in run.at}
+        why = function.refuses(*(_like(plan, p) for p in run.inputs), at=at, **dict(step.step.constants))
+        if why:
+            return TilelinkError(
+                "TL411",
+                f"`{step.library.name}` cannot compute `{step.path}` on GPUs",
+                loc=step.step.loc,
+                why=why,
+                hint=f"place it on SMs: {step.path}=tilelink.sms(…)",
+            )
+    return None
+
+
+def _like(plan: Plan, piece: Piece) -> torch.Tensor:
+    shape = [end - begin for begin, end in piece.bounds]
+    return torch.empty(shape, dtype=DTYPES[plan.wiring.tensor(piece.tensor).dtype], device="meta")
