@@ -56,8 +56,8 @@ def attention(
     parts: list[Part] = []
     for rows, columns, masked in seen:
         mine = q[rows[0] - first : rows[1] - first]
-        few = (t[columns[0] - begin : columns[1] - begin] for t in (keys, values))
-        found = _attend(mine, *few, masked, scale * LN2)
+        some = slice(columns[0] - begin, columns[1] - begin)
+        found = _attend(mine, keys[some], values[some], masked, scale * LN2)
         parts.append(found if rows == (first, end) else _among(found, rows[0] - first, end - first))
     return parts
 

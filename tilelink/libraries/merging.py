@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -26,7 +27,7 @@ def merge(runs: Sequence[Sequence[Part]], *, out: torch.Tensor) -> None:
     if not parts:
         out.zero_()
     elif out.is_cuda:
-        _on_gpu(parts, out)
+        launch(parts, out)
     else:
         _in_torch(parts, out)
 
@@ -39,12 +40,13 @@ def _in_torch(parts: Sequence[Part], out: torch.Tensor) -> None:
     out.copy_((torch.stack([values.float() for values, _ in parts]) * weight).sum(0))
 
 
-def _on_gpu(parts: Sequence[Part], out: torch.Tensor) -> None:
+def launch(parts: Sequence[Part], out: torch.Tensor) -> None:
+    """The merge as one kernel."""
     rows, heads, d = out.shape
     values = tuple(v.contiguous() for v, _ in parts)
     sums = tuple(s.contiguous() for _, s in parts)
-    grid = (triton.cdiv(rows, ROWS), heads)
-    merge_runs[grid](
+    kernel: Any = merge_runs
+    kernel[triton.cdiv(rows, ROWS), heads](
         values, sums, out, rows, heads, *out.stride(), len(parts), d, triton.next_power_of_2(d), ROWS, num_warps=8
     )
 
@@ -61,12 +63,12 @@ def merge_runs(
     real = row < rows
     keep = real[:, None] & (d < D)[None, :]
     top = tl.full([BLOCK], float("-inf"), tl.float32)
-    for i in tl.static_range(RUNS):
+    for i in tl.static_range(RUNS):  # pyright: ignore[reportGeneralTypeIssues]
         top = tl.maximum(top, tl.load(sums[i] + head * rows + row, mask=real, other=float("-inf")))
     top = tl.where(top == float("-inf"), 0.0, top)  # of rows that see no key at all
-    total = tl.zeros([BLOCK], tl.float32)
-    acc = tl.zeros([BLOCK, BLOCK_D], tl.float32)
-    for i in tl.static_range(RUNS):
+    total = tl.full([BLOCK], 0.0, tl.float32)
+    acc = tl.full([BLOCK, BLOCK_D], 0.0, tl.float32)
+    for i in tl.static_range(RUNS):  # pyright: ignore[reportGeneralTypeIssues]
         weight = tl.exp(tl.load(sums[i] + head * rows + row, mask=real, other=float("-inf")) - top)
         value = tl.load(values[i] + (row * heads + head)[:, None] * D + d[None, :], mask=keep, other=0.0)
         acc += value.to(tl.float32) * weight[:, None]

@@ -30,7 +30,12 @@ Placed = tuple[int, W.Work]
 """The stream's number, and what it is given."""
 
 
-_DOES: dict[type, What] = {H.Copy: "copy"} | dict.fromkeys((H.Compute, H.ComputeRun, H.MergeRuns), "compute")
+_DOES: dict[type, What] = {
+    H.Copy: "copy",
+    H.Compute: "compute",
+    H.ComputeRun: "compute",
+    H.MergeRuns: "compute",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,262 @@
+# pyright: reportArgumentType=false
+"""Library functions that take a tile in runs of an axis that it does not have, and merge what the runs give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.mapping.plans import assert_right, plan_of, with_step
+from tests.operators.against_torch import Problem, check, each, random, split
+from tests.operators.test_attention import problem
+from tilelink import Operator, TilelinkError, by_runs, copy_engine, library, operator, ops, program, sms
+from tilelink.codegen import emit
+from tilelink.ir.host import ComputeRun, MergeRuns, StreamOp, WordWait
+from tilelink.ir.plan import Plan
+from tilelink.mapping import issued, verify
+from tilelink.ops.programs import gather
+from tilelink.runtime.functions import function_of
+
+NAME = "tilelink.libraries.attention"
+RUNS = library(NAME, T="T/R")
+ENGINES = {f"gather_{t}": copy_engine(push=True) for t in "kv"}
+AG = ops.ag_attention.schedule(flash=RUNS, **ENGINES)
+FORMS: dict[str, Operator] = {
+    "part by part": AG,
+    "rows in chunks, two streams": AG.schedule(flash=library(NAME, S=8, T="T/R", streams=2)),
+    "keys in chunks": AG.schedule(flash=library(NAME, S=8, T=3)),
+    "pulled in chunks": AG.schedule({p: copy_engine(M=4, push=False) for p in ENGINES}),
+    "by SMs": AG.schedule(gather_k=sms(1, M=8), gather_v=sms(1, M=8, push=True)),
+    "all at once": AG.schedule(flash=library(NAME)),
+    "round the ring": ops.ring_attention.schedule(flash=RUNS),
+}
+SIZES = {"S": 64, "h": 4, "g": 2, "D": 16}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_against_torch(form: str) -> None:
+    """Grouped heads, ragged parts."""
+    check(FORMS[form], problem(3, 17, heads=4, groups=2), 3)
+
+
+@pytest.mark.parametrize(("ranks", "s", "causal"), [(1, 4, True), (2, 7, False), (4, 5, True), (4, 11, False)])
+def test_worlds(ranks: int, s: int, causal: bool) -> None:
+    check(AG, problem(ranks, s, causal=causal, dtype=torch.bfloat16, scale=0.3), ranks)
+
+
+# ------------------------------------------------------------------------------------------------------- a user's function
+def added(parts: Sequence[torch.Tensor], *, out: torch.Tensor) -> None:
+    out.copy_(torch.stack([*parts, torch.zeros_like(out)]).sum(0))
+
+
+@by_runs(merge=added)
+def product(rows: torch.Tensor, weight: torch.Tensor, *, at: dict[str, tuple[int, int]]) -> torch.Tensor:
+    """A share of a product's depth."""
+    assert [end - begin for begin, end in at.values()] == [len(rows), weight.shape[1], len(weight)]
+    assert list(at) == ["M", "N", "K"]
+    return rows @ weight
+
+
+@program("M K, K N -> M N")
+def deep(rows: Any, weight: Any, out: Any) -> None:
+    """A product that waits for its depth rather than for its rows."""
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(weight, axis=0):
+        tl.consumer_tile_wait(weight, (k, n))
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
+@operator("M K, K/R N -> M N")
+def gathered_depth(x: Any, weight: Any) -> Any:
+    return deep(x, gather(weight))
+
+
+@pytest.mark.parametrize("tile", [{"K": "K/R"}, {"K": 3, "M": 8}, {}])
+def test_a_product_whose_depth_arrives_part_by_part(tile: dict[str, Any]) -> None:
+    x, weight = random(20, 22), random(22, 12, seed=1)
+    op = gathered_depth.schedule(gather=copy_engine(push=True), deep=library(product, **tile))
+    check(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}), 3)
+
+
+# ------------------------------------------------------------------------------------------------------ what streams do
+def ops_of(plan: Plan, rank: int) -> list[StreamOp]:
+    (found,) = issued(plan, "flash", rank)
+    return list(found)
+
+
+def planned(op: Operator = AG, ranks: int = 4, **more: Any) -> Plan:
+    return plan_of(op, ranks, SIZES, **dict(op.schedules.entries) | more)
+
+
+def test_own_keys_first_read_where_they_lie_then_each_run_behind_its_words() -> None:
+    first, *rest, last = ops_of(planned(), 2)
+    assert isinstance(first, ComputeRun)
+    assert [(p.tensor, p.bounds[0]) for p in first.inputs] == [("q", (0, 16)), ("k", (0, 16)), ("v", (0, 16))]
+    assert first.at == (("S", 32, 48), ("h", 0, 4), ("D", 0, 16), ("T", 32, 48))
+    for *waits, run, part in zip(rest[::3], rest[1::3], rest[2::3], (0, 1), strict=True):
+        assert waits == [WordWait(f"gather_{t}_rows", "channel", part) for t in "kv"]
+        assert isinstance(run, ComputeRun)
+        assert [p.tensor for p in run.inputs] == ["q", "gather_k_rows", "gather_v_rows"]
+        assert run.inputs[1].bounds == ((16 * part, 16 * part + 16), (0, 2), (0, 16))
+        assert run.at[-1] == ("T", 16 * part, 16 * part + 16)
+    assert isinstance(last, MergeRuns)
+    assert last.output.bounds == ((0, 16), (0, 4), (0, 16))
+
+
+@operator("S/R h D, S/R g D, S/R g D -> S/R h D")
+def everyone(q: Any, k: Any, v: Any) -> Any:
+    """`ag_attention` without a diagonal."""
+    keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
+    return ops.attention.flash(q, keys, values, causal=False, scale=1.0)
+
+
+def test_without_a_diagonal_all_runs_are_taken_as_they_arrive_in_the_ring() -> None:
+    found = ops_of(planned(everyone, flash=RUNS, **ENGINES), 2)
+    assert [op.at[-1][1] // 16 for op in found if isinstance(op, ComputeRun)] == [2, 3, 0, 1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_runs_are_what_the_program_walks(form: str) -> None:
+    """Each position that a row of the tile sees is in one run; none that no row sees is in any."""
+    plan = planned(FORMS[form], 3)
+    for rank in range(3):
+        for ops_of_stream in issued(plan, "flash", rank):
+            runs = [op for op in ops_of_stream if isinstance(op, ComputeRun)]
+            for tile in {op.tile for op in runs}:
+                of_tile = [dict((d, (b, e)) for d, b, e in op.at) for op in runs if op.tile == tile]
+                seen = sorted(t for at in of_tile for t in range(*at["T"]))
+                assert seen == list(range(of_tile[0]["S"][1]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_proof_and_the_exact_graph_cover_it(form: str) -> None:
+    plan = planned(FORMS[form], 3)
+    assert verify(plan).ok
+    assert_right(plan)
+
+
+def test_what_is_not_waited_for_by_all_leaves_its_slots_to_credits() -> None:
+    """The first rank hears from nobody, so nobody knows that it has left the call before."""
+    assert [c.implied_by for c in planned().credits] == [None, None]
+
+
+def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
+        streams = issued(plan, path, rank)
+        if path != "flash":
+            return streams
+        return tuple(tuple(op for op in ops if not isinstance(op, WordWait)) for ops in streams)
+
+    monkeypatch.setattr("tilelink.pipeline.stages.issued", careless)
+    with pytest.raises(TilelinkError, match="TL507"):
+        check(AG.with_schedule(AG.schedules), problem(2, 16), 2)
+
+
+def test_own_parts_that_no_run_ends_with_are_refused() -> None:
+    """A run that reaches from a rank's own part into the next one cannot be read where that part lies."""
+    plan = planned(everyone, flash=RUNS, **ENGINES)
+    assert verify(plan).ok
+    loops = tuple(replace(g, kind="plain") for g in plan.step("flash").loops)
+    with pytest.raises(TilelinkError, match="TL609"):
+        verify(with_step(plan, "flash", loops=loops))
+
+
+def test_the_emitted_file_says_what_is_called() -> None:
+    text = emit(planned()).text
+    line = next(line for line in text.splitlines() if " flash " in line)
+    assert line.split("library ")[1] == (
+        f"{NAME}(q[S, h, D], keys[T by T/R, g, D], values[T by T/R, g, D], out=out[S, h, D]), order ring"
+    )
+
+
+def test_a_trace_shows_the_runs() -> None:
+    call = problem(2, 8)
+    trace = AG.trace(*[list(t) for t in zip(*call.inputs, strict=True)])
+    lanes = [lane for lane in trace.lanes if lane.label == "library"]
+    said = [[s.detail for s in lane.spans if s.kind == "compute"] for lane in lanes]
+    assert said == [[f"{NAME}, a run"] * (rank + 1) + [f"{NAME}, merging"] for rank in range(2)]
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    ("op", "placed", "why"),
+    [
+        (ops.ag_attention, {"flash": library("torch.mm", T="T/R")}, "it walks `h` one at a time"),
+        (ops.ag_attention, {"flash": library(NAME, D=8)}, "the program stores all of `D` with each tile"),
+        (
+            gathered_depth,
+            {"deep": library("torch.mm", K="K/R")},
+            "the function gets all of `K`, which is no axis of what it makes: it does not say how what parts of `K` give is "
+            "merged (tilelink.by_runs)",
+        ),
+        (
+            ops.ag_attention_varlen,
+            {"flash_varlen": RUNS},
+            "`tl.min(begin, 0)` is known to the device only, and so which runs there are",
+        ),
+        (
+            ops.ag_attention_zigzag,
+            {"flash_there": RUNS},
+            "a library function makes one tensor, tile by tile, and this program is not made so",
+        ),
+    ],
+    ids=["no merge", "whole axis", "depth", "data", "pushes"],
+)
+def test_what_cannot_be_placed_so_says_why(op: Operator, placed: dict[str, Any], why: str) -> None:
+    with pytest.raises(TilelinkError, match="TL312") as caught:
+        plan_of(op, 2, {**SIZES, "M": 16, "K": 16, "N": 16, "e": 2}, **placed)
+    assert caught.value.why == why
+
+
+def test_programs_without_runs_have_none() -> None:
+    @program("M N -> M N")
+    def doubled(x: Any, out: Any) -> None:
+        m, n = tl.tile_id(out)
+        tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)))
+
+    @operator("M N -> M N")
+    def twice(x: Any) -> Any:
+        return doubled(x)
+
+    with pytest.raises(TilelinkError, match="TL312") as caught:
+        plan_of(twice, 2, {"M": 16, "N": 16}, doubled=library(product))
+    assert caught.value.why == (
+        "runs are of one axis that the program walks and its tiles do not have, and it walks no such axis or more"
+    )
+
+
+def test_a_merge_that_leaves_something_out_is_found_out() -> None:
+    lazy = by_runs(merge=lambda parts, *, out: added([p[1:] for p in parts], out=out[1:]))(product.function)
+    x, weight = random(4, 6), random(6, 3, seed=1)
+    op = gathered_depth.schedule(gather=copy_engine(push=True), deep=library(lazy, K="K/R"))
+    with pytest.raises(AssertionError, match="nan"):
+        check(op, Problem(each([x] * 2, split(weight, 2)), [[x @ weight]] * 2, {"K": 6}), 2)
+
+
+def test_functions_that_refuse_are_named_with_their_run() -> None:
+    def touchy(rows: torch.Tensor, weight: torch.Tensor, *, at: Any) -> Any:
+        raise ValueError("not so\nand more")
+
+    x, weight = random(4, 6), random(6, 3, seed=1)
+    op = gathered_depth.schedule(gather=copy_engine(push=True), deep=library(by_runs(merge=added)(touchy), K="K/R"))
+    with pytest.raises(TilelinkError) as caught:
+        check(op, Problem(each([x], [weight]), [[x @ weight]], {"K": 6}), 1)
+    assert caught.value.code == "TL409"
+    assert caught.value.message.endswith("touchy` does not compute a tile of `deep`: not so")
+    at = "at={'M': (0, 4), 'N': (0, 3), 'K': (0, 6)}"
+    assert caught.value.why is not None
+    assert caught.value.why.endswith(f"touchy(float32[4, 6], float32[6, 3], {at})")
+
+
+def test_a_function_by_runs_is_found_by_its_name() -> None:
+    assert RUNS.runs
+    assert not library("torch.mm").runs
+    assert function_of(NAME) is tilelink.libraries.attention
