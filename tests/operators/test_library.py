@@ -270,7 +270,8 @@ def only(signature: str, body: Callable[..., Any]) -> Operator:
             ag_gemm,
             "matmul",
             library("torch.mm", K=16),
-            "the function gets all of `K`, which is no axis of what it makes",
+            "the function gets all of `K`, which is no axis of what it makes, unless it says how to merge what parts give "
+            "(tilelink.by_runs)",
         ),
         (
             only("M N -> M N", branching),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import assert_right, plan_of, with_step
 from tests.operators.against_torch import Problem, check, each, random, split
@@ -19,7 +18,9 @@ from tilelink import Operator, TilelinkError, by_runs, copy_engine, library, ope
 from tilelink.codegen import emit
 from tilelink.ir.host import ComputeRun, MergeRuns, StreamOp, WordWait
 from tilelink.ir.plan import Plan
+from tilelink.libraries import attention
 from tilelink.mapping import issued, verify
+from tilelink.ops.attention import flash
 from tilelink.ops.programs import gather
 from tilelink.runtime.functions import function_of
 
@@ -115,7 +116,7 @@ def test_own_keys_first_read_where_they_lie_then_each_run_behind_its_words() -> 
 def everyone(q: Any, k: Any, v: Any) -> Any:
     """`ag_attention` without a diagonal."""
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
-    return ops.attention.flash(q, keys, values, causal=False, scale=1.0)
+    return flash(q, keys, values, causal=False, scale=1.0)
 
 
 def test_without_a_diagonal_all_runs_are_taken_as_they_arrive_in_the_ring() -> None:
@@ -131,7 +132,7 @@ def test_runs_are_what_the_program_walks(form: str) -> None:
         for ops_of_stream in issued(plan, "flash", rank):
             runs = [op for op in ops_of_stream if isinstance(op, ComputeRun)]
             for tile in {op.tile for op in runs}:
-                of_tile = [dict((d, (b, e)) for d, b, e in op.at) for op in runs if op.tile == tile]
+                of_tile = [{d: (b, e) for d, b, e in op.at} for op in runs if op.tile == tile]
                 seen = sorted(t for at in of_tile for t in range(*at["T"]))
                 assert seen == list(range(of_tile[0]["S"][1]))
 
@@ -194,8 +195,8 @@ def test_a_trace_shows_the_runs() -> None:
         (
             gathered_depth,
             {"deep": library("torch.mm", K="K/R")},
-            "the function gets all of `K`, which is no axis of what it makes: it does not say how what parts of `K` give is "
-            "merged (tilelink.by_runs)",
+            "the function gets all of `K`, which is no axis of what it makes, unless it says how to merge what parts give "
+            "(tilelink.by_runs)",
         ),
         (
             ops.ag_attention_varlen,
@@ -259,4 +260,4 @@ def test_functions_that_refuse_are_named_with_their_run() -> None:
 def test_a_function_by_runs_is_found_by_its_name() -> None:
     assert RUNS.runs
     assert not library("torch.mm").runs
-    assert function_of(NAME) is tilelink.libraries.attention
+    assert function_of(NAME) is attention

@@ -83,8 +83,9 @@ class Library:
     """Let a library function compute each tile, one stream step per tile, over `streams` side streams.
 
     `function`: a dotted name such as `torch.mm`, or the function itself; `tile`: elements per dimension of what it
-    computes, or `PART`; `runs`: the function is `ByRuns`, and `tile` may also cut an axis that the program walks. No
-    `order`: along the ring, own rows first where others bring rows, and last where others get them.
+    computes, or `PART`; `runs`: the function is `ByRuns`, and `tile` may also cut an axis that the program walks;
+    `otherwise`: the placement where the function refuses, and where ranks are simulated. No `order`: along the ring, own
+    rows first where others bring rows, and last where others get them.
     """
 
     function: str | Callable[..., Any]
@@ -92,6 +93,7 @@ class Library:
     order: Order = ()
     streams: int = 1
     runs: bool = False
+    otherwise: Placement | None = None
 
     @property
     def name(self) -> str:
@@ -108,7 +110,13 @@ Placement: TypeAlias = Sms | CopyEngine | Fused | Library
 
 def under(prefix: str, entries: Iterable[tuple[str, Placement]]) -> dict[str, Placement]:
     """Placements of an operator's steps, as another operator's that has it inside: paths begin with `prefix`."""
-    return {prefix + path: replace(p, into=prefix + p.into) if isinstance(p, Fused) else p for path, p in entries}
+    return {prefix + path: _within(prefix, p) for path, p in entries}
+
+
+def _within(prefix: str, p: Placement) -> Placement:
+    if isinstance(p, Library) and p.otherwise is not None:
+        return replace(p, otherwise=_within(prefix, p.otherwise))
+    return replace(p, into=prefix + p.into) if isinstance(p, Fused) else p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,8 +128,8 @@ def _of_tiles(step: Step, placement: Library) -> str | None:
     if any(v.dim == loose for v in view):
         return f"the program stores all of `{loose}` with each tile"
     return (
-        f"the function gets all of `{loose}`, which is no axis of what it makes: it does not say how what parts of "
-        f"`{loose}` give is merged (tilelink.by_runs)"
+        f"the function gets all of `{loose}`, which is no axis of what it makes, unless it says how to merge what parts "
+        "give (tilelink.by_runs)"
     )
 
 

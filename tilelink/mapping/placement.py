@@ -80,7 +80,10 @@ def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple
 
 def placement_of(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
-    return schedule.get(step.path) or step.shipped or default(step, wiring, topology)
+    found = schedule.get(step.path) or step.shipped or default(step, wiring, topology)
+    # What a simulation is to look at is what is emitted.
+    instead = topology.world == "simulated" and isinstance(found, Library) and found.otherwise
+    return instead or found
 
 
 def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.host import ComputeRun, Piece
-from tilelink.ir.plan import Plan
-from tilelink.ir.schedule import ByRuns, Library, Schedule
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.schedule import ByRuns, Library, Placement, Schedule
 from tilelink.mapping import issued
 from tilelink.runtime.functions import function_of
 from tilelink.runtime.memory import DTYPES
@@ -19,10 +21,30 @@ def by_runs(schedule: Schedule) -> bool:
 
 
 def refused(plan: Plan) -> TilelinkError | None:
-    """TL411, where a function cannot run on GPUs as it is placed, the same on all ranks; simulated ones run anything."""
-    if plan.topology.world == "simulated":
-        return None
-    for step in plan.steps:
+    """TL411, where a function cannot run on GPUs as it is placed; the same on all ranks."""
+    for step, library, why in refusals(plan):
+        return TilelinkError(
+            "TL411",
+            f"`{library.name}` cannot compute `{step.path}` on GPUs",
+            loc=step.step.loc,
+            why=why,
+            hint=f"place it on SMs: {step.path}=tilelink.sms(…)",
+        )
+    return None
+
+
+def instead(plan: Plan) -> tuple[dict[str, Placement], tuple[str, ...]]:
+    """What steps get whose function refuses and whose placement says what to do then; and why, as notes of the plan."""
+    found = [(s.path, library, why) for s, library, why in refusals(plan)]
+    notes = tuple(
+        f"{path}: not by {library.name}, because {why}" for path, library, why in found if library.otherwise is not None
+    )
+    return {path: library.otherwise for path, library, _ in found if library.otherwise is not None}, notes
+
+
+def refusals(plan: Plan) -> Iterator[tuple[StepPlan, Library, str]]:
+    """Steps whose function cannot take what rank 0 has, and why; simulated ones take anything."""
+    for step in plan.steps if plan.topology.world != "simulated" else ():
         function = function_of(step.library.function) if step.library is not None and step.by_runs else None
         if step.library is None or not isinstance(function, ByRuns) or function.refuses is None:
             continue
@@ -32,14 +54,7 @@ def refused(plan: Plan) -> TilelinkError | None:
         at = {dim: (begin, end) for dim, begin, end in run.at}
         why = function.refuses(*(_like(plan, p) for p in run.inputs), at=at, **dict(step.step.constants))
         if why:
-            return TilelinkError(
-                "TL411",
-                f"`{step.library.name}` cannot compute `{step.path}` on GPUs",
-                loc=step.step.loc,
-                why=why,
-                hint=f"place it on SMs: {step.path}=tilelink.sms(…)",
-            )
-    return None
+            yield step, step.library, why
 
 
 def _like(plan: Plan, piece: Piece) -> torch.Tensor:

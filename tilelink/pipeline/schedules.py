@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Schedule, Sms, SortKey
+from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Placement, Schedule, Sms, SortKey
 from tilelink.runtime.functions import function_of
 
 Order = str | SortKey | tuple[str | SortKey, ...]
@@ -146,7 +146,14 @@ def fused(into: str, **tile: int) -> Fused:
     return Fused(into, _tile(tile))
 
 
-def library(function: str | Callable[..., Any], *, order: Order = (), streams: int = 1, **tile: int | str) -> Library:
+def library(
+    function: str | Callable[..., Any],
+    *,
+    order: Order = (),
+    streams: int = 1,
+    otherwise: Placement | None = None,
+    **tile: int | str,
+) -> Library:
     """Let a library function compute each tile, on a stream of its own behind the waits: cuBLAS as `"torch.mm"`.
 
     A program qualifies that makes one tensor, stores each of its tiles once, as a whole and at home, and loads whole axes
@@ -167,6 +174,8 @@ def library(function: str | Callable[..., Any], *, order: Order = (), streams: i
         function: a dotted name, or the function itself (which no table of tuned schedules can hold).
         order: as for `sms`; default: `ring` where it reads what a program makes, else `ring+1`.
         streams: side streams that take the tiles in turn.
+        otherwise: a placement where the function refuses what it would be given (`tilelink.by_runs`), and in the simulated
+            world, which looks at what is emitted.
         tile: elements per dimension of what it makes, of any size; `M="M/R"`: the part of one rank. A dimension that is
             not named is whole. Where ranks hold parts, tiles end at their borders.
 
@@ -177,10 +186,12 @@ def library(function: str | Callable[..., Any], *, order: Order = (), streams: i
         raise refuse("`function`", function, "a dotted name, or a function")
     found = function_of(function)
     _numbers(streams=streams)
+    if otherwise is not None and not isinstance(otherwise, (Sms, CopyEngine, Fused, Library)):
+        raise refuse("`otherwise`", otherwise, "one of sms, copy_engine, fused and library")
     sizes = {dim: size for dim, size in tile.items() if size != f"{dim}/R"}
     cut = dict(_tile(sizes)) | {dim: PART for dim, size in tile.items() if size == f"{dim}/R"}
     runs = isinstance(found, ByRuns)
-    return Library(function, tuple((dim, cut[dim]) for dim in tile), _order(order), streams, runs)
+    return Library(function, tuple((dim, cut[dim]) for dim in tile), _order(order), streams, runs, otherwise)
 
 
 def by_runs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilelink.codegen import emit
@@ -19,6 +19,7 @@ from tilelink.ir.verdict import Verdict
 from tilelink.mapping import issued, make_plan, verify
 from tilelink.mapping.verify import judge
 from tilelink.pipeline.arguments import Bound, axes_of
+from tilelink.pipeline.by_runs import instead
 from tilelink.runtime.call import Loaded
 from tilelink.runtime.kernels import load
 from tilelink.runtime.recent import Recent
@@ -103,4 +104,9 @@ class Maker:
             axes=axes_of(self.name, self.signature, topology, self.loc),
         )
         layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
-        return make_plan(wiring, topology, self.schedule, dict(bound.sizes), layouts)
+        plan = make_plan(wiring, topology, self.schedule, dict(bound.sizes), layouts)
+        others, notes = instead(plan)
+        if not others:
+            return plan
+        plan = make_plan(wiring, topology, self.schedule.merged(others), dict(bound.sizes), layouts)
+        return replace(plan, notes=plan.notes + notes)

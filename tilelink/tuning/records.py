@@ -51,6 +51,10 @@ def _placement(placement: Placement) -> dict[str, Any] | None:
         value: Any = getattr(placement, f.name)
         if f.name == "function" and callable(value):
             return None
+        if isinstance(value, tuple(KINDS.values())):
+            value = _placement(value)
+            if value is None:
+                return None
         if f.name == "tile":
             found |= {"tile": dict(value)} if value else {}
         elif f.name == "order":
@@ -68,4 +72,6 @@ def _made(record: Mapping[str, Any]) -> Placement:
         values["tile"] = tuple(values["tile"].items())
     if "order" in values:
         values["order"] = tuple(values["order"])
+    if "otherwise" in values:
+        values["otherwise"] = _made(values["otherwise"])
     return KINDS[record["on"]](**values)

@@ -32,6 +32,8 @@ STREAMS = (1, 2, 3)
 SLOTS = (2, 1, 3)
 MATMUL = "torch.mm"
 """What computes a matmul as a library does."""
+ATTENTION = "tilelink.libraries.attention"
+"""What computes attention over a run of keys."""
 
 
 def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:
@@ -49,9 +51,13 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
         return _made(plan, step) if makers(plan, step) else _given(plan, step)
     dims = [g.dim for g in step.grid if g.kind != "unit" and g.kind != "own"]
     if is_matmul(step):
+        runs = [own] if isinstance(own, Library) and own.runs else []
+        runs += [p for p in _attentions(plan, step) if p.tile not in [o.tile for o in runs]]
+        kernel = own.otherwise if isinstance(own, Library) else own
         # A step that leaves a dimension whole, as attention its heads' elements, is no product of two matrices.
-        whole = isinstance(own, Sms) and not set(dims) <= {d for d, _ in own.tile}
-        return [*around(plan, step, own, (2, 3, 4))] if isinstance(own, Sms) and whole else _matmuls(plan, step, own)
+        if isinstance(kernel, Sms) and not set(dims) <= {d for d, _ in kernel.tile}:
+            return [*runs, *around(plan, step, kernel, (2, 3, 4))]
+        return _matmuls(plan, step, own)
     pieces = [(), *(((dims[-1], size),) for size in PIECES if len(dims) > 1)]
     hosts = [Fused(h, p) for h in makers(plan, step, through=True) for p in pieces]
     if isinstance(own, Sms):
@@ -135,6 +141,23 @@ def _libraries(plan: Plan, step: StepPlan) -> list[Placement]:
     size = int(F.evaluate(step.grid[0].size, plan.env(0)))
     chunks = [((rows, n),) for n in (PART, *_powers(max(1, -(-size // plan.topology.ranks)))[1:3])]
     return [*(Library(MATMUL, t, streams=n) for n in STREAMS[:2] for t in chunks), Library(MATMUL)]
+
+
+def _attentions(plan: Plan, step: StepPlan) -> list[Placement]:
+    """Attention by a library, run by run of keys, over all rows, halves and quarters of them; the tiles take turns on streams.
+
+    Whether the program is attention shows when the candidate's result is compared.
+    """
+    dims = [{v.dim for v in step.step.binding(p.name).view} for p in step.step.program.params]
+    names = [name for name, _ in step.step.constants]
+    if len(dims) != 4 or not {"S"} <= dims[0] == dims[3] or not {"T"} <= dims[1] == dims[2]:
+        return []
+    whole = Library(ATTENTION, (("T", PART),), runs=True)
+    if sorted(names) != ["causal", "scale"] or unsuitable(step.step, plan.wiring, whole) is not None:
+        return []
+    size = int(F.evaluate(step.grid[0].size, plan.env(0)))
+    chunks = [(("S", n), ("T", PART)) for n in _powers(max(1, -(-size // plan.topology.ranks)))[1:3]]
+    return [whole, *(replace(whole, tile=t, streams=n) for t in chunks for n in STREAMS[:2])]
 
 
 def fits(plan: Plan, placement: Sms, tile: tuple[int, int, int]) -> bool:

@@ -40,7 +40,10 @@ def _check_reader(plan: Plan, step: StepPlan, tensor: str, makers: list[StepPlan
     kind = "cut" if step.library is not None else "plain" if step.engine == "workers" else None
     if grid is None or grid.kind != kind or not _named_by(step, own[0]):
         raise _wrong(
-            step, tensor, f"and no {f'tile `{own[0].var}`' if own[0].var else 'run'} says along axis `{axis.name}` whose part it reads", makers
+            step,
+            tensor,
+            f"and no {f'tile `{own[0].var}`' if own[0].var else 'run'} says along axis `{axis.name}` whose part it reads",
+            makers,
         )
     size = int(F.evaluate(axis.size, plan.env(0)))
     if kind == "plain" and (grid.tile is None or size % (grid.tile * plan.topology.ranks)):
