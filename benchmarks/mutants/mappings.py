@@ -28,8 +28,9 @@ ORDERS = ("ring", "ring+1")
 DEFAULT = "SMs"
 DEFAULTS = (DEFAULT, "SMs push")
 """How programs and movements run that a mapping's name does not tell of."""
-LIBRARIES = {"matmul": "torch.mm"}
-"""By the name of a program, what computes the same: nothing else of this suite knows a program."""
+LIBRARIES = {"matmul": ("torch.mm", "M"), "flash": ("tilelink.libraries.attention", "T")}
+"""By the name of a program, what computes the same, and along which dimension part by part: nothing else of this suite knows
+a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +164,9 @@ def _of_program(step: Step) -> Iterator[Choice]:
     for order in ORDERS:
         yield DEFAULT, sms(order=(order, "group 2"), **tile)
     if step.program.name in LIBRARIES:
-        first = step.program.param(step.program.domain).shape.axes[0].name
-        whole: dict[str, Any] = {first: f"{first}/R"}
-        yield "library", library(LIBRARIES[step.program.name], **whole)
+        function, dim = LIBRARIES[step.program.name]
+        parts: dict[str, Any] = {dim: f"{dim}/R"}
+        yield "library", library(function, **parts)
 
 
 def _taken_whole(program: TileProgram) -> set[str]:

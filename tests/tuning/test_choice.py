@@ -14,13 +14,15 @@ import torch
 
 import tilelink
 from benchmarks.mutants import mappings
-from tilelink import Operator, TilelinkError, copy_engine, ops, sms
+from tilelink import Operator, TilelinkError, copy_engine, library, ops, sms
 from tilelink.bench.parts import gemm
 from tilelink.explore.cases import Case
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.topology import Device, Topology
-from tilelink.pipeline.choosing import Choice, estimated, even
+from tilelink.pipeline.arguments import Bound, bind
+from tilelink.pipeline.by_runs import refused
+from tilelink.pipeline.choosing import Choice, estimated, even, problem_of
 from tilelink.runtime.session import require
 from tilelink.tuning import forms
 from tilelink.tuning.estimate import Rates
@@ -292,3 +294,59 @@ def test_ranks_along_several_axes_are_another_problem() -> None:
     assert not even(linear.signature, bound, along(2, 8))  # S and N
     problems = {problem_of("linear", linear.signature, bound, along(*axes)) for axes in ((2, 4), (4, 2))}
     assert len(problems) == 2
+
+
+# -------------------------------------------------------------------------------------------------- functions by runs
+ATTENTION = {"S": 4096, "h": 4, "g": 4, "D": 64}
+
+
+def attended(operator: Operator, world: Topology = H200, dtype: str = "bf16", **sizes: int) -> Plan:
+    return Case(operator, tuple((ATTENTION | sizes).items()), world.ranks, dtype).stages(world).plan
+
+
+def flash_of(plan: Plan) -> tuple[str, tuple[str, ...]]:
+    step = plan.step("flash")
+    notes = tuple(n for n in plan.notes if n.startswith("flash: not"))
+    return step.library.name if step.library is not None else step.engine, notes
+
+
+def test_attention_runs_by_a_library_where_it_can_and_says_why_not() -> None:
+    name = "tilelink.libraries.attention"
+    assert flash_of(attended(ops.ag_attention)) == (name, ())
+    assert flash_of(attended(ops.ag_attention, replace(H200, world="simulated"))) == ("workers", ())
+    heads = "torch's kernels take heads of multiples of 8 elements up to 256, and these have 20"
+    assert flash_of(attended(ops.ag_attention, D=20)) == ("workers", (f"flash: not by {name}, because {heads}",))
+    narrow = "torch's kernels attend in bf16 and fp16, and this is float32"
+    assert flash_of(attended(ops.ag_attention, dtype="f32")) == (
+        "workers",
+        (f"flash: not by {name}, because {narrow}",),
+    )
+
+
+def test_a_library_that_somebody_asks_for_is_refused_before_anything_is_launched() -> None:
+    asked = ops.ag_attention.schedule(flash=library("tilelink.libraries.attention", T="T/R"))
+    assert refused(attended(asked)) is None
+    error = refused(attended(asked, dtype="f32"))
+    assert error is not None
+    assert error.code == "TL411"
+    assert error.message == "`tilelink.libraries.attention` cannot compute `flash` on GPUs"
+    assert refused(attended(asked, replace(H200, world="simulated"), dtype="f32")) is None
+
+
+def test_a_measured_library_gives_way_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables hold for sizes nearby."""
+    placed = Schedule().merged({"flash": library("tilelink.libraries.attention", T="T/R")})
+    op = ops.ring_attention
+    problem = problem_of(op.name, op.signature, _bound(op, 64), H200)
+    monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, placed, 1.0, None, "on a day")])
+    assert op._choice(_bound(op, 64), H200, plain=False).schedule == placed
+    choice = op._choice(_bound(op, 60), H200, plain=False)
+    assert choice.schedule == op.schedules
+    assert choice.why == (
+        "as the operator comes: torch's kernels take heads of multiples of 8 elements up to 256, and these have 60"
+    )
+
+
+def _bound(operator: Operator, d: int) -> Bound:
+    tensors = [torch.empty(1024, 4, d, dtype=torch.bfloat16)] * 3
+    return bind(operator.name, operator.signature, tensors, {}, H200, operator.loc)

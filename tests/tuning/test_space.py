@@ -10,6 +10,7 @@ from tilelink import Operator, TilelinkError, ops, sms
 from tilelink.explore.cases import Case
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Device, Topology
+from tilelink.ops.attention import TILES
 from tilelink.tuning import estimate, space_of
 from tilelink.tuning.search import complete
 from tilelink.tuning.space import changed, coordinates, is_matmul
@@ -108,11 +109,31 @@ def test_steps_of_other_kinds_are_varied_around_what_the_operator_comes_with() -
         if all(isinstance(p, Sms) for p in group)
     ]
     assert varied == [{"tile"}, {"warps"}, {"count"}]
-    flash = space_of(case(ops.ag_attention).stages(H200).plan)["flash"]
-    assert all(isinstance(p, Sms) and set(dict(p.tile)) == {"S", "T"} for p in flash)
-    assert {p.stages for p in flash if isinstance(p, Sms)} == {2, 3, 4}
+    flash = [p for p in space_of(case(ops.ag_attention).stages(H200).plan)["flash"] if isinstance(p, Sms)]
+    assert flash[0] == TILES
+    assert {frozenset(dict(p.tile)) for p in flash} == {frozenset({"S", "T"})}
+    assert {p.stages for p in flash} == {2, 3, 4}
     rows = space_of(case(ops.all_reduce_one_shot).stages(H200).plan)["exchange"]
     assert {dict(p.tile)["M"] for p in rows if isinstance(p, Sms)} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("operator", [ops.ag_attention, ops.ring_attention])
+def test_attention_is_tried_by_a_library_too(operator: Operator) -> None:
+    """Run by run of keys, over all rows and over some."""
+    sizes = tuple(SIZES["ag_attention"].items())
+    options = space_of(Case(operator, sizes, 4).stages(H200).plan)["flash"]
+    found = [p for p in options if isinstance(p, Library)]
+    assert [(p.name, p.runs, dict(p.tile), p.streams) for p in found] == [
+        ("tilelink.libraries.attention", True, {"T": PART}, 1),
+        *(("tilelink.libraries.attention", True, {"S": n, "T": PART}, k) for n in (2048, 1024) for k in (1, 2)),
+    ]
+    for option in found:
+        case(ops.ag_attention.schedule(flash=option)).stages(H200)
+
+
+def test_what_is_no_attention_is_not() -> None:
+    plan = case(ops.flash_decode).stages(H200).plan
+    assert not any(isinstance(p, Library) for options in space_of(plan).values() for p in options)
 
 
 def test_a_matmul_is_tried_in_its_own_order_first() -> None:
