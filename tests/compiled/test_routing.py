@@ -66,7 +66,9 @@ ONES = {
         EXPERTS,
     ),
     "ep_dispatch_fp8": One(
-        ops.ep_dispatch_fp8.schedule({"assign": sms(T=32), "dispatch_fp8": sms(C=16, H=64), "arrive_fp8": sms(C=16, H=64)}),
+        ops.ep_dispatch_fp8.schedule(
+            {"assign": sms(T=32), "dispatch_fp8": sms(C=16, H=64), "arrive_fp8": sms(C=16, H=64)}
+        ),
         (of(B, 64, 128), of(Z, 64, 2)),
         EXPERTS,
     ),
