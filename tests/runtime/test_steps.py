@@ -17,8 +17,8 @@ from triton import knobs
 from triton.backends.nvidia import driver as triton_driver
 
 from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeWorld, Notes, fake_gpu
-from tilelink import Operator, TilelinkError, copy_engine, fused, library, sms
-from tilelink.ops import ag_gemm, gemm_rs
+from tilelink import Operator, TilelinkError, by_runs, copy_engine, fused, library, sms
+from tilelink.ops import ag_attention, ag_gemm, gemm_rs
 from tilelink.runtime import work as W
 from tilelink.runtime.memory import Workspace
 from tilelink.runtime.peer import driver, packing
@@ -239,6 +239,39 @@ def test_a_library_function_is_called_on_its_stream_between_wait_and_wait(notes:
             there = [(source.data_ptr(), x.nbytes), (weight.data_ptr(), weight.nbytes)]
             assert views == [*there, (out[64 * part :].data_ptr(), out.nbytes // RANKS)]
             torch.testing.assert_close(out[64 * part :][:64], torch.mm(source[:64], weight))
+
+
+def test_runs_are_kept_for_the_merge_of_their_own_call(notes: Notes, session: Session) -> None:
+    """Behind the waits for keys and for values, on the function's stream; the merge gets what this call's runs gave."""
+    heard: list[tuple[str, int, int]] = []
+    merged: list[list[int]] = []
+
+    def join(parts: list[torch.Tensor], *, out: torch.Tensor) -> None:
+        heard.append(("merge", CURRENT[-1], notes.count()))
+        merged.append([p.data_ptr() for p in parts])
+        out.copy_(torch.stack(parts).sum(0))
+
+    def total(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, at: Any, **_: Any) -> torch.Tensor:
+        heard.append((f"keys {at['T'][0]}", CURRENT[-1], notes.count()))
+        made.append((q + keys.sum(0) + values.sum(0)).clone())
+        return made[-1]
+
+    made: list[torch.Tensor] = []
+    op = ag_attention.schedule(flash=library(by_runs(merge=join)(total), T="T/R"))
+    given = tuple(torch.randn(16, 2, 8).bfloat16() for _ in range(3))
+    out = begun(op, session, given)
+    (workspace,) = session.workspaces.values()
+    for _ in range(2):
+        for name in ("gather_k_rows", "gather_v_rows"):
+            workspace.view(f"{name}/{workspace.calls % 2}", torch.bfloat16, 64 * 16).copy_(torch.randn(64 * 16))
+        heard.clear(), made.clear(), merged.clear()
+        found = [line.split()[0] for line in lines(notes, op, session, given, out)]
+        # enter; three streams forked; two pushes with their words to each peer; two words before the second run; joins.
+        begin = 1 + 2 * 3 + 2 * 2 * (RANKS - 1)
+        assert len(found) == begin + 2 + 2 * 3
+        assert heard == [("keys 16", 103, begin), ("keys 0", 103, begin + 2), ("merge", 103, begin + 2)]
+        assert merged == [[t.data_ptr() for t in made]]
+        torch.testing.assert_close(out, made[0] + made[1])
 
 
 @pytest.mark.parametrize("kind", ["session", "watched"])

@@ -63,9 +63,9 @@ class _Tile:
         output = self._output()
         if output is not None:
             for run in runs_of(self.plan, self.step, self.rank, self.bounds):
-                here = replace(self, run=run)
-                yield from here._awaited([s for s in waits if s not in first])
-                yield ComputeRun(here._inputs(), here._place(run), number)
+                taken = replace(self, run=run)
+                yield from taken._awaited([s for s in waits if s not in first])
+                yield ComputeRun(taken._inputs(), self._place(run), number)
             yield MergeRuns(output, number)
         yield from self._told_all()
 
