@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.attention import exponent, flash, tiles
+from tilelink.ops.attention import exponent, flash, placed
 from tilelink.ops.programs import gather
 
 
@@ -28,8 +28,7 @@ def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float | 
     256 in bf16 or fp16), and else `flash`.
     """
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
-    placed = tilelink.library("tilelink.libraries.attention", T="T/R", otherwise=tiles(q))
-    return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=placed)
+    return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=placed(q))
 
 
 def plain(q: Any, k: Any, v: Any, keep: Any, scale: float | None, group: Any) -> Any:

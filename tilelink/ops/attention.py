@@ -16,6 +16,11 @@ def tiles(q: Any) -> Any:
     return tilelink.sms(S=128, T=64 if wide else 128, order="column", num_warps=8, num_stages=2 if wide else 3)
 
 
+def placed(q: Any) -> Any:
+    """How attention runs over keys that arrive part by part: by torch's kernels where they can, else by this one."""
+    return tilelink.library("tilelink.libraries.attention", T="T/R", otherwise=tiles(q))
+
+
 def exponent(q: Any, scale: float | None) -> float:
     """By what scores are multiplied when weights are powers of two; None: by `D ** -0.5` and log2(e).
 

@@ -1,7 +1,8 @@
-"""Attention with gathered keys, against the same kernel and torch's after NCCL's all-gather."""
+"""Attention with gathered keys, against the same computation, and torch's in one piece, after NCCL's all-gather."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ import tilelink
 from tilelink.bench.contest import COMM, OURS, SEQUENTIAL, Contest, Place, Roles, Sizes, Variants
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.ops import ag_attention
-from tilelink.ops.attention import exponent, flash, tiles
+from tilelink.ops.attention import exponent, flash, placed, tiles
 from tilelink.pipeline.operator import Operator
 
-LONE = "our kernel alone"
+LONE = "ours alone"
+KERNEL = "ours, our kernel"
 SDPA = "sdpa"
 SDPA_AFTER = "sdpa after nccl"
 
@@ -23,13 +25,24 @@ SDPA_AFTER = "sdpa after nccl"
 @tilelink.operator("S/R h D, T g D, T g D -> S/R h D")
 def attention(q: Any, keys: Any, values: Any, *, causal: bool) -> Any:
     """`ag_attention`, with all keys there from the beginning."""
-    return flash(q, keys, values, causal=causal, scale=exponent(q, None), schedule=tiles(q))
+    return flash(q, keys, values, causal=causal, scale=exponent(q, None), schedule=placed(q))
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Queries of which no more is known than how long a head is."""
+
+    d: int
+
+    def size(self, dim: str) -> int:
+        assert dim == "D"
+        return self.d
 
 
 def alone(operator: Operator) -> Operator:
-    """The kernel of `operator` with its own placement."""
-    placed = operator.schedules.get("flash")
-    return attention.schedule({} if placed is None else {"flash": placed}, sequential=False)
+    """What computes in `operator`, with its own placement."""
+    own = operator.schedules.get("flash")
+    return attention.schedule({} if own is None else {"flash": own}, sequential=False)
 
 
 def shapes(ranks: int) -> list[BenchCase]:
@@ -40,14 +53,16 @@ def shapes(ranks: int) -> list[BenchCase]:
 
 
 def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
-    """S positions of all ranks, h heads, g of keys, of D elements; `causal`: 0 or 1. `SEQUENTIAL` runs our kernel."""
+    """S positions of all ranks, h heads, g of keys, of D elements; `causal`: 0 or 1. `SEQUENTIAL`: NCCL, and then what ours
+    computes with."""
     s, h, g, d, causal = (sizes[n] for n in ("S", "h", "g", "D", "causal"))
     each, mine = place.part(s)
     end = min(s, each * place.world.rank + mine)
     q, padded = place.random(mine, h, d), [place.random(each, g, d) for _ in range(2)]
     whole = [place.random(place.world.ranks * each, g, d) for _ in range(2)]
-    found = Contest(inputs=[q, *padded, *whole], roles=Roles(gemm=LONE))
-    for name, op in ours.items():
+    found = Contest(inputs=[q, *padded, *whole], roles=Roles(LONE, baseline=(SEQUENTIAL, SDPA_AFTER)))
+    kernel = {} if place.simulated else {KERNEL: ours[OURS].schedule(flash=tiles(Heads(d)))}
+    for name, op in {**ours, **kernel}.items():
         found.enter(name, op, (q, *(t[:mine] for t in padded)), S=s, causal=bool(causal))
     lone, lib = alone(ours[OURS]), place.libraries
     found.used.append(lone)
@@ -77,5 +92,5 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
 
 SUBJECT = Subject(
     "ag_attention", ag_attention, shapes, contest, {"S": 64, "h": 2, "g": 2, "D": 16, "causal": 1},
-    "the same kernel, and torch's, after NCCL's all-gather",
+    "the same computation, and torch's in one piece, after NCCL's all-gather",
 )  # fmt: skip
