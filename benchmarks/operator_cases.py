@@ -108,6 +108,11 @@ def _attention(d: Draw, ragged: bool) -> Call:
     return Call((d.own(s, h, size), d.own(s, g, size, salt=1), d.own(s, g, size, salt=2)))
 
 
+def _attention_around(d: Draw, ragged: bool) -> Call:
+    s, h, g, size = (331, 2, 1, 192) if ragged else (1024, 4, 4, 256)
+    return Call((d.own(s, h, size), d.own(s, g, size, salt=1), d.own(s, g, size, salt=2)))
+
+
 def _attention_to_and_fro(d: Draw, ragged: bool) -> Call:
     s, h, g, size = (128 * 3, 3, 1, 64) if ragged else (1024, 8, 2, 128)
     return Call((d.own(s, h, size), d.own(s, g, size, salt=1), d.own(s, g, size, salt=2)))
@@ -214,7 +219,7 @@ CASES: dict[str, Make] = {
     "moe_rs": _moe_rs,
     "outer_ag": _outer_turned,
     "reduce_scatter": _whole,
-    "ring_attention": _attention,
+    "ring_attention": _attention_around,
     "ulysses": _to_heads,
     "ulysses_back": _from_heads,
 }

@@ -33,6 +33,18 @@ def between(own: Any, rows: Any, out: Any, *, back: int) -> None:
     tl.tile_store(out, (s, k), acc + tl.tile_load(own, (s, k)))
 
 
+@tilelink.program("S/R K, M K, M K -> S/R K")
+def between_both(own: Any, rows: Any, others: Any, out: Any) -> None:
+    """For each of this rank's rows: itself and the sums of `rows` and of `others` from the first to its tile's end."""
+    s, k = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0, stop=tl.tile_end(out, s)):
+        tl.consumer_tile_wait(rows, (m, k))
+        tl.consumer_tile_wait(others, (m, k))
+        acc += tl.sum(tl.tile_load(rows, (m, k)) + tl.tile_load(others, (m, k)), 0)[None, :]
+    tl.tile_store(out, (s, k), acc + tl.tile_load(own, (s, k)))
+
+
 @tilelink.program("S/R K, M K -> S/R K")
 def banded(own: Any, rows: Any, out: Any, *, back: int, ahead: int, first: int) -> None:
     """For each of this rank's rows: its number of neighbours among `rows` from `first` on, and their sum."""
@@ -92,6 +104,11 @@ def gradient(x: Any, y: Any) -> Any:
 @tilelink.operator("M/R K -> M/R K")
 def window(x: Any, *, back: int = 0) -> Any:
     return between(x, gather(x), back=back)
+
+
+@tilelink.operator("M/R K -> M/R K")
+def window_of_two(x: Any) -> Any:
+    return between_both(x, gather(x, name="gather_rows"), gather(x, name="gather_others"))
 
 
 @tilelink.operator("M/R K -> M/R K")

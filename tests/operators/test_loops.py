@@ -77,6 +77,26 @@ def test_from_here_to_there(moved: int, walked: int, back: int) -> None:
     check(operator, [x], expected, back=back)
 
 
+@pytest.mark.parametrize(("moved", "other"), [(8, 3), (3, 8), (8, 8), (5, 7)])
+def test_what_one_worker_awaited_for_an_earlier_tile(moved: int, other: int) -> None:
+    """Tiles that see more and more: words of the one tensor are known before those of the other, where they are cut
+    otherwise."""
+    rows, tile = 29, 4
+    x = data(rows, 10)
+    operator = loops.window_of_two.schedule(
+        gather_rows=sms(1, M=moved, order="ring+1"),
+        gather_others=sms(1, M=other, order="ring+1"),
+        between_both=sms(1, S=tile, M=4, K=16),
+    )
+
+    def expected(rank: int) -> torch.Tensor:
+        mine = part(rows, rank, RANKS)
+        ends = [min(mine.start + (at - mine.start) // tile * tile + tile, mine.stop) for at in range(rows)[mine]]
+        return x[mine] + torch.stack([2 * x[:end].sum(0) for end in ends])
+
+    check(operator, [x], expected)
+
+
 @pytest.mark.parametrize(
     ("moved", "walked", "back", "ahead", "first"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.codegen import access, masks, signalling
@@ -174,7 +174,8 @@ def _runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: str, 
     """Open an outer loop over the words of the first wait: await one, then walk the tiles that it completes.
 
     A tile belongs to the run of the last word that it touches. Words are awaited in order, so all of them are complete.
-    Gives the positions from which and up to which the run's tiles begin.
+    Gives the positions from which and up to which the run's tiles begin. A worker that has awaited all of the words for
+    an earlier tile makes one run of them.
     """
     lines, fresh = scope.lines, scope.names.fresh
     found = _axis_of_loop(scope, op, waits[0])
@@ -184,15 +185,58 @@ def _runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: str, 
     shift: F.Like = axis.rank * axis.part if local else 0
     lo, hi = (edge - shift for edge in axis.interval(Sym(run)))
     start = "0" if low == "0" else scope.text(axis.index(Sym(low)))
-    lines.add(f"for {run} in range({start}, {scope.text(axis.index(_symbol(high) - 1) + 1)}):", waits[0].loc)
+    stop = scope.text(axis.index(_symbol(high) - 1))
+    until = scope.text(F.minimum(hi, _symbol(high)))
+    known = _awaited_before(scope, op, waits, start, stop) if _alike(scope, op, waits) else None
+    if known is None:
+        lines.add(f"for {run} in range({start}, {scope.text(axis.index(_symbol(high) - 1) + 1)}):", waits[0].loc)
+    else:
+        lines.add(
+            f"for {run} in range({known.first}, tl.where({known.new}, {known.last}, {known.first}) + 1):", waits[0].loc
+        )
+        until = f"tl.where({known.new}, {until}, {high})"
     lines.depth += 1
     lines.add(f"{begin} = {scope.text(lo if low == '0' else F.maximum(lo, _symbol(low)))}")
-    lines.add(f"{end} = {scope.text(F.minimum(hi, _symbol(high)))}")
+    lines.add(f"{end} = {until}")
+    depth = lines.depth
+    if known is not None:
+        lines.add(f"if {known.new}:")
+        lines.depth += 1
     _await_run(scope, op, waits, axis, TileNames(begin, end, "", "", replace(grid, kind="free"), 1), run)
+    lines.depth = depth
     first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
     lines.add(f"{first} = {scope.text(_begin_of(Sym(begin), _symbol(low), grid))}")
     lines.add(f"{last} = tl.where({end} < {high}, {scope.text(_begin_of(Sym(end), _symbol(low), grid))}, {high})")
     return first, last
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Names: the first and the last word of a loop, and whether some of them are `new` to the worker."""
+
+    first: str
+    last: str
+    new: str
+
+
+def _alike(scope: Scope, op: Tiles, waits: list[Wait]) -> bool:
+    """Whether all waits are for words of the loop's axis alone, cut alike: who has awaited those of one has those of all."""
+    if scope.step.engine != "workers":
+        return False
+    channels = [scope.plan.channel(scope.plan.signal(scope.step.path, w).channel or "") for w in waits]
+    found = [_axis_of_loop(scope, op, w) for w in waits]
+    return all(len(c.axes) == 1 and f == found[0] for c, f in zip(channels, found, strict=True))
+
+
+def _awaited_before(scope: Scope, op: Tiles, waits: list[Wait], start: str, stop: str) -> Awaited:
+    """Whether this worker's earlier tiles have awaited the loop's words; from here on they count as awaited: the loop that
+    follows awaits what is new."""
+    first, last = scope.named(f"{op.var}_first_word", start), scope.named(f"{op.var}_last_word", stop)
+    low, high = signalling.remembered(scope, scope.declared(waits[0].param).name)
+    new = scope.named(f"{op.var}_new", f"({first} < {low}) | ({last} > {high})")
+    for line in signalling.joined(scope, first, last, low, high):
+        scope.lines.add(line)
+    return Awaited(first, last, new)
 
 
 def _await_run(scope: Scope, op: Tiles, waits: list[Wait], axis: ChannelAxis, span: TileNames, run: str) -> None:

@@ -125,7 +125,7 @@ def await_once(
         kept = [f"{waited} = {word}"]
     else:
         first, last = (_word(scope, lines, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
-        low, high = scope.carried(f"{channel.tensor}_low", "1"), scope.carried(f"{channel.tensor}_high", "0")
+        low, high = remembered(scope, channel.tensor)
         new = f"({first} < {low}) | ({last} > {high})"
         lines.add(f"if {also}({new}):" if also else f"if {new}:", op.loc)
         lines.depth += 1
@@ -136,12 +136,7 @@ def await_once(
         if _scattered(scope, op):
             lines.add(f"if ({word} < {low}) | ({word} > {high}):")
             lines.depth += 1
-            apart = scope.names.fresh("apart")
-            kept = [
-                f"{apart} = ({first} > {high} + 1) | ({last} < {low} - 1)",
-                f"{low} = tl.where({apart}, {first}, tl.minimum({low}, {first}))",
-                f"{high} = tl.where({apart}, {last}, tl.maximum({high}, {last}))",
-            ]
+            kept = joined(scope, first, last, low, high)
         wait(word)
         lines.depth = depth + 1
     for line in then:
@@ -150,6 +145,21 @@ def await_once(
     # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
     for line in kept:
         lines.add(line)
+
+
+def remembered(scope: Scope, tensor: str) -> tuple[str, str]:
+    """Names for the first and the last word of a run of words that a worker has awaited; none before its first tile."""
+    return scope.carried(f"{tensor}_low", "1"), scope.carried(f"{tensor}_high", "0")
+
+
+def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str]:
+    """Lines that add the words from `first` to `last` to those remembered; of two runs apart the newer is kept."""
+    apart = scope.names.fresh("apart")
+    return [
+        f"{apart} = ({first} > {high} + 1) | ({last} < {low} - 1)",
+        f"{low} = tl.where({apart}, {first}, tl.minimum({low}, {first}))",
+        f"{high} = tl.where({apart}, {last}, tl.maximum({high}, {last}))",
+    ]
 
 
 def _scattered(scope: Scope, op: Wait) -> bool:
