@@ -55,9 +55,8 @@ def attention(
     seen = blocks((first, end), (begin, last)) if causal else iter([((first, end), (begin, last), False)])
     parts: list[Part] = []
     for rows, columns, masked in seen:
-        mine = q[rows[0] - first : rows[1] - first]
-        some = slice(columns[0] - begin, columns[1] - begin)
-        found = _attend(mine, keys[some], values[some], masked, scale * LN2)
+        mine = _rows(q, rows, first)
+        found = _attend(mine, _rows(keys, columns, begin), _rows(values, columns, begin), masked, scale * LN2)
         parts.append(found if rows == (first, end) else _among(found, rows[0] - first, end - first))
     return parts
 
@@ -75,6 +74,11 @@ def blocks(rows: Span, keys: Span) -> Iterator[tuple[Span, Span, bool]]:
         yield (low, high), (low, high), True
 
 
+def _rows(t: torch.Tensor, span: Span, first: int) -> torch.Tensor:
+    """Positions of a tensor that begins at `first`; itself where they are all of it, which takes the host no time."""
+    return t if span == (first, first + len(t)) else t[span[0] - first : span[1] - first]
+
+
 def _among(part: Part, first: int, rows: int) -> Part:
     """Of some rows as of all of them: the others see nothing."""
     values, total = part
@@ -87,7 +91,7 @@ def _among(part: Part, first: int, rows: int) -> Part:
 def _attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: bool, scale: float) -> Part:
     if not q.is_cuda:
         return _plain(q, keys, values, masked, scale)
-    given = [t.transpose(0, 1)[None] for t in (q, keys, values)]
+    given = [t.transpose(0, 1).unsqueeze(0) for t in (q, keys, values)]
     kind = kernel_for(given[0], given[1], given[2], masked)
     ops: Any = torch.ops.aten
     if kind == "cudnn":
@@ -96,7 +100,7 @@ def _attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: b
         found = ops._scaled_dot_product_flash_attention(*given, 0.0, masked, False, scale=scale)
     else:
         raise ValueError(f"torch has no kernel here for heads of {q.shape[-1]} elements of {q.dtype}")
-    return found[0][0].transpose(0, 1), found[1].reshape(q.shape[1], q.shape[0])
+    return found[0].squeeze(0).transpose(0, 1), found[1].reshape(q.shape[1], q.shape[0])
 
 
 def kernel_for(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: bool) -> str:
