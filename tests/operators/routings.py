@@ -53,11 +53,12 @@ class Mixture:
             random(tokens, H), ROUTINGS[routing](tokens), score, random(E, H, I), random(E, H, I), random(E, I, H)
         )
 
-    @property
-    def rows(self) -> tuple[T, T]:
-        """(choice, expert) of each row, sorted by expert; choices of nobody come last."""
+    def rows(self, rank: int, ranks: int) -> tuple[T, T]:
+        """(choice, expert) of each row, sorted by expert, then by token from this rank's first on, in a ring."""
         flat = self.choice.flatten().long()
-        by_row = torch.argsort(torch.where(flat < 0, E, flat), stable=True)[: int((flat >= 0).sum())]
+        turned = torch.arange(len(flat)).roll(-self.tokens_of(rank, ranks).start * self.choice.shape[1])
+        of = flat[turned]
+        by_row = turned[torch.argsort(torch.where(of < 0, E, of), stable=True)][: int((flat >= 0).sum())]
         return by_row, flat[by_row]
 
     def columns(self, rank: int, ranks: int) -> slice:

@@ -46,7 +46,7 @@ def first(operator: Operator = AG) -> Job:
         mine, columns = m.tokens_of(rank, ranks), m.columns(rank, ranks)
         up = m.up[:, :, columns].contiguous()
         hidden, start, slot = operator(m.tokens[mine], m.choice[mine], up, T=len(m.tokens), I=I)
-        by_row, expert = m.rows
+        by_row, expert = m.rows(rank, ranks)
         assert start.tolist() == [0, *torch.bincount(expert, minlength=len(m.up)).cumsum(0).tolist()]
         want = torch.full((m.choice.numel(),), -1, dtype=torch.int32)
         want[by_row] = torch.arange(len(by_row), dtype=torch.int32)
@@ -59,7 +59,7 @@ def first(operator: Operator = AG) -> Job:
 
 def second(operator: Operator = RS) -> Job:
     def job(m: Mixture, rank: int, ranks: int) -> None:
-        by_row, expert = m.rows
+        by_row, expert = m.rows(rank, ranks)
         slot = torch.full((m.choice.numel(),), -1, dtype=torch.int32)
         slot[by_row] = torch.arange(len(by_row), dtype=torch.int32)
         start = torch.zeros(len(m.up) + 1, dtype=torch.int32)

@@ -56,7 +56,8 @@ def test_products_over_the_tokens_of_experts(tokens: int, experts: int) -> None:
     x = torch.randn(tokens, 20, generator=generator)
     choice = torch.randint(-1, experts - (experts > 3), (tokens, 2), generator=generator, dtype=torch.int32)
     others = [torch.randn(tokens * 2, 36, generator=generator) for _ in range(RANKS)]
-    order, start, _ = plain.tables(choice, experts)
+    tables = [plain.tables(choice, experts, part(tokens, r, RANKS).start) for r in range(RANKS)]
+    start = tables[0][1]
     # What lies behind the rows of the last expert belongs to nobody.
     for one in others:
         one[int(start[-1]) :] = torch.nan
@@ -65,7 +66,7 @@ def test_products_over_the_tokens_of_experts(tokens: int, experts: int) -> None:
     def main() -> None:
         rank = tilelink.rank()
         own = part(tokens, rank, RANKS)
-        rows = list(pairwise(start.tolist()))
+        rows, order = list(pairwise(start.tolist())), tables[rank][0]
         want = torch.stack([x[order[a:b].long()].T @ others[rank][a:b] for a, b in rows])
         for _ in range(2):
             got = op(x[own], choice[own], others[rank], experts=experts, T=tokens)

@@ -59,6 +59,10 @@ def wait_until(scope: Scope, lines: Lines, word: Word, value: str, loc: Loc | No
     lines.add(f"shmem.{name}_within({what}, {report}, {tile}, {word.index})", loc)
 
 
+BITS = 32
+"""Words that a worker can remember one by one."""
+
+
 def words(channel: Channel) -> str:
     return f"{channel.tensor}_words"
 
@@ -102,6 +106,8 @@ def await_once(
     """
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
+    if only_if is None and _few_by_vector(scope, channel, op):
+        return _await_members(scope, lines, channel, op, then)
     spans = [_span(scope, lines, channel, a, op, None) for a in channel.axes]
     wait = _waiter(scope, lines, channel, op)
     also = f"{only_if} & " if only_if is not None else ""
@@ -160,6 +166,45 @@ def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str
         f"{low} = tl.where({apart}, {first}, tl.minimum({low}, {first}))",
         f"{high} = tl.where({apart}, {last}, tl.maximum({high}, {last}))",
     ]
+
+
+def _few_by_vector(scope: Scope, channel: Channel, op: Wait) -> bool:
+    """Whether an index vector says which words are waited for, of so few that a bit can stand for each."""
+    entry = _entry_on(scope, op.param, op.index, channel.axes[0].axis or 0)
+    return len(channel.axes) == 1 and isinstance(entry, Gather) and _most(scope, channel) <= BITS
+
+
+def _most(scope: Scope, channel: Channel) -> int:
+    ranks = range(scope.plan.topology.ranks)
+    return max(int(F.evaluate(channel.axes[0].count, scope.plan.env(r))) for r in ranks)
+
+
+def _await_members(scope: Scope, lines: Lines, channel: Channel, op: Wait, then: tuple[str, ...]) -> None:
+    """Wait for the words that the vector's positions have, those left out that this worker has waited for before."""
+    axis = channel.axes[0]
+    entry = _entry_on(scope, op.param, op.index, axis.axis or 0)
+    assert isinstance(entry, Gather)
+    base: F.Like = axis.rank * axis.part if axis.kind == "cut" and _is_local(scope, op.param, axis.axis or 0) else 0
+    vector = expression(scope, entry.expr)
+    count = 1 << (_most(scope, channel) - 1).bit_length()
+    names = [scope.names.fresh(n) for n in ("wanted", "missing", "c")]
+    wanted, missing, word = names
+    seen = scope.carried(f"{channel.tensor}_seen", "0")
+    number = scope.text(axis.index(base + Sym(vector)))
+    lines.add(f"{wanted} = blocks.members(tl.where({vector} >= 0, {number}, -1), {count})", op.loc)
+    lines.add(f"{missing} = {wanted} & ~{seen}")
+    lines.add(f"if {missing} != 0:")
+    lines.add(f"    for {word} in range(0, {count}):")
+    lines.add(f"        if ({missing} >> {word}) & 1 != 0:")
+    depth = lines.depth
+    lines.depth += 3
+    _waiter(scope, lines, channel, op)(word)
+    lines.depth = depth + 1
+    for line in then:
+        lines.add(line)
+    lines.depth = depth
+    # Outside the branch, as in `await_once`.
+    lines.add(f"{seen} = {seen} | {wanted}")
 
 
 def _scattered(scope: Scope, op: Wait) -> bool:

@@ -20,6 +20,7 @@ from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import GridAxis, holder
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Expr, Loop, Notify, OfTile, Tile, Tiles, Whole, walk
+from tilelink.ir.schedule import ACROSS
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 
@@ -190,10 +191,16 @@ def _end_used(scope: Scope, names: TileNames) -> bool:
 def _table_tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> None:
     assert g.table is not None and g.var is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, 3)
-    segment, before = scope.segments[g.var], scope.names.fresh(f"{g.var}_before")
-    lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
-    lines.add(f"{before} = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
-    lines.add(f"{names.begin} = tl.load({table} + {segment}) + (i{a} - {before}) * {tile}")
+    segment = scope.segments[g.var]
+    if ACROSS in scope.step.order_names:
+        piece = scope.names.fresh(f"{g.var}_piece")
+        lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, i{a})")
+    else:
+        before = scope.names.fresh(f"{g.var}_before")
+        lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
+        lines.add(f"{before} = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
+        piece = f"(i{a} - {before})"
+    lines.add(f"{names.begin} = tl.load({table} + {segment}) + {piece} * {tile}")
     lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, tl.load({table} + {segment} + 1))")
 
 
@@ -221,7 +228,8 @@ def _table_head(scope: Scope) -> Lines:
             # No tile lies in another, nor where there is no room for it.
             pieces = f"tl.where({table}_fine == 1, {pieces}, 0)"
         lines.add(f"{table}_pieces = {pieces}")
-        lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
+        if ACROSS not in scope.step.order_names:
+            lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
         lines.add(f"{table}_tiles = tl.sum({table}_pieces, 0)")
     return lines
 

@@ -14,6 +14,31 @@ def halves(block):
 
 
 @triton.jit
+def members(numbers, count: tl.constexpr):
+    """A bit for each number below `count` that is among `numbers`; `count`: a power of two, up to 32."""
+    each = tl.arange(0, count)
+    there = tl.max((numbers[:, None] == each[None, :]).to(tl.int32), 0)
+    return tl.sum(there << each, 0)
+
+
+@triton.jit
+def across(pieces, tile):
+    """(segment, piece of it) of a tile, where the first pieces of all segments come before all second ones.
+
+    `pieces`: how many each segment has; `tile`: below their sum.
+    """
+    piece = 0
+    before = 0
+    here = tl.sum((pieces > 0).to(tl.int32), 0)
+    while tile >= before + here:
+        before += here
+        piece += 1
+        here = tl.sum((pieces > piece).to(tl.int32), 0)
+    having = tl.cumsum((pieces > piece).to(tl.int32), 0)
+    return tl.sum((having <= tile - before).to(tl.int32), 0), piece
+
+
+@triton.jit
 def end_of_tile():
     """Nothing at all. It keeps a branch from being the last thing in a flattened loop.
 

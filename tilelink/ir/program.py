@@ -302,8 +302,8 @@ def pointed(program: TileProgram) -> frozenset[str]:
 
 
 def is_raw(program: TileProgram) -> bool:
-    """Whether the program uses the escape hatch."""
-    return any(isinstance(op, Raw) for op in walk(program.body))
+    """Whether the program uses the escape hatch. A rank's number alone is a number like any other."""
+    return any(isinstance(op, Raw) and op.what not in ("rank", "num_ranks") for op in walk(program.body))
 
 
 def tile_names(program: TileProgram) -> tuple[str | None, ...]:

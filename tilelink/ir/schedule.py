@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 SortKey: TypeAlias = Callable[[tuple[int, ...], int, int], Any]
 """A user's order: `key(tile, rank, ranks)` of the tile's index per axis; tiles are taken by rising key."""
 Order: TypeAlias = "tuple[str | SortKey, ...]"
+ACROSS = "across"
+"""An order of an axis that is split at run time: the first tiles of all its segments before all second ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +18,7 @@ class Sms:
     """Run on streaming multiprocessors.
 
     `count`: SMs of its own (None: all that are left); `tile`: elements per dimension of the program; `order`: names
-    that compose, the first outermost: row | column | `group N` | ring | ring+N, and a sort key of the user's, by which
+    that compose, the first outermost: row | column | `group N` | ring | ring+N | across (segments), and a sort key, by which
     the tiles are sorted, stably, after the others have ordered them;
     `push`: direction of a movement (None: as written); `warps`, `stages`: Triton's num_warps and num_stages;
     `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel.

@@ -28,7 +28,14 @@ def grouped(rows: Any, order: Any, start: Any, weight: Any, out: Any) -> None:
 
 @tilelink.operator(
     "T/R H, T/R k i32 <e, e H I/R -> T*k I/R, e+1 i32 offsets, T k i32 permutation",
-    schedule={"count": tilelink.sms(T=1024), "place": tilelink.sms(T=1024)},
+    schedule={
+        # The choices are few: workers send them before a copy engine would have begun.
+        "gather_choice": tilelink.sms(2, M=1024, push=True),
+        "count": tilelink.sms(T=2048, num_warps=8),
+        "place": tilelink.sms(T=2048, num_warps=8),
+        # An expert's rows begin with this rank's tokens, which are here already.
+        "grouped": tilelink.sms(P=128, N=256, H=64, order=("across", "group 16"), num_warps=8, num_stages=3),
+    },
 )
 def ag_moe(tokens: Any, choice: Any, weight: Any) -> Any:
     """Every rank's tokens through this rank's columns of the experts that they chose.
@@ -42,16 +49,17 @@ def ag_moe(tokens: Any, choice: Any, weight: Any) -> Any:
 
     Returns:
         `hidden`: `[T*k, I/R]` in the dtype of `tokens`, accumulated in fp32, a row for each choice of all ranks, sorted
-        by expert and then by token; `start`: `[e+1]` int32, where each expert's rows begin; `slot`: `[T, k]` int32, the
+        by expert, and then by token, where each rank begins with its own tokens and goes on with those of the ranks after
+        it, as they arrive; `start`: `[e+1]` int32, where each expert's rows begin; `slot`: `[T, k]` int32, the
         row of each choice. `moe_rs` takes all three.
     """
     choices = gather(choice, name="gather_choice")
-    order, start, slot = place(choices, count(choices, e=weight.size("e")))
+    order, start, slot = place(choices, count(choices, e=weight.size("e")), ring=True)
     return grouped(gather(tokens), order, start, weight), start, slot
 
 
 @ag_moe.reference
 def reference(tokens: Any, choice: Any, weight: Any, *, group: Any = None) -> Any:
     """The same in plain torch, one after the other."""
-    order, start, slot = plain.tables(plain.gathered(choice, group), weight.shape[0])
+    order, start, slot = plain.routed(choice, weight.shape[0], group)
     return plain.grouped(plain.gathered(tokens, group)[order.long()], start, weight), start, slot

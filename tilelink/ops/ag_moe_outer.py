@@ -14,7 +14,7 @@ from tilelink.ops.routing import count, place
 
 @tilelink.program("T H, P i32 <T, e+1 i32 offsets, P N -> e H N")
 def grouped_outer(rows: Any, order: Any, start: Any, others: Any, out: Any) -> None:
-    """One tile of `rows[order].T @ others` over the rows of one expert, in the order of their ranks; 0 if it has none."""
+    """One tile of `rows[order].T @ others` over the rows of one expert, in the order of the ring; 0 if it has none."""
     e, h, n = tl.tile_id(out)
     tl.consumer_tile_wait(order)
     tl.consumer_tile_wait(start)
@@ -31,7 +31,11 @@ def grouped_outer(rows: Any, order: Any, start: Any, others: Any, out: Any) -> N
 
 @tilelink.operator(
     "T/R H, T/R k i32 <experts, T*k N -> experts H N",
-    schedule={"count": tilelink.sms(T=1024), "place": tilelink.sms(T=1024)},
+    schedule={
+        "gather_choice": tilelink.sms(2, M=1024, push=True),
+        "count": tilelink.sms(T=2048, num_warps=8),
+        "place": tilelink.sms(T=2048, num_warps=8),
+    },
 )
 def ag_moe_outer(tokens: Any, choice: Any, others: Any, *, experts: int) -> Any:
     """For each expert `all_gather(tokens)[its].T @ others[its]`: its gradient in `ag_moe`, `others` that of the result.
@@ -46,7 +50,7 @@ def ag_moe_outer(tokens: Any, choice: Any, others: Any, *, experts: int) -> Any:
         `[experts, H, N]` in the dtype of `tokens`, accumulated in fp32.
     """
     choices = gather(choice, name="gather_choice")
-    order, start, _ = place(choices, count(choices, e=experts))
+    order, start, _ = place(choices, count(choices, e=experts), ring=True)
     return grouped_outer(gather(tokens), order, start, others)
 
 
@@ -55,6 +59,6 @@ def reference(tokens: Any, choice: Any, others: Any, *, experts: int, group: Any
     """The same in plain torch, one after the other."""
     import torch
 
-    order, start, _ = plain.tables(plain.gathered(choice, group), experts)
+    order, start, _ = plain.routed(choice, experts, group)
     rows = plain.gathered(tokens, group)[order.long()]
     return torch.stack([rows[a:b].t() @ others[a:b] for a, b in pairwise(start.tolist())])

@@ -32,9 +32,12 @@ def grouped_glu(rows: Any, order: Any, start: Any, gate: Any, up: Any, out: Any)
 @tilelink.operator(
     "T/R H, T/R k i32 <e, T/R k f32, e H I/R, e H I/R, e I/R H -> T/R H",
     schedule={
-        "count": tilelink.sms(T=1024),
-        "place": tilelink.sms(T=1024),
-        "grouped_glu": tilelink.sms(P=128, N=128, H=64, num_warps=8, num_stages=3),  # two accumulators
+        "gather_choice": tilelink.sms(2, M=1024, push=True),
+        "gather_score": tilelink.sms(2, M=1024, push=True),
+        "count": tilelink.sms(T=2048, num_warps=8),
+        "place": tilelink.sms(T=2048, num_warps=8),
+        # Two accumulators; as in `ag_moe`.
+        "grouped_glu": tilelink.sms(P=128, N=128, H=64, order=("across", "group 16"), num_warps=8, num_stages=3),
     },
 )
 def moe_layer(tokens: Any, choice: Any, score: Any, gate: Any, up: Any, down: Any) -> Any:
@@ -52,7 +55,7 @@ def moe_layer(tokens: Any, choice: Any, score: Any, gate: Any, up: Any, down: An
         this rank's tokens, `[T/R, H]` in the dtype of `tokens`.
     """
     choices = gather(choice, name="gather_choice")
-    order, start, slot = place(choices, count(choices, e=gate.size("e")))
+    order, start, slot = place(choices, count(choices, e=gate.size("e")), ring=True)
     hidden = grouped_glu(gather(tokens), order, start, gate, up)
     return moe_rs(hidden, start, slot, down, gather(score, name="gather_score"))
 
@@ -62,7 +65,7 @@ def reference(tokens: Any, choice: Any, score: Any, gate: Any, up: Any, down: An
     """The same in plain torch, one after the other."""
     from torch.nn.functional import silu
 
-    order, start, slot = plain.tables(plain.gathered(choice, group), gate.shape[0])
+    order, start, slot = plain.routed(choice, gate.shape[0], group)
     rows = plain.gathered(tokens, group)[order.long()]
     hidden = silu(plain.grouped(rows, start, gate)) * plain.grouped(rows, start, up)
     return moe_rs_reference(hidden, start, slot, down, plain.gathered(score, group), group=group)

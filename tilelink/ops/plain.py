@@ -16,19 +16,30 @@ def gathered(x: Any, group: Any) -> Any:
     return out
 
 
-def tables(choice: Any, experts: int) -> tuple[Any, Any, Any]:
-    """`order`, `start` and `slot` as `routing.place` makes them, all int32; what nobody chose is −1."""
+def tables(choice: Any, experts: int, first: int = 0) -> tuple[Any, Any, Any]:
+    """`order`, `start` and `slot` as `routing.place` makes them, all int32; what nobody chose is −1.
+
+    An expert's rows begin with token `first`; those before it come last.
+    """
     import torch
 
-    flat = choice.flatten().long()
+    tokens = max(choice.shape[0], 1)
+    flat = choice.roll(-first, 0).flatten().long()
     flat = torch.where(flat < 0, experts, flat)
     by_row = torch.argsort(flat, stable=True)
     counts = torch.bincount(flat, minlength=experts + 1)[:experts]
     start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     slot = torch.empty_like(flat)
     slot[by_row] = torch.arange(len(flat), device=flat.device)
-    slot = torch.where(flat < experts, slot, -1).view(choice.shape)
-    return (by_row // choice.shape[1]).int(), start.int(), slot.int()
+    slot = torch.where(flat < experts, slot, -1).view(choice.shape).roll(first, 0)
+    return ((by_row // choice.shape[1] + first) % tokens).int(), start.int(), slot.int()
+
+
+def routed(choice: Any, experts: int, group: Any) -> tuple[Any, Any, Any]:
+    """`tables` of every rank's `choice`, this rank's tokens first."""
+    import torch.distributed as dist
+
+    return tables(gathered(choice, group), experts, len(choice) * dist.get_rank(group))
 
 
 def grouped(rows: Any, start: Any, weight: Any) -> Any:

@@ -24,24 +24,26 @@ def count(choice: Any, counts: Any) -> None:
 
 
 @tilelink.program("T k i32 <e, e i32 -> T*k i32 <T, e+1 i32 offsets, T k i32 permutation")
-def place(choice: Any, counts: Any, order: Any, start: Any, slot: Any) -> None:
+def place(choice: Any, counts: Any, order: Any, start: Any, slot: Any, *, ring: bool = False) -> None:
     """Sort the choices by expert, those of one expert by token, so that the tokens of a rank stay together.
 
     `order`: the token of each row. `start`: where each expert's rows begin. `slot`: the row of each choice, −1 where a
-    choice is −1.
+    choice is −1. `ring`: the tokens are of all ranks, and an expert's rows begin with this rank's, as they come in a ring.
     """
     e = tl.tile_id(counts)
     tl.consumer_tile_wait(counts)
     base = tl.sum(tl.where(tl.tile_range(counts) < e, tl.tile_load(counts), 0))
-    for t in tl.tiles(choice, axis=0):
-        tl.consumer_tile_wait(choice, t)
-        chosen = tl.tile_load(choice, t, other=-1)
-        one = (chosen == e).to(tl.int32)
-        at = tl.where(tl.ravel(one) > 0, base + tl.cumsum(tl.ravel(one)) - 1, -1)
-        tl.tile_store(order, at, tl.ravel(tl.tile_range(choice, t)[:, None] + 0 * one))
-        # The first expert's tile answers for those of no expert.
-        tl.tile_store(slot, t, tl.reshape(at, one.shape), mask=chosen == tl.where((chosen < 0) & (e == 0), -1, e))
-        base += tl.sum(one)
+    mine = tl.rank() * tl.cdiv(tl.size(choice, 0), tl.num_ranks()) * ring
+    for turn in range(2):
+        for t in tl.tiles(choice, axis=0, start=mine * (1 - turn), stop=mine if turn else tl.size(choice, 0)):
+            tl.consumer_tile_wait(choice, t)
+            chosen = tl.tile_load(choice, t, other=-1)
+            one = (chosen == e).to(tl.int32)
+            at = tl.where(tl.ravel(one) > 0, base + tl.cumsum(tl.ravel(one)) - 1, -1)
+            tl.tile_store(order, at, tl.ravel(tl.tile_range(choice, t)[:, None] + 0 * one))
+            # The first expert's tile answers for those of no expert.
+            tl.tile_store(slot, t, tl.reshape(at, one.shape), mask=chosen == tl.where((chosen < 0) & (e == 0), -1, e))
+            base += tl.sum(one)
     tl.tile_store(start, e + 1, base)
     if e == 0:
         tl.tile_store(start, 0, 0)

@@ -89,8 +89,9 @@ def sms(
 
     Args:
         count: SMs of its own (default: all that other steps leave).
-        order: `row`, `column`, `group N`, `ring`, `ring+N`, or several, the first outermost; and a function
-            `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that.
+        order: `row`, `column`, `group N`, `ring`, `ring+N`, `across`, or several, the first outermost; and a function
+            `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that. `across`
+            is for axes split at run time: the first tiles of all segments come before all second ones.
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps: Triton's.
         num_stages: Triton's; fewer where a GPU's shared memory does not hold them.
