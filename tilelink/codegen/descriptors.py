@@ -33,9 +33,9 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
     It takes a program of matmul kind, 16-byte alignment, and tiles that end only where the tensor does (a descriptor fills
-    with zeros past the tensor's edge, not past a tile's), and either a 2-D tile of a 2-D instance or, in a loop over whole
-    tiles, some rows, whole in their last axis, at one position along each other axis. (Elsewhere Triton would take such
-    rows into registers.)
+    with zeros past the tensor's edge, not past a tile's), and either a 2-D tile, at one position along each axis before
+    the last two, or, in a loop over whole tiles, some rows, whole in their last axis, at one position along each other axis.
+    (Elsewhere Triton would take such rows into registers.)
     """
     view = scope.step.step.binding(param).view
     # 94 and 95 are AMD's.
@@ -46,7 +46,7 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
         (v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice
     ]
     kinds = [type(e) for _, e in stored]
-    if len(index) == 2 and kinds == [OfTile, OfTile]:
+    if len(index) == len(kinds) and kinds == [At] * (len(kinds) - 2) + [OfTile, OfTile]:
         return _tile_of_two(scope, tensor, stored)
     if sorted(k.__name__ for k in kinds[:-1]) == ["At"] * (len(kinds) - 2) + ["OfTile"] and kinds[-1] is Whole:
         return _rows_at(scope, tensor, stored)
@@ -57,17 +57,23 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None
     tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
     if not all(_ends_with_tensor(scope, t) for t in tiles):
         return None
-    transposed = _row_major(scope, tensor)
+    before = len(stored) - 2
+    transposed = _row_major(scope, tensor, before + 1)
     if transposed is None:
         return None
-    order = (1, 0) if transposed else (0, 1)
-    block = tuple(tiles[a].extent for a in order)
+    order = (*range(before), *((before + 1, before) if transposed else (before, before + 1)))
+    two = tuple(tiles[a - before].extent for a in order[before:])
+    block = (*(1 for _ in range(before)), *two)
     item = ITEM_BYTES[tensor.dtype]
-    if block[1] * item < 16 or max(block) > 256 or not _aligned(scope, tensor, order):
+    if two[1] * item < 16 or max(two) > 256 or len(block) > 5 or not _aligned(scope, tensor, order):
         return None
-    coordinates = ", ".join(_coordinate(scope, tensor, stored[a][0], tiles[a].begin) for a in order)
-    name = scope.arg(Arg(f"{tensor.name}_{block[0]}x{block[1]}", "descriptor", tensor.name, block=block, axes=order))
-    return Tma(name, f"[{coordinates}]", transposed)
+    begins = [
+        expression(scope, e.expr) if isinstance(e, At) else tiles[a - before].begin for a, (_, e) in enumerate(stored)
+    ]
+    coordinates = ", ".join(_coordinate(scope, tensor, stored[a][0], begins[a]) for a in order)
+    label = "x".join(str(n) for n in block)
+    name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=block, axes=order))
+    return Tma(name, f"[{coordinates}]", transposed, two if before else None)
 
 
 def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
@@ -125,11 +131,11 @@ def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:
 
 
 def _row_major(scope: Scope, tensor: TensorDecl, last: int = 1) -> bool | None:
-    """False: the last axis, `last`, has unit stride; True: the first has; None: neither."""
+    """False: the last axis, `last`, has unit stride; True: the one before it has; None: neither."""
     if scope.plan.buffer(tensor.name).space != "argument":
         return False
     unit = scope.plan.layout(tensor.name).unit_axis
-    return {last: False, 0: True}.get(unit) if unit is not None else None
+    return {last: False, last - 1: True}.get(unit) if unit is not None else None
 
 
 def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:

@@ -8,7 +8,7 @@ import tilelink
 import tilelink.language as tl
 from tilelink.ops import plain
 from tilelink.ops.programs import gather
-from tilelink.ops.routing import count, place
+from tilelink.ops.routing import ROUTED, count, place
 
 
 @tilelink.program("T H, P i32 <T, e+1 i32 offsets, e H N -> P/start N")
@@ -29,18 +29,14 @@ def grouped(rows: Any, order: Any, start: Any, weight: Any, out: Any) -> None:
 @tilelink.operator(
     "T/R H, T/R k i32 <e, e H I/R -> T*k I/R, e+1 i32 offsets, T k i32 permutation",
     schedule={
-        # The choices are few: workers send them before a copy engine would have begun.
-        "gather_choice": tilelink.sms(2, M=1024, push=True),
-        "count": tilelink.sms(T=2048, num_warps=8),
-        "place": tilelink.sms(T=2048, num_warps=8),
-        # An expert's rows begin with this rank's tokens, which are here already.
+        **ROUTED,
         "grouped": tilelink.sms(P=128, N=256, H=64, order=("across", "group 16"), num_warps=8, num_stages=3),
     },
 )
 def ag_moe(tokens: Any, choice: Any, weight: Any) -> Any:
     """Every rank's tokens through this rank's columns of the experts that they chose.
 
-    A tile of an expert's rows begins as soon as the ranks have arrived whose tokens it holds.
+    A tile of an expert's rows begins as soon as the ranks have arrived whose tokens it holds; this rank's come first.
 
     Args:
         tokens: this rank's tokens, `[T/R, H]`.
@@ -49,9 +45,8 @@ def ag_moe(tokens: Any, choice: Any, weight: Any) -> Any:
 
     Returns:
         `hidden`: `[T*k, I/R]` in the dtype of `tokens`, accumulated in fp32, a row for each choice of all ranks, sorted
-        by expert, and then by token, where each rank begins with its own tokens and goes on with those of the ranks after
-        it, as they arrive; `start`: `[e+1]` int32, where each expert's rows begin; `slot`: `[T, k]` int32, the
-        row of each choice. `moe_rs` takes all three.
+        by expert, then by token from this rank's own on, in a ring; `start`: `[e+1]` int32, where each expert's rows
+        begin; `slot`: `[T, k]` int32, the row of each choice. `moe_rs` takes all three.
     """
     choices = gather(choice, name="gather_choice")
     order, start, slot = place(choices, count(choices, e=weight.size("e")), ring=True)

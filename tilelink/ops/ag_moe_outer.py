@@ -9,7 +9,7 @@ import tilelink
 import tilelink.language as tl
 from tilelink.ops import plain
 from tilelink.ops.programs import gather
-from tilelink.ops.routing import count, place
+from tilelink.ops.routing import ROUTED, count, place
 
 
 @tilelink.program("T H, P i32 <T, e+1 i32 offsets, P N -> e H N")
@@ -31,11 +31,7 @@ def grouped_outer(rows: Any, order: Any, start: Any, others: Any, out: Any) -> N
 
 @tilelink.operator(
     "T/R H, T/R k i32 <experts, T*k N -> experts H N",
-    schedule={
-        "gather_choice": tilelink.sms(2, M=1024, push=True),
-        "count": tilelink.sms(T=2048, num_warps=8),
-        "place": tilelink.sms(T=2048, num_warps=8),
-    },
+    schedule=ROUTED,
 )
 def ag_moe_outer(tokens: Any, choice: Any, others: Any, *, experts: int) -> Any:
     """For each expert `all_gather(tokens)[its].T @ others[its]`: its gradient in `ag_moe`, `others` that of the result.

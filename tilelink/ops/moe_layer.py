@@ -10,7 +10,7 @@ from tilelink.ops import plain
 from tilelink.ops.moe_rs import moe_rs
 from tilelink.ops.moe_rs import reference as moe_rs_reference
 from tilelink.ops.programs import gather
-from tilelink.ops.routing import count, place
+from tilelink.ops.routing import ROUTED, count, place
 
 
 @tilelink.program("T H, P i32 <T, e+1 i32 offsets, e H N, e H N -> P/start N")
@@ -32,10 +32,8 @@ def grouped_glu(rows: Any, order: Any, start: Any, gate: Any, up: Any, out: Any)
 @tilelink.operator(
     "T/R H, T/R k i32 <e, T/R k f32, e H I/R, e H I/R, e I/R H -> T/R H",
     schedule={
-        "gather_choice": tilelink.sms(2, M=1024, push=True),
+        **ROUTED,
         "gather_score": tilelink.sms(2, M=1024, push=True),
-        "count": tilelink.sms(T=2048, num_warps=8),
-        "place": tilelink.sms(T=2048, num_warps=8),
         # Two accumulators; as in `ag_moe`.
         "grouped_glu": tilelink.sms(P=128, N=128, H=64, order=("across", "group 16"), num_warps=8, num_stages=3),
     },

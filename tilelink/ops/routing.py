@@ -11,6 +11,14 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 
+ROUTED = {
+    # Choices are few: workers send them before a copy engine would have begun.
+    "gather_choice": tilelink.sms(2, M=1024, push=True),
+    "count": tilelink.sms(T=2048, num_warps=8),
+    "place": tilelink.sms(T=2048, num_warps=8),
+}
+"""Placements of an operator that routes the tokens of all ranks."""
+
 
 @tilelink.program("T k i32 <e -> e i32")
 def count(choice: Any, counts: Any) -> None:

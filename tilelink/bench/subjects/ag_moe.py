@@ -58,7 +58,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
         lib.all_gather(rows, padded)
         lib.all_gather(everyone, choice)
         order, start, slot = made
-        tables(everyone[:t], order, start, slot)
+        tables(everyone[:t], order, start, slot, first)
         return grouped(rows.index_select(0, order), weight, start), start, slot
 
     found.add(GROUPED, lambda: grouped(picked, weight, routing.start), library=True)

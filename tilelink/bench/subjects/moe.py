@@ -15,8 +15,8 @@ GROUPED = "torch grouped gemm"
 class Routing:
     """Experts of all tokens, alike on all ranks, and the tables that follow; drawn anew in place.
 
-    `choice`: `[T, k]`. `order`: the token of each row, `[T*k]`. `start`: where each expert's rows begin, `[e+1]`. `slot`: the
-    row of each choice, `[T, k]`. All int32.
+    An expert's rows begin with token `first`, as `ag_moe` has them. `choice`: `[T, k]`. `order`: the token of each row,
+    `[T*k]`. `start`: where each expert's rows begin, `[e+1]`. `slot`: the row of each choice, `[T, k]`. All int32.
     """
 
     choice: torch.Tensor
@@ -24,6 +24,7 @@ class Routing:
     start: torch.Tensor
     slot: torch.Tensor
     generator: torch.Generator
+    first: int
 
     @staticmethod
     def of(place: Place, sizes: Sizes) -> Routing:
@@ -31,18 +32,19 @@ class Routing:
         choice, order, start, slot = (
             place.empty(*shape, dtype=torch.int32) for shape in ((t, k), (t * k,), (e + 1,), (t, k))
         )
-        made = Routing(choice, order, start, slot, place.alike())
+        made = Routing(choice, order, start, slot, place.alike(), place.part(t)[0] * place.world.rank)
         made.draw()
         return made
 
     def draw(self) -> None:
         self.choice.random_(0, len(self.start) - 1, generator=self.generator)
-        tables(self.choice, self.order, self.start, self.slot)
+        tables(self.choice, self.order, self.start, self.slot, self.first)
 
 
-def tables(choice: torch.Tensor, order: torch.Tensor, start: torch.Tensor, slot: torch.Tensor) -> None:
+def tables(choice: torch.Tensor, order: torch.Tensor, start: torch.Tensor, slot: torch.Tensor, first: int) -> None:
     """Fill the tables by torch on the device; the host is not asked."""
-    sorted_choice, by_row = choice.flatten().sort(stable=True)
+    sorted_choice, by_row = choice.roll(-first, 0).flatten().sort(stable=True)
+    by_row = (by_row + first * choice.shape[1]) % choice.numel()
     experts = torch.arange(len(start), dtype=torch.int32, device=choice.device)
     start.copy_(torch.searchsorted(sorted_choice, experts, out_int32=True))
     order.copy_(by_row // choice.shape[1])

@@ -1,0 +1,60 @@
+# pyright: reportArgumentType=false, reportUnknownMemberType=false
+"""What emitted kernels do to blocks of values, through tile programs that call it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tilelink.device import blocks
+
+
+@tilelink.program("e i32, p i32 -> p i32, p i32")
+def number(pieces: Any, like: Any, segment: Any, piece: Any) -> None:
+    """Which piece of which segment each tile is."""
+    p = tl.tile_id(segment)
+    s, k = blocks.across(tl.tile_load(pieces), p)
+    tl.tile_store(segment, p, s)
+    tl.tile_store(piece, p, k)
+
+
+@tilelink.operator("e i32, p i32 -> p i32, p i32")
+def numbered(pieces: Any, like: Any) -> Any:
+    return number(pieces, like)
+
+
+@tilelink.program("g P i32 -> g i32")
+def mark(numbers: Any, bits: Any) -> None:
+    """A bit for each number that there is."""
+    g = tl.tile_id(bits)
+    tl.tile_store(bits, g, blocks.members(tl.ravel(tl.tile_load(numbers, g)), 32))
+
+
+@tilelink.operator("g P i32 -> g i32")
+def marked(numbers: Any) -> Any:
+    return mark(numbers)
+
+
+@pytest.mark.parametrize("pieces", [[3, 0, 1, 2], [1], [0, 0, 4], [2, 2, 2, 2, 2]])
+def test_first_pieces_of_all_segments_come_first(pieces: list[int]) -> None:
+    want = sorted((piece, segment) for segment, n in enumerate(pieces) for piece in range(n))
+
+    def main() -> None:
+        like = torch.zeros(sum(pieces), dtype=torch.int32)
+        segment, piece = numbered(torch.tensor(pieces, dtype=torch.int32), like)
+        assert list(zip(piece.tolist(), segment.tolist(), strict=True)) == want
+
+    tilelink.launch(main, 1)
+
+
+def test_a_bit_for_each_number_that_there_is() -> None:
+    numbers = torch.tensor([[0, 31, 4, 4], [-1, -1, -1, -1], [7, -1, 0, 32]], dtype=torch.int32)
+
+    def main() -> None:
+        assert [bits % 2**32 for bits in marked(numbers).tolist()] == [1 | 1 << 4 | 1 << 31, 0, 1 | 1 << 7]
+
+    tilelink.launch(main, 1)
