@@ -30,8 +30,8 @@ def across(pieces, tile):
     piece = 0
     before = 0
     here = tl.sum((pieces > 0).to(tl.int32), 0)
-    while tile >= before + here:
-        before += here
+    while tile >= before + here:  # pyright: ignore[reportOperatorIssue]
+        before += here  # pyright: ignore[reportOperatorIssue]
         piece += 1
         here = tl.sum((pieces > piece).to(tl.int32), 0)
     having = tl.cumsum((pieces > piece).to(tl.int32), 0)
