@@ -107,3 +107,8 @@ def test_the_kernel_reads_and_writes_sixteen_bytes_at_a_time(target: str) -> Non
 )
 def test_what_kernels_take_is_known_before(dtype: torch.dtype, d: int, why: str) -> None:
     assert attending.refuses(torch.empty(4, 2, d, dtype=dtype, device="meta")) == why
+
+
+def test_amd_has_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert "NVIDIA" in attending.refuses(torch.empty(4, 2, 64, dtype=torch.bfloat16, device="meta"))

@@ -19,6 +19,8 @@ Span = tuple[int, int]
 def refuses(q: torch.Tensor, *_: torch.Tensor, **__: Any) -> str:
     """Why torch has no kernel for rows like these on GPUs; empty: it has one."""
     d, dtype = q.shape[-1], str(q.dtype).removeprefix("torch.")
+    if torch.version.hip:
+        return "what torch's kernels give beside their result was looked at on NVIDIA's GPUs only"
     if q.dtype not in (torch.bfloat16, torch.float16):
         return f"torch's kernels attend in bf16 and fp16, and this is {dtype}"
     if d % 8 or d > 256:
