@@ -43,6 +43,7 @@ OPERATORS = {
     "GEMM+RS, library": gemm_rs.schedule(
         scatter=copy_engine(M=64), reduce=ADD, matmul=library("torch.mm", M="M/R", streams=2)
     ),
+    "attention, heads by TMA": ag_attention.schedule(flash=sms(S=32, T=32, num_stages=2)),
     "GEMM+RS, fused": gemm_rs.schedule(scatter=fused("matmul"), reduce=ADD, matmul=sms(order="ring+1", **TILES)),
 }
 
@@ -68,7 +69,9 @@ def watched(notes: Notes) -> Iterator[Session]:
     session.vigil.stop()
 
 
-def tensors(op: Operator, rows: int = 256, turned: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(op: Operator, rows: int = 256, turned: bool = False) -> tuple[torch.Tensor, ...]:
+    if op.name == "ag_attention":
+        return tuple(torch.zeros(rows // RANKS, heads, 32, dtype=torch.bfloat16) for heads in (2, 1, 1))
     m = rows // RANKS if op.name == "ag_gemm" else rows
     weight = torch.zeros(128, 192, dtype=torch.bfloat16)
     return torch.zeros(m, 128, dtype=torch.bfloat16), weight.t().contiguous().t() if turned else weight
