@@ -43,6 +43,12 @@ def signal_wait_until(word, cmp: tl.constexpr, value):
 
 
 @triton.jit
+def signal_wait_each(word, due, step, count):
+    for i in range(count):
+        signal_wait_until(word + i * step, CMP_GE, tl.load(due + i * step))
+
+
+@triton.jit
 def local_wait_until(word, cmp: tl.constexpr, value):
     target = tl.cast(value, tl.int64)
     tl.static_assert(cmp == CMP_GE, "emitted code waits for at least as much")

@@ -91,7 +91,12 @@ def await_signal(
     channel = scope.plan.channel(signal.channel)
     given = {axis: Span(index, index) for axis, index in (known or {}).items()}
     spans = [given.get(a.axis) or _span(scope, lines, channel, a, op, source) for a in channel.axes]
-    _each_word(scope, lines, channel, spans, op.loc, _waiter(scope, lines, channel, op))
+    of_all = _first_of_all(scope, channel, spans)
+    wait = _waiter(scope, lines, channel, op, of_all is not None)
+    if of_all is not None:
+        wait(_word(scope, lines, "c", of_all, op.loc))
+        return
+    _each_word(scope, lines, channel, spans, op.loc, wait)
 
 
 def await_once(
@@ -109,10 +114,11 @@ def await_once(
     if only_if is None and _few_by_vector(scope, channel, op):
         return _await_members(scope, lines, channel, op, then)
     spans = [_span(scope, lines, channel, a, op, None) for a in channel.axes]
-    wait = _waiter(scope, lines, channel, op)
+    of_all = _first_of_all(scope, channel, spans)
+    wait = _waiter(scope, lines, channel, op, of_all is not None)
     also = f"{only_if} & " if only_if is not None else ""
     depth = lines.depth
-    if any(not s.single for s in spans[:-1]) or any(isinstance(s.first, str) for s in spans):
+    if of_all is None and (any(not s.single for s in spans[:-1]) or any(isinstance(s.first, str) for s in spans)):
         if only_if is not None:
             lines.add(f"if {only_if}:", op.loc)
             lines.depth += 1
@@ -121,7 +127,7 @@ def await_once(
             lines.add(line)
         lines.depth = depth
         return
-    ends = [_flat(channel, spans, first) for first in (True, False)]
+    ends = [_flat(channel, spans, first) for first in (True, False)] if of_all is None else [of_all, of_all]
     if ends[0] == ends[1]:
         word = _word(scope, lines, "c", ends[0], op.loc)
         waited = scope.carried(f"{channel.tensor}_waited", "-1")
@@ -207,6 +213,16 @@ def _await_members(scope: Scope, lines: Lines, channel: Channel, op: Wait, then:
     lines.add(f"{seen} = {seen} | {wanted}")
 
 
+def _first_of_all(scope: Scope, channel: Channel, spans: list[Span]) -> Formula | None:
+    """The first of the words that one wait can look at together: one of each source rank. With a time limit each has its own,
+    since a report names the word."""
+    several = [k for k, span in enumerate(spans) if not span.single or isinstance(span.first, str)]
+    every = [k for k, axis in enumerate(channel.axes) if axis.every]
+    if not every or several != every or scope.watch.checks.watchdog or channel.writers == "stream":
+        return None
+    return _flat(channel, spans, True)
+
+
 def _scattered(scope: Scope, op: Wait) -> bool:
     """Whether an index vector says what is waited for: its words are anywhere, and those of the next tile are elsewhere, so
     that it pays to remember all that touch one another."""
@@ -232,13 +248,22 @@ def _word(scope: Scope, lines: Lines, name: str, flat: Formula, loc: Loc) -> str
     return name
 
 
-def _waiter(scope: Scope, lines: Lines, channel: Channel, op: Wait) -> Callable[[str], None]:
-    """Emits the wait for one word, given its number."""
+def _waiter(scope: Scope, lines: Lines, channel: Channel, op: Wait, of_all: bool = False) -> Callable[[str], None]:
+    """Emits the wait for one word, given its number; `of_all`: and for those of all further source ranks."""
     pointer, total = scope.arg(Arg(words(channel), "words", channel.name)), ""
     if channel.writers != "stream":
         total = scope.arg(Arg(due(channel), "due", channel.name))
 
     def each(flat: str) -> None:
+        if of_all:
+            source = next(k for k, axis in enumerate(channel.axes) if axis.every)
+            apart: Formula = F.of(1)
+            for axis in channel.axes[source + 1 :]:
+                apart = apart * axis.count
+            count = scope.text(channel.axes[source].count)
+            what = f"{pointer} + {flat}, {total} + {flat}, {scope.text(apart)}, {count}"
+            lines.add(f"shmem.signal_wait_each({what})", op.loc)
+            return
         value = f"tl.load({scope.epoch()})" if channel.writers == "stream" else f"tl.load({total} + {flat})"
         wait_until(scope, lines, Word(pointer, flat, "channel", channel.name, channel.scope == "sys"), value, op.loc)
 

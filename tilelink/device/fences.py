@@ -57,6 +57,12 @@ def has_bulk_copies(_semantic: Any = None) -> core.constexpr:
     return core.constexpr(int(digits) >= 90)
 
 
+@core.builtin
+def interpreted(_semantic: Any = None) -> core.constexpr:
+    """Whether this runs in Triton's interpreter."""
+    return core.constexpr(_semantic.builder.options.backend_name == "interpreter")
+
+
 @triton.jit
 def block_barrier():
     """All threads of the program have come here, and each sees what the others wrote before.

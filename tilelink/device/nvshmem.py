@@ -62,6 +62,7 @@ __all__ = [
     "ring_bell",
     "signal_all",
     "signal_op",
+    "signal_wait_each",
     "signal_wait_until",
     "signal_wait_within",
     "symm_at",
@@ -224,6 +225,13 @@ def signal_wait_until(word, cmp: tl.constexpr, value):
     # network card has written visible where the hardware does not.
     _poll(word, cmp, value)
     _wait(word.to(tl.int64), cmp, value)
+
+
+@triton.jit
+def signal_wait_each(word, due, step, count):
+    """`signal_wait_until` for `count` words, `step` apart: each until it is what lies in its place of `due`."""
+    for i in range(count):
+        signal_wait_until(word + i * step, CMP_GE, tl.load(due + i * step))
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from tilelink.device.clocks import clock as clock
 from tilelink.device.clocks import multiprocessor as multiprocessor
-from tilelink.device.fences import block_barrier, bulk_store_wait, proxy_fence, system_fence
+from tilelink.device.fences import block_barrier, bulk_store_wait, interpreted, proxy_fence, system_fence
 from tilelink.device.raw import consume_token as consume_token
 from tilelink.device.raw import wait as wait
 from tilelink.device.watch import check as check
@@ -166,6 +166,27 @@ def signal_wait_until(word, cmp: tl.constexpr, value):
         tl.static_assert(cmp == CMP_EQ, "signal_wait_until knows CMP_GE and CMP_EQ")
         while tl.atomic_add(word, 0, sem="acquire", scope="sys") != target:
             pass
+
+
+@triton.jit
+def signal_wait_each(word, due, step, count):
+    """`signal_wait_until` for `count` words of this rank, `step` apart: each until it is what lies in its place of `due`.
+
+    One lane a word, so that the trips to memory run side by side; one after the other where an interpreter looks at each.
+    """
+    if interpreted():
+        for i in range(count):
+            signal_wait_until(word + i * step, CMP_GE, tl.load(due + i * step))
+    else:
+        for start in range(0, count, 32):
+            lane = start + tl.arange(0, 32)
+            late = lane < count
+            target = tl.load(due + lane * step, mask=late, other=0)
+            while tl.max(late.to(tl.int32), 0) != 0:
+                seen = tl.atomic_add(
+                    word + lane * step, tl.zeros([32], tl.int64), mask=late, sem="acquire", scope="sys"
+                )
+                late = late & (seen < target)
 
 
 @triton.jit

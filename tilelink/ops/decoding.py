@@ -40,9 +40,9 @@ def merge(q: Any, means: Any, logs: Any, out: Any) -> None:
     b, g, _, _ = tl.tile_id(out)
     top = tl.full([tl.tile_range(out, axis=2).shape[0]], -1e30, tl.float32)
     total, acc = tl.zeros(top.shape, tl.float32), tl.zeros(tl.tile_shape(out), tl.float32)
-    for s in tl.tiles(means, axis=2):
-        tl.consumer_tile_wait(means, (b, g, s))
-        tl.consumer_tile_wait(logs, (b, g, s))
+    tl.consumer_tile_wait(means, (b, g))
+    tl.consumer_tile_wait(logs, (b, g))
+    for s in tl.static_range(tl.size(means, 2)):
         parts = tl.tile_load(logs, (b, g, s), other=-1e30)
         new = tl.maximum(top, tl.max(parts, 0))
         factor, weight = tl.exp2(top - new), tl.exp2(parts - new[None, :])

@@ -18,7 +18,7 @@ def parts_of(tiles: int, positions: int) -> int:
 
 @tilelink.operator(
     "b g Q D, b S/R g D, b S/R g D, b i32 <S+1 -> b g Q D",
-    schedule={"partial_decode": tilelink.sms(S=64), "merge": tilelink.sms()},
+    schedule={"partial_decode": tilelink.sms(S=64, num_warps=8, num_stages=4), "merge": tilelink.sms(num_warps=8)},
 )
 def flash_decode(q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 0, scale: float | None = None) -> Any:
     """Attention of one new position per sequence over a cache: `softmax(q @ keys.T * scale) @ values`.
