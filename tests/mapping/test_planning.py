@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
+from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
 from tilelink.mapping import verify
@@ -316,6 +318,13 @@ def spread_first(x: Any) -> Any:
     return after_all(spread(x))
 
 
+def waits_of(text: str) -> list[str]:
+    """The waits that `after_all` calls."""
+    [function] = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == "after_all"]
+    called = [n.func.attr for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    return [name for name in called if "_wait_" in name]
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_wait_for_all_that_all_ranks_write_looks_at_the_words_of_each(ranks: int) -> None:
     """A tensor that is waited for as a whole has a word for each rank that writes it: its own alone would not do."""
@@ -323,6 +332,11 @@ def test_a_wait_for_all_that_all_ranks_write_looks_at_the_words_of_each(ranks: i
     assert [(a.axis, a.every) for a in plan.channel("rows").axes] == [(None, True)]
     assert verify(plan)
     assert_right(plan)
+    # With a time limit each word is waited for by itself: a report names it.
+    assert [waits_of(emit(plan, Checks(watchdog=w)).text) for w in (False, True)] == [
+        ["signal_wait_each"],
+        ["signal_wait_within"],
+    ]
     own = with_axis(plan, "rows", None, every=False)
     if ranks == 1:
         assert verify(own)

@@ -12,6 +12,7 @@ import tilelink
 from tests.operators.against_torch import Problem, check, each, random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.ir.topology import Device
+from tilelink.ops.flash_decode import parts_of
 
 T = torch.Tensor
 FLASH = sms(S=16, T=16)
@@ -163,7 +164,14 @@ def test_decoding(ranks: int, s: int, lengths: list[int], splits: int) -> None:
 
 @pytest.mark.parametrize("d", [64, pytest.param(192, marks=pytest.mark.each_triton)])
 def test_decoding_in_bf16(d: int) -> None:
-    check(ops.flash_decode, decoded(2, 70, [70, 33], d=d, dtype=torch.bfloat16), 2)
+    check(ops.flash_decode, decoded(2, 70, [70, 33], d=d, splits=0, dtype=torch.bfloat16), 2)
+
+
+def test_as_many_parts_as_keep_all_sms_busy() -> None:
+    """One round of 128 SMs where that can be, else rounds that are nearly full; few where there are few positions."""
+    found = {tiles: parts_of(tiles, 131072) for tiles in (1, 8, 24, 64, 100, 128, 256)}
+    assert found == {1: 32, 8: 16, 24: 5, 64: 2, 100: 5, 128: 1, 256: 1}
+    assert [parts_of(8, positions) for positions in (70, 2048, 4096)] == [1, 2, 4]
 
 
 def test_decoding_as_one_rank_does() -> None:

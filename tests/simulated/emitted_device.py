@@ -54,3 +54,10 @@ def store_and_tell_all(source, target, words, context, pe):
     at = tl.arange(0, 1024)
     tl.store(shmem.ptr(target, pe, context) + at, tl.load(source + at))
     shmem.signal_all(words, 5, shmem.SIGNAL_SET, RANKS, context)
+
+
+@triton.jit
+def wait_for_all(source, target, words, count):
+    shmem.signal_wait_each(words, words + 64, 1, count)
+    at = tl.arange(0, 1024)
+    tl.store(target + at, tl.load(source + at))

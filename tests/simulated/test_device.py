@@ -24,7 +24,9 @@ TYPES = {
     "pe": "i32",
     "count": "i32",
 }
-KERNELS = ("push", "pull", "store_to_peer", "store_and_tell_all", "through_descriptors", "everything_else")
+KERNELS = (
+    *("push", "pull", "store_to_peer", "store_and_tell_all", "wait_for_all", "through_descriptors", "everything_else"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +101,22 @@ def test_all_ranks_are_told_at_once(target: str) -> None:
 def test_a_wait_is_a_loop_of_acquiring_loads_before_the_data(target: str) -> None:
     in_order(ptx("pull", target), r"ld\.global\.sys\.acquire\.b64", r"ld\.global\.v4", r"st\.global\.v4", r"bar\.sync")
     assert "atom.global.gpu.acq_rel.add" in ptx("pull", target)
+
+
+@pytest.mark.parametrize("target", CUDA)
+def test_a_wait_for_several_words_looks_at_all_of_them_at_once(target: str) -> None:
+    """One warp's lanes acquire a word each; what they have seen goes to all threads by a barrier, and then the data is read."""
+    text = ptx("wait_for_all", target)
+    assert len(re.findall(r"atom\.global\.sys\.acquire\.add", text)) == 1
+    in_order(
+        text,
+        r"atom\.global\.sys\.acquire\.add",
+        r"st\.shared",
+        r"bar\.sync",
+        r"ld\.shared",
+        r"ld\.global\.v4",
+        r"st\.global",
+    )
 
 
 def test_a_bulk_store_is_in_memory_before_the_signal() -> None:
