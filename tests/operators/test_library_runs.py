@@ -20,6 +20,8 @@ from tilelink.ir.host import ComputeRun, MergeRuns, StreamOp, WordWait
 from tilelink.ir.plan import Plan
 from tilelink.libraries import attention
 from tilelink.mapping import issued, verify
+from tilelink.mapping.exact import examine
+from tilelink.mapping.runs import runs_of
 from tilelink.ops.attention import flash
 from tilelink.ops.programs import gather
 from tilelink.runtime.functions import function_of
@@ -261,3 +263,23 @@ def test_a_function_by_runs_is_found_by_its_name() -> None:
     assert RUNS.runs
     assert not library("torch.mm").runs
     assert function_of(NAME) is attention
+
+
+@pytest.mark.parametrize("form", ["part by part", "keys in chunks", "round the ring"])
+@pytest.mark.parametrize("change", ["left out", "twice", "moved"])
+def test_the_exact_graph_sees_runs_that_are_not_what_the_program_reads(
+    monkeypatch: pytest.MonkeyPatch, form: str, change: str
+) -> None:
+    """It plays the program through, and knows nothing of how runs were made."""
+
+    def wrong(*given: Any) -> tuple[tuple[int, int], ...]:
+        found = runs_of(*given)
+        begin, end = found[-1]
+        more = {"left out": (), "twice": found[-1:], "moved": ((begin + 1, end),)}[change]
+        return (*found[: None if change == "twice" else -1], *more)
+
+    plan = planned(FORMS[form], 3)
+    monkeypatch.setattr("tilelink.mapping.library_calls.runs_of", wrong)
+    finding = examine(plan).finding
+    assert finding is not None
+    assert "in a run on rank" in finding.text

@@ -30,6 +30,7 @@ from tilelink.ir.host import (
 from tilelink.ir.partition import holder
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
+from tilelink.mapping.exact.by_runs import differs
 from tilelink.mapping.exact.events import Access, Event, Instance, Recorder, Word
 from tilelink.mapping.exact.outline import Outline, Signals, SomeSignal
 from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes, Span, TileRun
@@ -282,9 +283,25 @@ class _Host:
         self._check_open(range(h.stream, h.stream + step.streams))
         if step.library is None:
             self._check_slices(step)
-        for k, ops in enumerate(_expanded(self.plan, step, self.rank)):
+        expanded = _expanded(self.plan, step, self.rank)
+        if step.by_runs and not self.outline:
+            self._check_runs(step, [op for ops in expanded for op in ops])
+        for k, ops in enumerate(expanded):
             for position, op in enumerate(ops):
                 self._then(h.stream + k, self._stream_op(step, op, position))
+
+    def _check_runs(self, step: StepPlan, ops: list[StreamOp]) -> None:
+        """A function is given what its program reads."""
+        for number, tile in enumerate(tiles_of(self.sizes, step, self.rank)):
+            found = differs(
+                self.sizes,
+                step,
+                self.rank,
+                tile,
+                [op for op in ops if isinstance(op, ComputeRun) and op.tile == number],
+            )
+            if found:
+                self.call.faults.append((f"{found} on rank {self.rank}", step.step.loc, False))
 
     def _check_slices(self, step: StepPlan) -> None:
         """What every rank has a slice of is copied from, or to, this rank's own."""

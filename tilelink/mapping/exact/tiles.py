@@ -253,14 +253,16 @@ class TileRun:
 
     def _some_tiles(self, op: Tiles, grid: GridAxis) -> None:
         """From one position to another, as far as positions say which."""
-        if op.part is not None or grid.kind != "plain" or grid.tile is None:
+        runs = self.step.by_runs  # whose borders say no more than who is asked when
+        if op.part is not None or (not runs and (grid.kind != "plain" or grid.tile is None)):
             raise NotExact("a loop over a part of an axis")
         self.grids[op.var] = replace(grid, kind="free")
         first = 0 if op.start is None else self._number(op.start)
         last = self.sizes.value(grid.size, self.rank)
         last = last if op.stop is None else min(last, self._number(op.stop))
-        for begin in range(first, last, grid.tile):
-            self.spans[op.var] = begin, min(begin + grid.tile, last)
+        length = grid.tile if grid.tile is not None and not runs else max(1, last - first)
+        for begin in range(first, last, length):
+            self.spans[op.var] = begin, min(begin + length, last)
             self._body(op.body)
 
     def _loop(self, op: Loop) -> None:
@@ -387,6 +389,7 @@ class TileRun:
         own = next((i for i in self.step.in_place if i.tensor == tensor.name), None)
         if (
             own is None
+            or self.step.by_runs
             or self.spans[own.var][0] // self.sizes.part(tensor.axes[own.axis].size, self.step.axis) != self.at
         ):
             return None
