@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from tests.compiled import hazards
+from tests.compiled import checking, hazards
 from tests.compiled.checking import check, emitted
 from tests.compiled.compiling import EACH_TARGET, compile_kernel, functions, texts
 from tilelink import Operator, ops, sms
+from tilelink.ir import formula as F
 from tilelink.ops.attention import tiles
 
 
@@ -58,6 +60,22 @@ def test_decoding(target: str) -> None:
 def by_kernel(d: int) -> Operator:
     """Attention as it comes where no library computes it."""
     return ops.ag_attention.schedule(flash=tiles(SimpleNamespace(size=lambda name: d)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_rows_dealt_out_are_spread_over_the_workers(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker takes each 132nd tile of all ranks' and leaves out others': an order that goes with how rows are dealt out
+    would give some workers all that there is to do."""
+    monkeypatch.setattr(checking, "RANKS", ranks)
+    plan, _ = emitted(ops.ag_attention_zigzag, [bf16(16384 // ranks, 32, 128)] * 3, "sm_90")
+    step = plan.step("flash_there")
+    names = {**plan.env(0), "t": np.arange(int(F.evaluate(step.total, plan.env(0))))}
+    for name, formula in step.order:
+        names[name] = F.evaluate(formula, names)
+    place = np.asarray(names["i0"]) % (2 * ranks)
+    own = np.flatnonzero(np.minimum(place, 2 * ranks - 1 - place) == 0)
+    each = np.bincount(own % 132, minlength=132)
+    assert each.max() <= 1.3 * each.mean()
 
 
 @pytest.mark.each_triton

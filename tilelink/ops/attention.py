@@ -10,10 +10,10 @@ import tilelink
 import tilelink.language as tl
 
 
-def tiles(q: Any) -> Any:
+def tiles(q: Any, order: str = "group 16") -> Any:
     """How the kernel runs: three blocks of keys and values on their way, as long as they, and what is added up, fit."""
     wide = q.size("D") > 128
-    return tilelink.sms(S=128, T=64 if wide else 128, order="group 16", num_warps=8, num_stages=2 if wide else 3)
+    return tilelink.sms(S=128, T=64 if wide else 128, order=order, num_warps=8, num_stages=2 if wide else 3)
 
 
 def placed(q: Any) -> Any:
