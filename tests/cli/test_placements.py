@@ -9,6 +9,8 @@ from tilelink.errors import TilelinkError
 from tilelink.explore.placements import parse_placement, parse_placements
 from tilelink.ir.schedule import Placement
 
+RUNS = tilelink.library("tilelink.libraries.attention", T="T/R")
+
 
 @pytest.mark.parametrize(
     ("text", "path", "placement"),
@@ -27,6 +29,7 @@ from tilelink.ir.schedule import Placement
         ),
         ("scatter=fused('matmul')", "scatter", tilelink.fused("matmul")),
         ("matmul=library(function='torch.mm', M=512)", "matmul", tilelink.library("torch.mm", M=512)),
+        ("flash=library('tilelink.libraries.attention', T='T/R')", "flash", RUNS),
         ("gather=sms(push=None)", "gather", tilelink.sms()),
     ],
 )

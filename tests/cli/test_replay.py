@@ -25,6 +25,7 @@ from tilelink.runtime.simulated import Policy, RaceError
 __all__ = ["breaking"]
 
 SIZES = (("M", 40), ("N", 32), ("K", 32))
+HEADS = (("S", 32), ("h", 1), ("g", 1), ("D", 16))
 TOKEN = re.compile(r"tilelink replay (run1-[\w-]+)")
 
 
@@ -58,12 +59,22 @@ def test_any_other_text_is_refused(text: str) -> None:
         tilelink.copy_engine(M=64, order="ring+1", streams=2),
         tilelink.fused("matmul"),
         tilelink.library("torch.mm", M=64),
+        tilelink.library("tilelink.libraries.attention", T="T/R", streams=2),
     ],
 )
 def test_a_placement_reads_back_from_its_text(placement: Placement) -> None:
     text = placement_text("a.b", placement)
     assert text is not None
     assert parse_placement(text) == ("a.b", placement)
+
+
+def test_a_recipe_has_what_simulated_ranks_run() -> None:
+    kernel = tilelink.sms(S=16, T=16)
+    placed = tilelink.library("tilelink.libraries.attention", T="T/R", otherwise=kernel)
+    assert placement_text("flash", placed) is None
+    made = recipe(Case(ops.ag_attention.schedule(flash=placed), HEADS, 2), 1, "random-0", False)
+    assert made is not None
+    assert [parse_placement(text) for text in made.schedule] == [("flash", kernel)]
 
 
 def test_a_sort_key_has_no_text() -> None:

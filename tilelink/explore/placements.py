@@ -75,14 +75,15 @@ def parse_placements(texts: Iterable[str], option: str = "--schedule") -> dict[s
 
 
 def placement_text(path: str, placement: Placement) -> str | None:
-    """What `parse_placement` reads back; None where an order, or what computes, is a function of the user's."""
+    """What `parse_placement` reads back; None where an order, or what computes, is a function of the user's, or where another
+    placement stands for it elsewhere."""
     if isinstance(placement, Fused):
         return f"{path}=fused({', '.join([repr(placement.into), *(f'{d}={n}' for d, n in placement.tile)])})"
     if not all(isinstance(word, str) for word in placement.order):
         return None
     tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in placement.tile]
     if isinstance(placement, Library):
-        if not isinstance(placement.function, str):
+        if not isinstance(placement.function, str) or placement.otherwise is not None:
             return None
         given = [repr(placement.function), *tiles, f"order={placement.order!r}", f"streams={placement.streams}"]
         return f"{path}=library({', '.join(given)})"
