@@ -19,7 +19,7 @@ from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import GridAxis, holder
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, Expr, Loop, Notify, OfTile, Tile, Tiles, Whole, walk
+from tilelink.ir.program import At, Expr, Load, Loop, Notify, OfTile, Tile, Tiles, Whole, walk
 from tilelink.ir.schedule import ACROSS
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
@@ -104,7 +104,11 @@ def _flattens(scope: Scope) -> bool:
     """
     body = scope.step.step.program.body
     loops = [op for op in body if isinstance(op, (Tiles, Loop))]
-    if not scope.async_tensors or len(loops) != 1:
+    if len(loops) != 1:
+        return False
+    # One load by pointers, and none of a flattened loop's would be ahead of its use.
+    read = {scope.declared(op.param).name for op in walk(loops[0].body) if isinstance(op, Load)}
+    if not read or not read <= scope.async_tensors:
         return False
     signals = [g for p in (scope.step.path, *scope.step.fused) for g in scope.plan.signals if g.path == p]
     waits = any(g.action in ("await", "ready") and g.op in body for g in signals)
