@@ -159,7 +159,7 @@ def check_arena(world: GpuWorld, arena: Arena) -> str:
 
 def check_exchange(world: GpuWorld, arena: Arena) -> str:
     """A kernel writes to a peer by translated pointers and signals it."""
-    data, seen = world.empty((LANES,), torch.int32), world.zeros(1, torch.int64)
+    data, seen = world.maker((LANES,), torch.int32)(), world.zeros(1, torch.int64)
     before = (world.rank - 1) % world.ranks
     for total in (1, 2, 3):
         args = {"seen": seen, "data": data.fill_(-1), "context": arena.context, "signal_at": SIGNAL, "data_at": DATA}
@@ -179,7 +179,7 @@ def check_bell(world: GpuWorld, arena: Arena) -> str:
     source = view(arena.local, DATA, 2 * LANES, torch.int32)[:LANES]
     one, landing = word(arena.local, BELL + 8), view(arena.local, DATA, 2 * LANES, torch.int32)[LANES:]
     target = view(arena.peer(to), DATA, 2 * LANES, torch.int32)[LANES:]
-    result, bell, side = world.empty((LANES,), torch.int32), word(arena.local, BELL), world.side_stream(0)
+    result, bell, side = world.maker((LANES,), torch.int32)(), word(arena.local, BELL), world.side_stream(0)
     one.fill_(1)
     for turn in range(1, 6):
         source.copy_(torch.arange(LANES, device=world.device) * turn + world.rank)
@@ -220,7 +220,7 @@ def check_graph(world: GpuWorld, arena: Arena) -> str:
     to, before = (world.rank + 1) % world.ranks, (world.rank - 1) % world.ranks
     source, one = view(arena.local, DATA, LANES, torch.int32), word(arena.local, BELL + 8)
     landing = view(arena.local, MIB, LANES, torch.int32)
-    result, bell = world.empty((LANES,), torch.int32), word(arena.local, BELL)
+    result, bell = world.maker((LANES,), torch.int32)(), word(arena.local, BELL)
     one.fill_(1)
     world.main_stream().launch(double, 1, {"data": result, "COUNT": LANES}, warps=4, stages=1)
     torch.cuda.synchronize()
@@ -314,7 +314,7 @@ def check_bandwidth(world: GpuWorld, arena: Arena) -> str:
     """Push to the next rank on a side stream, all ranks at once; GB/s of the slowest rank."""
     found = []
     for mib in (1, 8, 64):
-        source = world.empty((mib * MIB,), torch.uint8).random_()
+        source = world.maker((mib * MIB,), torch.uint8)().random_()
         target = arena.peer((world.rank + 1) % world.ranks)[MIB : MIB + mib * MIB]
         rate = min(world.agree(push_rate(world, world.side_stream(1), target, source)))
         found.append(f"{mib} MiB {rate:.0f}")

@@ -141,7 +141,7 @@ def _change(node: ast.Call, plan: Plan, edit: Edit) -> None:
         node.args[0].right = _next(node.args[0].right, _count(plan, edit))
     elif edit.what == "rank" and len(node.args) == 5 and not _to_all(node):
         node.args[3] = _next(node.args[3], plan.topology.ranks)
-    elif edit.what == "count" and len(node.args) == 3:
+    elif edit.what == "count" and len(node.args) in (3, 4):
         node.args[2] = ast.BinOp(node.args[2], ast.Add(), ast.Constant(edit.by))
 
 

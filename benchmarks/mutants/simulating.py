@@ -129,7 +129,7 @@ def _rank(mapping: Mapping, loaded: list[Loaded], idle: int | None) -> list[torc
         tensors = dict(zip(plan.wiring.arguments, given, strict=True))
         for name in plan.wiring.results:
             b = plan.buffer(name)
-            tensors[name] = world.empty(extents(plan, b, world.rank), DTYPES[b.dtype])
+            tensors[name] = world.maker(extents(plan, b, world.rank), DTYPES[b.dtype])()
         kept.append(tensors)
         this = Call(tensors, int(not (implied and call)), world.main_stream())
         slots = slots or [prepare(mine, workspace, slot, this) for slot in range(plan.schedule.slots)]

@@ -43,9 +43,13 @@ def signal_wait_until(word, cmp: tl.constexpr, value):
 
 
 @triton.jit
-def signal_wait_each(word, due, step, count):
-    for i in range(count):
-        signal_wait_until(word + i * step, CMP_GE, tl.load(due + i * step))
+def signal_wait_each(words, cmp: tl.constexpr, values, inside):
+    tl.static_assert(cmp == CMP_GE, "emitted code waits for at least as much")
+    while (
+        tl.max((inside & (tl.atomic_add(words, 0, mask=inside, sem="relaxed", scope="sys") < values)).to(tl.int32), 0)
+        != 0
+    ):
+        pass
 
 
 @triton.jit

@@ -23,7 +23,7 @@ from tests.mapping.plans import (
 from tilelink import copy_engine, fused, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.host import Fork, Join, Launch, Stage
+from tilelink.ir.host import Enter, Fork, Join, Launch, Stage
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import CopyEngine, Placement, Sms
 from tilelink.mapping import verify
@@ -188,10 +188,20 @@ def test_an_argument_that_is_not_staged() -> None:
 
 def test_a_kernel_that_is_never_launched() -> None:
     plan = small("gemm_rs push")
-    last = [h for h in plan.host if isinstance(h, Launch)][-1]
-    assert refused(replace(plan, host=tuple(h for h in plan.host if h != last))).message == (
-        "`reduce` is started 0 times in a call"
-    )
+    *first, _ = [h for h in plan.host if isinstance(h, Launch)]
+    host = (Enter(tuple(h.kernel for h in first)), *first)
+    assert refused(replace(plan, host=host)).message == "`reduce` is started 0 times in a call"
+
+
+def test_a_call_that_goes_on_behind_its_end() -> None:
+    """The kernel that raises what waits count from is the last one."""
+    plan = small("gemm_rs pull")
+    enter = plan.host[0]
+    assert isinstance(enter, Enter)
+    assert len(enter.kernels) == 2
+    for kernels in (enter.kernels[:1], enter.kernels[::-1], (*enter.kernels, "another")):
+        error = refused(replace(plan, host=(Enter(kernels), *plan.host[1:])))
+        assert error.message == "the kernels that begin and end the call are not all that there is of it"
 
 
 def test_a_side_stream_that_nobody_joins() -> None:

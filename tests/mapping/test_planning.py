@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from tilelink.ir.schedule import Placement
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
 from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, gemm_rs
-from tilelink.ops.programs import matmul, scatter
+from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot
+from tilelink.ops.programs import gather, keep, matmul, scatter
 
 TILE = sms(M=16, N=16, K=16, order="ring+1")
 SIZES = {"M": 64, "K": 16, "N": 48}
@@ -130,6 +132,37 @@ def test_of_two_computing_steps_with_numbers_the_first_leads() -> None:
     assert kernels_of(plan_of(chain, 1, sizes, first=sms(2, **tile), second=sms(**tile))) == [
         (("first", 2), ("second", 62))
     ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_steps_without_a_number_of_sms_take_turns(ranks: int) -> None:
+    """In the order in which they need one another; the other way round everyone waits for himself."""
+    tile = {"M": 2}
+    own = {"scatter": sms(**tile, push=True, order="ring+1"), "reduce": sms(**tile, N=8)}
+    plan = plan_of(all_reduce_two_shot, ranks, {"M": 7, "N": 12}, **own, gather=sms(**tile, push=False))
+    (kernel,) = plan.kernels
+    assert kernel.in_turn == ("scatter", "reduce", "gather")
+    assert kernel.workers == 64
+    assert verify(plan).ok
+    assert_right(plan)
+    turned = replace(plan, kernels=(replace(kernel, roles=kernel.roles[::-1]),))
+    with pytest.raises(TilelinkError, match="TL605"):
+        verify(turned)
+    beside = plan_of(all_reduce_two_shot, ranks, {"M": 7, "N": 12}, **own, gather=sms(3, **tile, push=False))
+    assert [(k.beside, k.in_turn) for k in beside.kernels] == [((("gather", 3),), ("scatter", "reduce"))]
+    assert verify(beside).ok
+
+
+def test_of_movements_alone_who_takes_what_is_brought_leads() -> None:
+    @operator("M/R ... -> M ...", name="pushed")
+    def pushed(x: Any) -> Any:
+        return keep(gather(x))
+
+    sizes: Sizes = {"M": 8, "K": 4}
+    plan = plan_of(pushed, 2, sizes, gather=sms(M=2, push=True), keep=sms(M=2))
+    assert [k.in_turn for k in plan.kernels] == [("gather", "keep")]
+    assert verify(plan).ok
+    assert_right(plan)
 
 
 # ---------------------------------------------------------------------------------------------------------- fused readers

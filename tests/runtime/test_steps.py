@@ -204,7 +204,7 @@ def test_a_cached_call_asks_neither_triton_nor_for_memory(
 
     monkeypatch.setattr(triton.JITFunction, "run", refuse)
     monkeypatch.setattr(triton_driver, "make_tensordesc_arg", refuse)
-    for method in ("agree", "barrier", "zeros", "arena", "empty", "shared_words", "drain"):
+    for method in ("agree", "barrier", "zeros", "arena", "maker", "shared_words", "drain"):
         monkeypatch.setattr(FakeWorld, method, refuse)
     monkeypatch.setattr(Workspace, "view", refuse)
     for _ in range(4):
@@ -301,20 +301,23 @@ def test_after_a_capture_every_call_takes_its_credits(notes: Notes, session: Ses
     given = tensors(op)
     out = begun(op, session, given)
 
-    def entered() -> str:
-        return lines(notes, op, session, given, out)[0].split()[1]
+    (kept,) = session.prepared.values()
+    prepared, *_ = kept.values()
+    kinds = [a.kind for a in prepared.loaded.source.kernel("enter").args if a.kind != "constant"]
 
-    without = {entered(), entered()}
+    def credits() -> int:
+        parameters = lines(notes, op, session, given, out)[0].rpartition("parameters=")[2].split(",")
+        return int.from_bytes(bytes.fromhex(parameters[kinds.index("credits")]), "little")
+
+    assert [credits(), credits()] == [0, 0]
     (workspace,) = session.workspaces.values()
     workspace.heard = False
-    taking = entered()
-    assert len(without) == 1
-    assert taking not in without
+    assert credits() == 1
     assert isinstance(session.world, FakeWorld)
     session.world.is_capturing = True
-    assert entered() == taking
+    assert credits() == 1
     session.world.is_capturing = False
-    assert [entered() for _ in range(3)] == [taking] * 3
+    assert [credits() for _ in range(3)] == [1, 1, 1]
 
 
 def test_a_kernel_that_is_not_as_expected_is_launched_by_triton(

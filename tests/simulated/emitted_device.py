@@ -58,6 +58,8 @@ def store_and_tell_all(source, target, words, context, pe):
 
 @triton.jit
 def wait_for_all(source, target, words, count):
-    shmem.signal_wait_each(words, words + 64, 1, count)
+    lane = tl.arange(0, 32)
+    inside = lane < count
+    shmem.signal_wait_each(words + lane, shmem.CMP_GE, tl.load(words + 64 + lane, mask=inside, other=0), inside)
     at = tl.arange(0, 1024)
     tl.store(target + at, tl.load(source + at))

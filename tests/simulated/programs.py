@@ -61,7 +61,7 @@ def pull(problem: Problem, *, comm: int = 2, workers: int = 6) -> Main:
             shard = arena.local[call * size : call * size + rows * k * dtype.itemsize].view(dtype).view(rows, k)
             mine = problem.part(call, world.rank, world.ranks)
             shard[: len(mine)] = mine
-            gathered, out = world.empty((m, k), dtype), world.empty((m, n), dtype)
+            gathered, out = world.maker((m, k), dtype)(), world.maker((m, n), dtype)()
             args = {
                 "shard": shard,
                 "gathered": gathered,
@@ -117,7 +117,7 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
                 begin = me * -(-m // R)
                 copies.copy(rows[begin : begin + len(mine)], mine)
                 copies.copy(peer[slots * size :].view(torch.int64)[me : me + 1], total)
-            out = world.empty((m, n), dtype)
+            out = world.maker((m, n), dtype)()
             args = {
                 "rows": arena.local[first : first + m * k * dtype.itemsize].view(dtype),
                 "weight": problem.weight,

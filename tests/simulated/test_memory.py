@@ -81,7 +81,7 @@ def test_private_memory_of_another_rank() -> None:
 def test_a_descriptor_clips() -> None:
     def main(world: SimulatedWorld) -> torch.Tensor:
         source = torch.arange(96 * 40, dtype=torch.float32).view(96, 40)
-        target = world.empty((32, 32), torch.float32)
+        target = world.maker((32, 32), torch.float32)()
         args = {"source": Descriptor(source, (32, 32)), "target": Descriptor(target, (32, 32)), "row": 80, "column": 24}
         world.main_stream().launch(emitted_small.copy_tile, 1, args, warps=1, stages=1)
         world.finish()

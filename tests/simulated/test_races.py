@@ -60,19 +60,19 @@ RELEASE = 'sem="release", scope="sys"'
 MISTAKES = {
     "wait dropped": Mistake(pulled, AG, dropped("shmem.local_wait_until(rows_words"), ("signal",)),
     "wait for one too few": Mistake(
-        pushed, RS, changed("tl.load(dst_due + c)", "tl.load(dst_due + c) - 1"), ("count", "signal")
+        pushed, RS, changed("< RANKS, other=0)", "< RANKS, other=0) - 1"), ("count", "signal")
     ),
     "wait for the call before": Mistake(
         copied, AG, changed("tl.load(epoch_at))", "tl.load(epoch_at) - 1)"), ("count", "signal")
     ),
     "wait on another word": Mistake(
-        pushed, RS, changed("signal_wait_until(dst_words + c,", "signal_wait_until(dst_words + 0,"), ("signal",)
+        pushed, RS, changed("each(dst_words + c_each,", "each(dst_words + c_each % dst_per_part,"), ("signal",)
     ),
     "wait that does not acquire": Mistake(
         pulled, AG, changed('sem="acquire"', 'sem="relaxed"', device=True), ("acquire", "signal")
     ),
     "load before its wait": Mistake(
-        pushed, RS, moved("shmem.signal_wait_until(dst_words", behind="inbox_tile = tl.load("), ("signal",)
+        pushed, RS, moved("shmem.signal_wait_each(dst_words", behind="inbox_tile = tl.load("), ("signal",)
     ),
     "store after its notify": Mistake(
         pushed, RS, moved("shmem.putmem_nbi_block(", behind="shmem.signal_op(dst_words"), ("signal",)
@@ -135,16 +135,16 @@ def test_the_report_is_pinned(breaking: Break) -> None:
 
 PINNED = """\
 TL507: a race: rank 0, worker 3 of ag_gemm_matmul reads rows[0:16, 0:16] by a bulk copy (matmul, emitted line 95)
-  --> programs.py:42
+  --> programs.py:46
      |
-  42 |         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+  46 |         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
      |                      ^^^^^^^^^^^^^^^^^^^^^^^^^^
   why: a bulk copy (TMA) may see memory as it was before the wait, unless a proxy fence lies in between
   do:  put shmem.async_load_fence() behind the wait
   note: unordered with: rank 0, worker 0 of ag_gemm_matmul writes rows[0:512] (gather, emitted line 56)
-  --> programs.py:31
+  --> programs.py:29
      |
-  31 |     tl.tile_pull_data(rows, tile, source=shard)
+  29 |     tl.tile_pull_data(rows, tile, source=shard)
      |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   note: the missing edge: proxy fence
   note: since then, rank 0, worker 0 of ag_gemm_matmul has signalled: rows_words[0]

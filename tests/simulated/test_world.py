@@ -83,9 +83,9 @@ def test_agree_copies() -> None:
 def test_empty_memory_is_poisoned() -> None:
     def main(world: SimulatedWorld) -> None:
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn):
-            assert world.empty((3, 5), dtype).float().isnan().all()
-            assert world.empty((), dtype).float().isnan().all()
-        assert world.empty((4,), torch.int64).tolist() == [-1] * 4
+            assert world.maker((3, 5), dtype)().float().isnan().all()
+            assert world.maker((), dtype)().float().isnan().all()
+        assert world.maker((4,), torch.int64)().tolist() == [-1] * 4
         assert world.zeros(4, torch.int64).tolist() == [0] * 4
 
     simulate(main, 1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from tilelink.codegen.checked import check_text
-from tilelink.codegen.enter import emit_await, emit_enter, emit_leave, emit_ready
+from tilelink.codegen.enter import emit_await, emit_begin, emit_end, emit_enter, emit_leave, emit_ready
 from tilelink.codegen.naming import naming_of
 from tilelink.codegen.step import Function, emit_step
 from tilelink.codegen.traced import Root, traced_kernel
@@ -33,7 +35,7 @@ def emit(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> Kern
     declared: list[KernelDecl] = []
     written: set[str] = set()
     traces: list[TraceLayout] | None = [] if traced else None
-    if any(isinstance(h, Enter) for h in plan.host):
+    if any(isinstance(h, Enter) and not h.kernels for h in plan.host):
         declared.append(_write_single(rows, emit_enter(plan, watch), traces))
     if any(isinstance(h, Stage) for h in plan.host):
         declared.append(_write_single(rows, emit_ready(plan, watch), traces))
@@ -141,8 +143,8 @@ def _parameter(arg: Arg) -> str:
 
 def _decorator(args: tuple[Arg, ...]) -> str:
     """The rank differs between processes that share a compiled kernel: it must not be specialised on. Nor what differs
-    between the transfers that start one kernel."""
-    names = [f'"{a.name}"' for a in args if _is_place(a) or a.kind == "number"]
+    between the transfers that start one kernel, or between calls."""
+    names = [f'"{a.name}"' for a in args if _is_place(a) or a.kind in ("number", "credits")]
     return f"@triton.jit(do_not_specialize=[{', '.join(names)}])" if names else "@triton.jit"
 
 
@@ -187,35 +189,58 @@ def _write_kernel(
     for path, _ in kernel.roles:
         for f in emit_step(plan, plan.step(path), watch):
             functions[f.name] = f
+    frame = _frame(plan, kernel, watch)
     naming = naming_of(plan)
     roots = [naming.functions[path] for path, _ in kernel.roles]
     if traces is not None:
         functions, layout = traced_kernel(kernel.name, _trace_roots(plan, kernel), functions)
         traces.append(layout)
-    args = _union([f for name, f in functions.items() if name in roots])
+    args = _union([f for name, f in functions.items() if name in roots] + [f for f in (frame.begin, frame.end) if f])
+    for f in (f for f in (frame.begin, frame.end) if f):
+        _write(rows, f, _signature(f.name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
     for name, f in functions.items():
         if name not in roots and name not in written:
             written.add(name)
             _write(rows, f, _signature(name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
     if len(roots) == 1:
         f = functions[roots[0]]
-        first = ["worker = tl.program_id(0)", "workers = tl.num_programs(0)"]
+        first = ["worker = tl.program_id(0)", "workers = tl.num_programs(0)", *_called(frame.begin)]
+        f = replace(f, lines=(*f.lines, *((0, line, None) for line in _called(frame.end))))
         _write(rows, f, _signature(kernel.name, [_parameter(a) for a in args]), _decorator(args), first)
     else:
         for name in roots:
             f = functions[name]
             _write(rows, f, _signature(name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
-        _write_roles(rows, kernel, [(functions[n], w) for n, (_, w) in zip(roots, kernel.roles, strict=True)], args)
+        parts = [(functions[n], w) for n, (_, w) in zip(roots, kernel.roles, strict=True)]
+        _write_roles(rows, kernel, parts, args, frame)
     return _declare(plan, kernel, args)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a kernel does around its roles: begins the call, ends it, both, or neither."""
+
+    begin: Function | None
+    end: Function | None
+
+
+def _frame(plan: Plan, kernel: KernelPlan, watch: Watch) -> Frame:
+    kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
+    return Frame(
+        emit_begin(plan, watch) if kernels[:1] == (kernel.name,) else None,
+        emit_end(plan, watch) if kernels[-1:] == (kernel.name,) else None,
+    )
+
+
+def _called(f: Function | None) -> list[str]:
+    return [] if f is None else [f"{f.name}({', '.join([*f.leading, *[a.name for a in f.args]])})"]
 
 
 def _trace_roots(plan: Plan, kernel: KernelPlan) -> list[Root]:
     functions = naming_of(plan).functions
-    last = len(kernel.roles) - 1
-    return [
-        Root(functions[path], None if k == last else workers, _known_total(plan.step(path)))
-        for k, (path, workers) in enumerate(kernel.roles)
-    ]
+    first = [Root(functions[path], workers, _known_total(plan.step(path))) for path, workers in kernel.beside]
+    turns = enumerate(kernel.in_turn)
+    return first + [Root(functions[path], None, _known_total(plan.step(path)), turn) for turn, path in turns]
 
 
 def _known_total(step: StepPlan) -> F.Formula | None:
@@ -235,34 +260,40 @@ def _write_roles(
     kernel: KernelPlan,
     roles: list[tuple[Function, int | None]],
     args: tuple[Arg, ...],
+    frame: Frame,
 ) -> None:
     """The kernel of several roles: the first workers move, the others compute (co-residency: movers come first)."""
     rows += [("", None), ("", None), (_decorator(args), None)]
     rows += [(line, None) for line in _signature(kernel.name, [_parameter(a) for a in args])]
     rows.append(("    worker = tl.program_id(0)", None))
+    if frame.end is not None or not kernel.beside:
+        rows.append(("    workers = tl.num_programs(0)", None))
+    rows += [(f"    {line}", None) for line in _called(frame.begin)]
     base = 0
-    for k, (f, workers) in enumerate(roles):
+    for k, (f, workers) in enumerate(roles[: len(kernel.beside)]):
         assert workers is not None
-        last = k == len(roles) - 1
-        if not last:
-            rows.append((f"    {'if' if k == 0 else 'elif'} worker < {base + workers}:", None))
-        else:
-            rows.append(("    else:", None))
+        rows.append((f"    {'if' if k == 0 else 'elif'} worker < {base + workers}:", None))
         mine = f"worker - {base}" if base else "worker"
-        count = str(workers) if not last else f"tl.num_programs(0) - {base}"
-        rows.append((f"        {f.name}({', '.join([mine, count, *[a.name for a in f.args]])})", None))
+        rows.append((f"        {f.name}({', '.join([mine, str(workers), *[a.name for a in f.args]])})", None))
         base += workers
+    if base:
+        rows.append(("    else:", None))
+    indent = "        " if base else "    "
+    for f, _ in roles[len(kernel.beside) :]:
+        mine = [f"worker - {base}", f"tl.num_programs(0) - {base}"] if base else ["worker", "workers"]
+        rows.append((f"{indent}{f.name}({', '.join([*mine, *[a.name for a in f.args]])})", None))
+    rows += [(f"    {line}", None) for line in _called(frame.end)]
 
 
 def _declare(plan: Plan, kernel: KernelPlan, args: tuple[Arg, ...]) -> KernelDecl:
-    extra = sum(n or 0 for _, n in kernel.roles[:-1])
-    lead = plan.step(kernel.roles[-1][0])
+    totals = [_known_total(plan.step(path)) for path in kernel.in_turn]
+    known = [t for t in totals if t is not None]
     return KernelDecl(
         name=kernel.name,
         args=args,
-        workers=sum(n or 0 for _, n in kernel.roles),
-        tiles=_known_total(lead),
-        extra=extra,
+        workers=kernel.workers,
+        tiles=functools.reduce(F.maximum, known) if len(known) == len(totals) else None,
+        extra=sum(n or 0 for _, n in kernel.beside),
         warps=kernel.warps,
         stages=kernel.stages,
     )

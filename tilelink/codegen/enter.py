@@ -30,26 +30,81 @@ def emit_enter(plan: Plan, watch: Watch) -> Function:
     lines = scope.lines
     epoch = scope.epoch()
     last = scope.arg(Arg("last_at", "state", "last"))
-    entered = scope.arg(Arg("entered_at", "state", "entered"))
-    credits = scope.arg(Arg("take_credits", "credits"))
-    scope.arg(Arg("ctx", "context", ""))
     lines.add(f"epoch = tl.load({epoch}) + 1")
     lines.add(f"tl.store({epoch}, epoch)")
-    pe, used = scope.names.fresh("pe"), scope.names.fresh("used")
-    lines.add(f"shmem.signal_all({entered} + rank, epoch, shmem.SIGNAL_SET, RANKS, ctx)")
-    names = Passing(*(scope.names.fresh(name) for name in ("start", "word", "inside")))
-    for channel in plan.channels:
-        if channel.writers != "stream":
-            _totals(scope, lines, channel, names)
-    lines.add(f"if {credits} != 0:")
-    lines.add(f"    {used} = tl.load({last})")
-    lines.add(f"    for {pe} in range(RANKS):")
-    lines.depth = 2
-    signalling.wait_until(scope, lines, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
-    lines.depth = 0
+    _tell(scope, "epoch")
+    _all_totals(scope)
+    _credits(scope)
     lines.add(f"tl.store({last}, epoch)")
-    rows = tuple([(0, f"{n} = {text}", None) for n, text in scope.formulas.definitions()] + lines.rows)
-    return Function("enter", (), arguments(scope, rows), rows)
+    return _function("enter", scope)
+
+
+def emit_begin(plan: Plan, watch: Watch) -> Function:
+    """The begin of a call in its first kernel: one worker tells the peers, all take the credits."""
+    scope = _single(plan, watch)
+    scope.lines.add("if worker == 0:")
+    scope.lines.depth = 1
+    _tell(scope, f"tl.load({scope.epoch()}) + 1")
+    scope.lines.depth = 0
+    _credits(scope)
+    return _function("enter", scope, "worker")
+
+
+def emit_end(plan: Plan, watch: Watch) -> Function:
+    """The end of a call in its last kernel: whoever is through last advances the epoch and raises the totals, which
+    nobody looks at any more."""
+    scope = _single(plan, watch)
+    lines = scope.lines
+    through = scope.arg(Arg("through_at", "state", "through"))
+    epoch, last = scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
+    lines.add(f"if shmem.is_last({through}, workers):")
+    lines.depth = 1
+    lines.add(f"epoch = tl.load({epoch}) + 1")
+    lines.add(f"tl.store({epoch}, epoch)")
+    lines.add(f"tl.store({last}, epoch)")
+    _all_totals(scope)
+    lines.depth = 0
+    return _function("finish", scope, "workers")
+
+
+def _function(name: str, scope: Scope, *leading: str) -> Function:
+    rows = tuple([(0, f"{n} = {text}", None) for n, text in scope.formulas.definitions()] + scope.lines.rows)
+    return Function(name, leading, arguments(scope, rows), rows)
+
+
+def _tell(scope: Scope, epoch: str) -> None:
+    """All ranks, that this one is here."""
+    entered = scope.arg(Arg("entered_at", "state", "entered"))
+    scope.arg(Arg("ctx", "context", ""))
+    scope.lines.add(f"shmem.signal_all({entered} + rank, {epoch}, shmem.SIGNAL_SET, RANKS, ctx)")
+
+
+def _credits(scope: Scope) -> None:
+    """Wait until every rank has left the call that used this slot last, if this call takes its credits."""
+    lines, checks = scope.lines, scope.watch.checks
+    credits, last = scope.arg(Arg("take_credits", "credits")), scope.arg(Arg("last_at", "state", "last"))
+    entered = scope.arg(Arg("entered_at", "state", "entered"))
+    used, pe = scope.names.fresh("used"), scope.names.fresh("pe")
+    lines.add(f"if {credits} != 0:")
+    lines.depth += 1
+    lines.add(f"{used} = tl.load({last})")
+    if checks.watchdog:
+        lines.add(f"for {pe} in range(RANKS):")
+        lines.depth += 1
+        signalling.wait_until(scope, lines, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
+        lines.depth -= 1
+    else:
+        lanes = 1 << (scope.plan.topology.ranks - 1).bit_length()
+        lines.add(f"{pe} = tl.arange(0, {lanes})")
+        lines.add(f"shmem.signal_wait_each({entered} + {pe}, shmem.CMP_GE, {used} + 1, {pe} < RANKS)")
+    lines.depth -= 1
+
+
+def _all_totals(scope: Scope) -> None:
+    names = Passing(*(scope.names.fresh(name) for name in ("start", "word", "inside")))
+    for channel in scope.plan.channels:
+        if channel.writers != "stream":
+            _totals(scope, scope.lines, channel, names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilelink.codegen import access, masks, signalling
+from tilelink.codegen import access, masks, ordering, signalling
 from tilelink.codegen.access import expression
 from tilelink.codegen.naming import read_names
 from tilelink.codegen.ordering import read_by_tma
@@ -16,7 +17,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.program import Bounds, If, Loop, Notify, OfTile, Op, Tiles, Wait, walk
+from tilelink.ir.program import Bounds, If, Load, Loop, Notify, OfTile, Op, Tiles, Wait, walk
 from tilelink.ir.wiring import entries
 
 Emit: TypeAlias = Callable[[Scope, tuple[Op, ...]], None]
@@ -25,7 +26,9 @@ Emit: TypeAlias = Callable[[Scope, tuple[Op, ...]], None]
 FIRST_PIECE = "first_piece"
 """Parameter of a fused function that is called for a tile in pieces: whether this is the first of them."""
 UNROLLED = 8
-"""Ranks up to which a fused loop over them is unrolled."""
+"""Ranks up to which a loop over them is unrolled."""
+UNDER_WAY = 256
+"""Bytes that a thread may have under way in an unrolled loop: a quarter of its registers."""
 
 
 def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
@@ -100,27 +103,55 @@ def _split(
 
 
 def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: Emit) -> None:
-    """A loop over single positions. Fused, it first waits for all of them; in pieces, which leave registers for it, it is
-    then unrolled, so that all loads are under way together: the host's next tile stands still meanwhile.
+    """A loop over single positions. It first waits for all of them; over all ranks it is then unrolled as far as registers
+    allow, so that all loads are under way together: fused, the host's next tile stands still meanwhile.
     """
     var = scope.local(op.var)
-    scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
     body, word = op.body, "range"
-    if scope.step.into is not None and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
-        waits = tuple(o for o in body if isinstance(o, Wait))
+    waits = tuple(o for o in body if isinstance(o, Wait))
+    if waits == body[: len(waits)] and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
+        every = (low, high) == ("0", scope.ranks)
         if any(scope.plan.signal(scope.step.path, o).action != "elided" for o in waits):
             depth = scope.lines.depth
             if scope.step.pieces > 1 and all(_same_for_pieces(scope, o) for o in waits):
                 scope.lines.add(f"if {FIRST_PIECE}:", op.loc)
                 scope.lines.depth += 1
-            scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
-            _nested(scope, waits, emit)
+            if not every or not _wait_together(scope, op, grid, waits):
+                scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
+                scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
+                _nested(scope, waits, emit)
             scope.lines.depth = depth
-        body = tuple(o for o in body if o not in waits)
-        small = scope.step.pieces > 1 and scope.plan.topology.ranks <= UNROLLED
-        word = "tl.static_range" if small and (low, high) == ("0", scope.ranks) else word
+        body = body[len(waits) :]
+        word = "tl.static_range" if every and _fits(scope, op) else word
+    scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
     scope.lines.add(f"for {var} in {word}({low}, {high}):", op.loc)
     _nested(scope, body, emit)
+
+
+def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waits: tuple[Wait, ...]) -> bool:
+    """Wait for the words of all ranks at once, one lane each; False, and nothing emitted, where that has no words."""
+    each = scope.names.fresh(f"{op.var}_each")
+    scope.tiles[op.var] = TileNames(each, f"{each} + 1", "", "", grid, 1)
+    outer, scope.lines, replaced = scope.lines, Lines(), dict(scope.replaced)
+    scope.replaced[op.var] = each
+    done = all(ordering.wait_each(scope, o, each) for o in waits)
+    inner, scope.lines, scope.replaced = scope.lines, outer, replaced
+    if done:
+        lanes = 1 << (scope.plan.topology.size(scope.step.axis) - 1).bit_length()
+        outer.add(f"{each} = tl.arange(0, {lanes})", op.loc)
+        outer.extend(inner)
+    return done
+
+
+def _fits(scope: Scope, op: Tiles) -> bool:
+    """Whether what the loop loads for all ranks has room in registers; taken in pieces, it has."""
+    if scope.plan.topology.ranks > UNROLLED:
+        return False
+    loads = [scope.declared(o.param) for o in op.body if isinstance(o, Load)]
+    widest = max((access.ITEM_BYTES[t.dtype] for t in loads), default=0)
+    tile = math.prod(g.tile or access.padded(scope, g.step) for g in scope.step.grid if g.kind not in ("unit", "own"))
+    room = UNDER_WAY * 32 * scope.step.warps
+    return scope.step.pieces > 1 or len(loads) * widest * tile * scope.plan.topology.ranks <= room
 
 
 def _same_for_pieces(scope: Scope, op: Wait) -> bool:

@@ -211,6 +211,12 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
         _moving(scope),
     )
     lines.depth -= len(walked)
+    if owner is None and signal.to == "all":
+        # One release for all of them: each waits until what was written before it has arrived.
+        lines.depth -= 1
+        if signal.action == "notify":
+            signalling.notify(scope, lines, notify, signal, None)
+        return
     if signal.action == "notify":
         to = "owner" if signal.to == "all" else signal.to
         signalling.notify(scope, lines, notify, replace(signal, to=to), pe)

@@ -40,6 +40,24 @@ def wait(scope: Scope, op: Wait) -> None:
         scope.lines.add(line)
 
 
+def wait_each(scope: Scope, op: Wait, each: str) -> bool:
+    """Wait for the words of a block of ranks `each` at once; False where one poll after the other is all that there is."""
+    signal = scope.plan.signal(scope.step.path, op)
+    tensor = scope.declared(op.param).name
+    if signal.action == "elided":
+        return True
+    if signal.action != "await" or any(i.tensor == tensor for i in scope.step.in_place):
+        return False
+    inside = f"{each} < {scope.ranks}"
+    if tensor in scope.forwarded:
+        inside = f"({inside}) & ({each} != {scope.rank})"
+    if not signalling.await_each(scope, scope.lines, op, signal, inside):
+        return False
+    if read_by_tma(scope, op):
+        scope.lines.add("shmem.async_load_fence()")
+    return True
+
+
 def _unrolled(body: tuple[Op, ...]) -> Iterator[Op]:
     """What runs once for each tile, or as often as a loop is unrolled."""
     for op in body:

@@ -12,6 +12,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.host import Enter
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import RANK
 from tilelink.ir.plan import Signal
@@ -97,6 +98,25 @@ def await_signal(
         wait(_word(scope, lines, "c", of_all, op.loc))
         return
     _each_word(scope, lines, channel, spans, op.loc, wait)
+
+
+def await_each(scope: Scope, lines: Lines, op: Wait, signal: Signal, inside: str) -> bool:
+    """Wait for a block of words at once, where the index names one for each of its lanes; else False, and no line.
+
+    Args:
+        inside: the lanes that there are.
+    """
+    assert signal.channel is not None
+    channel = scope.plan.channel(signal.channel)
+    gathered = any(isinstance(e, Gather) for e in entries(scope.step.step, op.param, op.index))
+    if gathered or channel.scope != "sys" or scope.watch.checks.watchdog:
+        return False
+    spans = [_span(scope, lines, channel, a, op, None) for a in channel.axes]
+    if not all(s.single and not isinstance(s.first, str) for s in spans):
+        return False
+    flat = _word(scope, lines, "c_each", _flat(channel, spans, first=True), op.loc)
+    _await_block(scope, lines, channel, flat, inside, op.loc)
+    return True
 
 
 def await_once(
@@ -250,24 +270,53 @@ def _word(scope: Scope, lines: Lines, name: str, flat: Formula, loc: Loc) -> str
 
 def _waiter(scope: Scope, lines: Lines, channel: Channel, op: Wait, of_all: bool = False) -> Callable[[str], None]:
     """Emits the wait for one word, given its number; `of_all`: and for those of all further source ranks."""
-    pointer, total = scope.arg(Arg(words(channel), "words", channel.name)), ""
-    if channel.writers != "stream":
-        total = scope.arg(Arg(due(channel), "due", channel.name))
+    pointer = scope.arg(Arg(words(channel), "words", channel.name))
 
     def each(flat: str) -> None:
         if of_all:
-            source = next(k for k, axis in enumerate(channel.axes) if axis.every)
-            apart: Formula = F.of(1)
-            for axis in channel.axes[source + 1 :]:
-                apart = apart * axis.count
-            count = scope.text(channel.axes[source].count)
-            what = f"{pointer} + {flat}, {total} + {flat}, {scope.text(apart)}, {count}"
-            lines.add(f"shmem.signal_wait_each({what})", op.loc)
+            _wait_for_all(scope, lines, channel, flat, op.loc)
             return
-        value = f"tl.load({scope.epoch()})" if channel.writers == "stream" else f"tl.load({total} + {flat})"
+        value = _due(scope, lines, channel, flat)
         wait_until(scope, lines, Word(pointer, flat, "channel", channel.name, channel.scope == "sys"), value, op.loc)
 
     return each
+
+
+def _wait_for_all(scope: Scope, lines: Lines, channel: Channel, first: str, loc: Loc) -> None:
+    """Wait for the words of all source ranks, of which that of rank 0 is the first."""
+    source = next(k for k, axis in enumerate(channel.axes) if axis.every)
+    apart: Formula = F.of(1)
+    for axis in channel.axes[source + 1 :]:
+        apart = apart * axis.count
+    ranks = scope.plan.topology.size(channel.axes[source].over)
+    every, word = scope.names.fresh("every"), scope.names.fresh("c_each")
+    lines.add(f"{every} = tl.arange(0, {1 << (ranks - 1).bit_length()})", loc)
+    lines.add(f"{word} = {scope.text(Sym(first) + Sym(every) * apart)}")
+    _await_block(scope, lines, channel, word, f"{every} < {scope.text(channel.axes[source].count)}", loc)
+
+
+def _await_block(scope: Scope, lines: Lines, channel: Channel, word: str, inside: str, loc: Loc) -> None:
+    """Wait for a block of words, by name, as far as `inside` says."""
+    pointer = scope.arg(Arg(words(channel), "words", channel.name))
+    value = _due(scope, lines, channel, word, f", mask={inside}, other=0")
+    lines.add(f"shmem.signal_wait_each({pointer} + {word}, shmem.CMP_GE, {value}, {inside})", loc)
+
+
+def _due(scope: Scope, lines: Lines, channel: Channel, flat: str, mask: str = "") -> str:
+    """What a word comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
+    if channel.writers == "stream":
+        return f"tl.load({scope.epoch()})"
+    total = f"tl.load({scope.arg(Arg(due(channel), 'due', channel.name))} + {flat}{mask})"
+    if not any(isinstance(h, Enter) and h.kernels for h in scope.plan.host):
+        return total
+    counted = channel.target if channel.guard is None else F.select(channel.guard, channel.target, 0)
+    names = [f"c{k}" for k in range(len(channel.axes))]
+    if F.symbols(counted) & {*names} and not flat.isidentifier():
+        word = scope.names.fresh("c")
+        lines.add(f"{word} = {flat}")
+        flat = word
+    told = dict(zip(names, channel.indices(Sym(flat)), strict=True))
+    return f"{total} + {scope.text(F.substitute(counted, told), 2)}"
 
 
 def _each_word(
@@ -450,6 +499,7 @@ def global_rank(scope: Scope, at: Formula) -> Formula:
 
 __all__ = [
     "Word",
+    "await_each",
     "await_once",
     "await_signal",
     "context_name",

@@ -20,18 +20,19 @@ Row = tuple[int, str, Loc | None]
 TILE_LOOP = re.compile(r"for t in (tl\.)?range\(worker, ")
 TILE_END = "blocks.end_of_tile()"
 CALL = re.compile(r"(\w+)\(")
-WAIT = re.compile(r"shmem\.(signal|local)_wait_(until|within)\(")
-QUIET = re.compile(r"\w+ = |for \w+ in range\(|if |shmem\.(signal|local)_wait_(until|within)\(")
+WAIT = re.compile(r"shmem\.(signal|local)_wait_(until|within|each)\(")
+QUIET = re.compile(r"\w+ = |for \w+ in range\(|if |shmem\.(signal|local)_wait_(until|within|each)\(")
 """What may stand in a loop that does nothing but wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A function that is one role of a kernel: `workers` and `total` as in `TraceRole`."""
+    """A function that is one role of a kernel: `workers`, `total` and `turn` as in `TraceRole`."""
 
     function: str
     workers: int | None
     total: Formula | None
+    turn: int = 0
 
 
 def traced_kernel(
@@ -47,12 +48,14 @@ def traced_kernel(
             f = functions[part]
             found[part] = replace(f, leading=("trace_tile", *f.leading), lines=made.rows)
     slots = max(body.slots for body in bodies.values())
-    for name, body in bodies.items():
+    turns = 1 + max(root.turn for root in roots)
+    for root in roots:
+        name, body = root.function, bodies[root.function]
         own = (Arg("trace", "trace", kernel), Arg("trace_tiles", "trace_tiles", kernel))
         args = sorted((*functions[name].args, *own), key=lambda a: a.kind == "constant")
-        found[name] = replace(functions[name], args=tuple(args), lines=tuple(_assembled(body, slots)))
-    roles = tuple(TraceRole(r.function, r.workers, r.total, tuple(bodies[r.function].sites)) for r in roots)
-    return found, TraceLayout(kernel, slots, roles)
+        found[name] = replace(functions[name], args=tuple(args), lines=tuple(_assembled(body, slots, root.turn, turns)))
+    roles = tuple(TraceRole(r.function, r.workers, r.total, tuple(bodies[r.function].sites), r.turn) for r in roots)
+    return found, TraceLayout(kernel, slots, roles, turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +130,14 @@ class _Body:
         return slot
 
 
-def _assembled(body: _Body, slots: int) -> list[Row]:
+def _assembled(body: _Body, slots: int, turn: int, turns: int) -> list[Row]:
     """A root function: where its worker's row and each tile's slots begin, and clocks around the whole tile."""
-    row = [f"trace_row = trace + tl.program_id(0) * (1 + trace_tiles * {slots})"]
+    row = [f"trace_row = trace + tl.program_id(0) * (1 + trace_tiles * {slots * turns})"]
     row.append("tl.store(trace_row, shmem.multiprocessor())")
     if body.head:
-        tile = f"tl.minimum((t - worker) // workers, trace_tiles - 1) * {slots}"
+        before = f"{turn} * trace_tiles + " if turn else ""
+        tile = f"({before}tl.minimum((t - worker) // workers, trace_tiles - 1)) * {slots}"
+        tile = tile if turn else f"tl.minimum((t - worker) // workers, trace_tiles - 1) * {slots}"
         first = [f"trace_tile = trace_row + 1 + {tile}", _store(0)]
         head, depth = [*body.head[:-1], *((0, line, None) for line in row), body.head[-1]], 1
     else:  # a kernel of one block

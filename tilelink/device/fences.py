@@ -58,9 +58,9 @@ def has_bulk_copies(_semantic: Any = None) -> core.constexpr:
 
 
 @core.builtin
-def interpreted(_semantic: Any = None) -> core.constexpr:
-    """Whether this runs in Triton's interpreter."""
-    return core.constexpr(_semantic.builder.options.backend_name == "interpreter")
+def warps(_semantic: Any = None) -> core.constexpr:
+    """How many warps the kernel has. The interpreter has none: as many as a kernel gets that says nothing."""
+    return core.constexpr(getattr(_semantic.builder.options, "num_warps", 4))
 
 
 @triton.jit

@@ -28,6 +28,7 @@ from tilelink.device.peer import (
     n_pes,
     ring_bell,
 )
+from tilelink.device.peer import signal_wait_each as _poll_each
 from tilelink.device.peer import signal_wait_until as _poll
 from tilelink.device.raw import consume_token, wait
 from tilelink.device.watch import SYSTEM, check, check_below, local_wait_within
@@ -228,10 +229,12 @@ def signal_wait_until(word, cmp: tl.constexpr, value):
 
 
 @triton.jit
-def signal_wait_each(word, due, step, count):
-    """`signal_wait_until` for `count` words, `step` apart: each until it is what lies in its place of `due`."""
-    for i in range(count):
-        signal_wait_until(word + i * step, CMP_GE, tl.load(due + i * step))
+def signal_wait_each(words, cmp: tl.constexpr, values, inside):
+    """`signal_wait_until` for each word of a block, as far as `inside` says."""
+    _poll_each(words, cmp, values, inside)
+    at = words.to(tl.int64)
+    some = tl.max(tl.where(inside, at, 0), 0)
+    _wait(tl.where(inside, at, some), cmp, tl.where(inside, values, 0))
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from tilelink.device.clocks import clock as clock
 from tilelink.device.clocks import multiprocessor as multiprocessor
-from tilelink.device.fences import block_barrier, bulk_store_wait, interpreted, proxy_fence, system_fence
+from tilelink.device.fences import block_barrier, bulk_store_wait, proxy_fence, system_fence, warps
 from tilelink.device.raw import consume_token as consume_token
 from tilelink.device.raw import wait as wait
 from tilelink.device.watch import check as check
@@ -27,8 +27,8 @@ SIGNAL_ADD = tl.constexpr(10)
 CMP_EQ = tl.constexpr(0)
 CMP_GE = tl.constexpr(5)
 
-COPY_BYTES = tl.constexpr(16384)
-"""Bytes in flight per step of a block copy: 8 accesses of 128 bits for each of 128 threads."""
+COPY_BYTES = tl.constexpr(4096)
+"""Bytes in flight per warp and step of a block copy: 8 accesses of 128 bits for each of 32 threads."""
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def putmem_signal_nbi_block(dst, src, count, word, value, op: tl.constexpr, pe, 
 def copy_block(dst, src, count):
     """Copy `count` contiguous elements by all threads, 128 bits at a time where both sides are known to be aligned."""
     itemsize: tl.constexpr = dst.dtype.element_ty.primitive_bitwidth // 8
-    block: tl.constexpr = COPY_BYTES // itemsize
+    block: tl.constexpr = COPY_BYTES * warps() // itemsize
     vector: tl.constexpr = 16 // itemsize
     total = tl.cast(count, tl.int64)
     whole = total // block * block
@@ -169,24 +169,15 @@ def signal_wait_until(word, cmp: tl.constexpr, value):
 
 
 @triton.jit
-def signal_wait_each(word, due, step, count):
-    """`signal_wait_until` for `count` words of this rank, `step` apart: each until it is what lies in its place of `due`.
-
-    One lane a word, so that the trips to memory run side by side; one after the other where an interpreter looks at each.
-    """
-    if interpreted():
-        for i in range(count):
-            signal_wait_until(word + i * step, CMP_GE, tl.load(due + i * step))
-    else:
-        for start in range(0, count, 32):
-            lane = start + tl.arange(0, 32)
-            late = lane < count
-            target = tl.load(due + lane * step, mask=late, other=0)
-            while tl.max(late.to(tl.int32), 0) != 0:
-                seen = tl.atomic_add(
-                    word + lane * step, tl.zeros([32], tl.int64), mask=late, sem="acquire", scope="sys"
-                )
-                late = late & (seen < target)
+def signal_wait_each(words, cmp: tl.constexpr, values, inside):
+    """`signal_wait_until` for each word of a block, as far as `inside` says. One lane a word: their polls run side by side."""
+    tl.static_assert(cmp == CMP_GE, "signal_wait_each knows CMP_GE")
+    # Nothing of block shape is carried around the loop: Triton 3.6 cannot compile that.
+    while (
+        tl.max((inside & (tl.atomic_add(words, 0, mask=inside, sem="acquire", scope="sys") < values)).to(tl.int32), 0)
+        != 0
+    ):
+        pass
 
 
 @triton.jit

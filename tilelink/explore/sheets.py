@@ -10,7 +10,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.host import Enter, Fork, HostStep, Join, Launch, Leave, Stage, Transfer
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.plan import Buffer, Plan, Signal, StepPlan
+from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Fused, Placement, Schedule
 from tilelink.ir.verdict import Counterexample, Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
@@ -313,11 +313,20 @@ def signals_of(plan: Plan) -> int:
     """How often workers raise words in a call, on all ranks together, as far as the plan knows."""
     ranks = plan.topology.ranks
     count = ranks * ranks * sum(isinstance(h, (Enter, Stage)) for h in plan.host)
+    ends = next((h.kernels[-1:] for h in plan.host if isinstance(h, Enter)), ())
+    count += sum(_through(plan, k, rank) for k in plan.kernels if k.name in ends for rank in range(ranks))
     for c in (c for c in plan.channels if c.writers == "workers"):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
             count += sum(t or 0 for t in targets) + (len(targets) if c.bells else 0)
     return count
+
+
+def _through(plan: Plan, kernel: KernelPlan, rank: int) -> int:
+    """How many workers of a kernel say that they are through: no more than there are tiles for."""
+    tiles = [_count(plan, plan.step(path), rank) for path in kernel.in_turn]
+    beside = sum(n or 0 for _, n in kernel.beside)
+    return min([kernel.workers, *(beside + max(1, *(t or 0 for t in tiles)) for _ in tiles[:1] if None not in tiles)])
 
 
 def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
@@ -363,7 +372,8 @@ def _host(plan: Plan, step: HostStep) -> str:
         case Join(stream):
             return f"wait for side stream {stream}"
         case Launch(kernel, stream):
-            roles = next(k.roles for k in plan.kernels if k.name == kernel)
+            k = next(k for k in plan.kernels if k.name == kernel)
+            roles = [*((path, n) for path, n in k.beside), (", then ".join(k.in_turn), k.roles[-1][1])]
             inside = " and ".join(f"{path} on {workers} SMs" for path, workers in roles)
             return f"launch {kernel}: {inside}" + (f", on side stream {stream}" if stream else "")
         case Transfer(path, stream):

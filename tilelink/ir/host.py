@@ -10,7 +10,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Launch the one-block kernel that begins a call: epoch, credits, targets."""
+    """Begin the call: epoch, credits, targets. By a one-block kernel of its own, or by the call's `kernels`: the first
+    begins with it, and the last, when all of its workers are through, raises what the next call counts from."""
+
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

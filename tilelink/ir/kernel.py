@@ -10,11 +10,11 @@ from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
 from tilelink.ir.shape import RANK_AXIS
 
-OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "enter", "ready", "leave", "await_word"})
+OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "enter", "finish", "ready", "leave", "await_word"})
 """Names in emitted files: imports and one-block kernels."""
 
 OF_EVERY_FUNCTION = frozenset(
-    {"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch"}
+    {"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch", "take_credits", "through_at"}
     | {"epoch_at", "last_at", "entered_at", "ready_at", "left_at", "word_at", "value_at", "watch_at"}
 )
 """Names in emitted functions: locals and parameters."""
@@ -61,7 +61,8 @@ class Arg:
     `kind`: `word` (one word, given by a transfer), `number` (the same, a number), `watch` (where reports go), `tensor`
     (this call's slot of buffer `of`), `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of
     its axes), `words` | `due` | `bells` | `counts` (of channel `of`), `stage` (symmetric slot of a staged argument),
-    `order` (int32 table of step `of`), `state` (`of`: epoch | last | entered | ready | left), `context` (of the arena that
+    `order` (int32 table of step `of`), `state` (`of`: epoch | last | through | entered | ready |
+    left), `context` (of the arena that
     holds `of`, for the ranks along axis `along`),
     `size` (`formula`), `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant `of`: step path and name
     joined by a dot), `credits` (1: wait for them), `constant` (`value`), `trace` (int64 memory for the events of kernel
@@ -110,21 +111,25 @@ class TraceSite:
 @dataclass(frozen=True, slots=True)
 class TraceRole:
     """Which workers of a traced kernel run `function`: `workers` of them (None: all that are left), in turn over `total`
-    tiles (None: nobody knows how many). Slots 0 and 1 of each tile are its begin and its end."""
+    tiles (None: nobody knows how many). Slots 0 and 1 of each tile are its begin and its end. `turn`: how many functions the
+    same workers run before it."""
 
     function: str
     workers: int | None
     total: Formula | None
     sites: tuple[TraceSite, ...]
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TraceLayout:
-    """The memory of a traced kernel: per worker its multiprocessor, then `slots` words for each tile; nanoseconds."""
+    """The memory of a traced kernel: per worker its multiprocessor, then `slots` words for each tile; nanoseconds. Where
+    workers run `turns` functions, the tiles of the second come behind those of the first."""
 
     kernel: str
     slots: int
     roles: tuple[TraceRole, ...]
+    turns: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,13 +166,32 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """A kernel: roles in worker order (movements first), `workers` per role (None: whatever SMs are left)."""
+    """A kernel: roles in worker order (movements first), `workers` per role (None: whatever SMs are left).
+
+    `turns`: so many of the last roles have the same workers, each of which is through with one before it begins the next.
+    """
 
     name: str
     roles: tuple[tuple[str, int | None], ...]
     stream: int
     warps: int
     stages: int
+    turns: int = 1
+
+    @property
+    def beside(self) -> tuple[tuple[str, int | None], ...]:
+        """The roles with workers of their own."""
+        return self.roles[: len(self.roles) - self.turns]
+
+    @property
+    def in_turn(self) -> tuple[str, ...]:
+        """The others."""
+        return tuple(path for path, _ in self.roles[len(self.roles) - self.turns :])
+
+    @property
+    def workers(self) -> int:
+        """All of them, once they are counted."""
+        return sum(n or 0 for _, n in (*self.beside, self.roles[-1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,10 @@ def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:
     Movements join a neighbour's kernel unless told otherwise.
     """
     computing = [s for s in standing if s.step.program.movement is None]
+    if not computing:
+        # Of movements alone, whoever takes what another one brings.
+        brought = {t for s in standing for t in _tensors(s, "out")}
+        computing = [s for s in standing if brought & {*_tensors(s, "in")}]
     found = {s.path for s in standing if s.own_kernel} | {s.path for s in computing if s.workers is None}
     for s in computing:
         if s.path not in found and _neighbour(wiring, s, standing, frozenset(found)) is None:
@@ -113,8 +117,12 @@ def _tensors(s: StepPlan, role: str) -> list[str]:
 
 
 def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: int) -> KernelPlan:
+    """Roles without a number of SMs take turns, in the order of the steps: nobody waits for a later one."""
     lead = steps[members[-1]]
-    return KernelPlan(name, tuple((m, steps[m].workers) for m in members), stream, lead.warps, lead.stages)
+    counted = [m for m in members if steps[m].workers is not None]
+    turns = [m for m in steps if m in members and m not in counted]
+    roles = tuple((m, steps[m].workers) for m in (*counted, *turns))
+    return KernelPlan(name, roles, stream, lead.warps, lead.stages, max(len(turns), 1))
 
 
 def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: Topology) -> list[KernelPlan]:
@@ -203,7 +211,15 @@ def host_steps(
         transfer()
     out += [Transfer(path, first) for path, first in pending.items()]
     join(list(open_streams))
-    return (*out, Leave()) if leaves else tuple(out)
+    return _entered((*out, Leave()) if leaves else tuple(out))
+
+
+def _entered(host: tuple[HostStep, ...]) -> tuple[HostStep, ...]:
+    """Where a call is nothing but kernels one after the other, they begin it themselves: a launch less."""
+    kernels = tuple(h.kernel for h in host if isinstance(h, Launch) and h.stream == MAIN)
+    if not kernels or host[:1] != (Enter(),) or len(host) != 1 + len(kernels):
+        return host
+    return (Enter(kernels), *host[1:])
 
 
 def _circular(s: StepPlan, k: KernelPlan) -> TilelinkError:

@@ -1,4 +1,4 @@
-"""Tile programs that operators share: three movements and two computations. No rank, flag or address in sight."""
+"""Tile programs that operators share: movements and two computations. No rank, flag or address in sight."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ def move(src: Any, dst: Any) -> None:
 
 scatter = tilelink.program("R/R M ... -> R M/R ...", name="scatter")(move)
 """Everyone's partial sums to the owners of the rows."""
-
 share = tilelink.program("R/R M ... -> R M ...", name="share")(move)
 """Everyone's slice to everyone."""
 
 
-@tilelink.program("M/R ... -> M ...")
-def gather(shard: Any, rows: Any) -> None:
+def fetch(shard: Any, rows: Any) -> None:
     """One tile of `rows`, from whoever holds it."""
     tile = tl.tile_id(rows)
     tl.consumer_tile_wait(shard, tile)
     tl.tile_pull_data(rows, tile, source=shard)
     tl.producer_tile_notify(rows, tile)
+
+
+gather = tilelink.program("M/R ... -> M ...", name="gather")(fetch)
+keep = tilelink.program("M ... -> M ...", name="keep")(fetch)
+"""What peers have pushed, out of the memory that they reach."""
+keep_parts = tilelink.program("s M ... -> s M ...", name="keep_parts")(fetch)
 
 
 @tilelink.program("M K, K N -> M N")

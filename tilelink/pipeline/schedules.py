@@ -88,7 +88,8 @@ def sms(
     """Run on streaming multiprocessors.
 
     Args:
-        count: SMs of its own (default: all that other steps leave).
+        count: SMs of its own (default: all that other steps leave; steps of one kernel that have no number take turns, each
+            worker being through with one step before it begins the next).
         order: `row`, `column`, `group N`, `ring`, `ring+N`, `across`, or several, the first outermost; and a function
             `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that. `across`
             is for axes split at run time: the first tiles of all segments come before all second ones.

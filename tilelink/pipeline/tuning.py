@@ -67,8 +67,7 @@ class Trial:
 
     def checked(self) -> Any:
         assert self.prepared is not None
-        world = self.session.world
-        return self.run([world.empty(shape, dtype).zero_() for _, shape, dtype in self.prepared.results])
+        return self.run([make().zero_() for make in self.prepared.fresh])
 
     def close(self) -> None:
         self.prepared = None

@@ -60,9 +60,9 @@ class Slot:
 class Prepared:
     """A plan in one workspace, for calls with arguments of one kind: what a cached call needs and nothing else.
 
-    `said`: the call in words, the same on all ranks. `results`: name, shape and dtype of each. `watch`: where kernels that
-    were emitted with checks report. `slots`: the steps of a call on each slot; made at the first call, all of them, so
-    that the second is like every other.
+    `said`: the call in words, the same on all ranks. `results`: name, shape and dtype of each; `fresh` makes them. `watch`:
+    where kernels that were emitted with checks report. `slots`: the steps of a call on each slot; made at the first call,
+    all of them, so that the second is like every other.
     """
 
     loaded: Loaded
@@ -72,6 +72,7 @@ class Prepared:
     implied: bool
     said: str
     watch: torch.Tensor | None
+    fresh: tuple[Callable[[], torch.Tensor], ...]
     slots: tuple[Slot, ...] = ()
 
     @property
@@ -82,14 +83,16 @@ class Prepared:
     def of(loaded: Loaded, workspace: Workspace, said: str, watch: torch.Tensor | None) -> Prepared:
         plan, rank = loaded.plan, workspace.world.rank
         buffers = [plan.buffer(name) for name in plan.wiring.results]
+        results = tuple((b.tensor, extents(plan, b, rank), DTYPES[b.dtype]) for b in buffers)
         return Prepared(
             loaded=loaded,
             workspace=workspace,
             arguments=plan.wiring.arguments,
-            results=tuple((b.tensor, extents(plan, b, rank), DTYPES[b.dtype]) for b in buffers),
+            results=results,
             implied=all(c.implied_by is not None for c in plan.credits),
             said=said,
             watch=watch,
+            fresh=tuple(workspace.world.maker(shape, dtype) for _, shape, dtype in results),
         )
 
     def run(
@@ -125,13 +128,12 @@ class Prepared:
             self._prepare(self._call(tensors, ()))
 
     def _call(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> W.Call:
-        space, world = self.workspace, self.workspace.world
+        space = self.workspace
         named = dict(zip(self.arguments, tensors, strict=True))
-        for name, shape, dtype in self.results[len(outs) :]:
-            named[name] = world.empty(shape, dtype)
-        for (name, shape, dtype), out in zip(self.results, outs, strict=False):
-            named[name] = world.empty(shape, dtype) if out is None else out
-        return W.Call(named, int(space.captured or not space.heard), world.main_stream())
+        for k, (name, _, _) in enumerate(self.results):
+            out = outs[k] if k < len(outs) else None
+            named[name] = self.fresh[k]() if out is None else out
+        return W.Call(named, int(space.captured or not space.heard), space.world.main_stream())
 
     def _prepare(self, first: W.Call) -> None:
         slots = range(self.plan.schedule.slots)
@@ -171,7 +173,7 @@ class _Preparation:
                 yield from (self.world.step(work, stream, self.first) for stream, work in self._work(step))
 
     def _work(self, step: H.HostStep) -> Iterator[Placed]:
-        if isinstance(step, H.Enter):
+        if isinstance(step, H.Enter) and not step.kernels:
             yield self._launch("enter", W.MAIN)
         elif isinstance(step, H.Stage):
             # The staged instance has a whole part on every rank; the last ranks fill less of it.
@@ -286,7 +288,7 @@ class _Preparation:
             return self.workspace.view(what, torch.int64, self.world.ranks)
         if what == "last":
             return self.workspace.view("last", torch.int64, 2 * self.plan.schedule.slots)[2 * self.slot :]
-        return self.workspace.view("epoch", torch.int64, 1)
+        return self.workspace.view("through" if what == "through" else "epoch", torch.int64, 1)
 
     # --------------------------------------------------------------------------------------------------------- launches
     def _launch(self, name: str, stream: int) -> Placed:

@@ -46,6 +46,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
         Region("ready", 8 * ranks, True),
         Region("left", 8 * ranks, True),
         Region("epoch", 8, False),
+        Region("through", 8, False),
         Region("last", 16 * slots, False),  # every other word: Triton compiles a kernel anew for another alignment
     ]
     for b in plan.buffers:

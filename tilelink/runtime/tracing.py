@@ -19,7 +19,8 @@ UNKNOWN = 256
 
 @dataclass(frozen=True, slots=True)
 class KernelEvents:
-    """`memory`: per worker one word for its multiprocessor, then `layout.slots` words for each of `tiles` tiles."""
+    """`memory`: per worker one word for its multiprocessor, then `layout.slots` words for each of `tiles` tiles, for each
+    function that it runs in turn."""
 
     layout: TraceLayout
     workers: int
@@ -29,7 +30,7 @@ class KernelEvents:
     @staticmethod
     def allocate(world: World, plan: Plan, layout: TraceLayout, workers: int) -> KernelEvents:
         tiles = max(_tiles(world, plan, layout, workers))
-        memory = world.zeros(workers * (1 + tiles * layout.slots), torch.int64)
+        memory = world.zeros(workers * (1 + layout.turns * tiles * layout.slots), torch.int64)
         return KernelEvents(layout, workers, tiles, memory)
 
 
@@ -38,7 +39,7 @@ def _tiles(world: World, plan: Plan, layout: TraceLayout, workers: int) -> list[
     left, found = workers, list[int]()
     for role in layout.roles:
         mine = role.workers if role.workers is not None else max(left, 1)
-        left -= mine
+        left -= role.workers or 0
         if role.total is None:
             found.append(UNKNOWN)
         else:

@@ -168,7 +168,9 @@ class World(Protocol):
         """Plain device memory of this rank, zeroed."""
         ...
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor: ...
+    def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+        """Makes tensors for results, in plain device memory of this rank."""
+        ...
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """Plain int64 words, zeroed, that this rank's kernels find by address: in its GPU's memory, or where the host

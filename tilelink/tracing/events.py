@@ -53,22 +53,27 @@ def lanes_of_events(world: World, plan: Plan, events: CallEvents) -> tuple[Lane,
 def _workers(plan: Plan, kernel: KernelEvents) -> list[tuple[int, list[_Interval]]]:
     """Each worker's multiprocessor and what it did."""
     layout = kernel.layout
-    words = kernel.memory.view(kernel.workers, 1 + kernel.tiles * layout.slots).tolist()
+    words = kernel.memory.view(kernel.workers, 1 + layout.turns * kernel.tiles * layout.slots).tolist()
     found: list[tuple[int, list[_Interval]]] = []
     for worker, row in enumerate(words):
-        role = _role_of(layout, worker)
-        tiles = [row[1 + k * layout.slots : 1 + (k + 1) * layout.slots] for k in range(kernel.tiles)]
-        intervals = [i for tile in tiles if tile[0] for i in _tile(plan, role, tile)]
+        intervals: list[_Interval] = []
+        for role in _roles_of(layout, worker):
+            first = role.turn * kernel.tiles
+            tiles = (row[1 + k * layout.slots : 1 + (k + 1) * layout.slots] for k in range(first, first + kernel.tiles))
+            intervals += [i for tile in tiles if tile[0] for i in _tile(plan, role, tile)]
         found.append((row[0], intervals))
     return found
 
 
-def _role_of(layout: TraceLayout, worker: int) -> TraceRole:
+def _roles_of(layout: TraceLayout, worker: int) -> list[TraceRole]:
+    """What a worker does: one thing, or several in turn."""
     for role in layout.roles:
-        if role.workers is None or worker < role.workers:
-            return role
+        if role.workers is None:
+            break
+        if worker < role.workers:
+            return [role]
         worker -= role.workers
-    return layout.roles[-1]
+    return [role for role in layout.roles if role.workers is None]
 
 
 def _tile(plan: Plan, role: TraceRole, slots: Sequence[int]) -> list[_Interval]:

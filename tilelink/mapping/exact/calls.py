@@ -162,6 +162,9 @@ class _Host:
         enters = [k for k, h in enumerate(self.plan.host) if isinstance(h, Enter)]
         if enters not in ([], [0]):
             self.call.faults.append(("something is done before the call is entered", self.plan.wiring.loc, False))
+        for h in self.plan.host[:1]:
+            if isinstance(h, Enter) and h.kernels and self.plan.host[1:] != tuple(Launch(k, MAIN) for k in h.kernels):
+                self.call.faults.append(("other things are done than what ends the call", self.plan.wiring.loc, False))
         if self.open_streams:
             self.call.faults.append((f"side stream {min(self.open_streams)} is never joined", None, False))
 
@@ -226,12 +229,13 @@ class _Host:
         self._check_open(range(stream, stream + 1))
         begin = self._then(stream, self._event(f"{kernel.name} starts"))
         ends: list[int] = []
+        turn: int | None = None
         for path, _ in kernel.roles:
             self.started.append(path)
             if self.outline:
                 ends += self._outlines(self.plan.step(path), begin)
                 continue
-            before: int | None = None
+            before = turn if path in kernel.in_turn else None
             for strand in _strands(self.sizes, self.plan.step(path), self.rank):
                 numbers = self._strand(strand, begin)
                 if not numbers:
@@ -240,6 +244,7 @@ class _Host:
                     self.call.taken.append((before, numbers[0]))
                 before = numbers[-1]
                 ends.append(before)
+            turn = before if path in kernel.in_turn else turn
         end = self._add(self._event(f"{kernel.name} ends"))
         self.call.order += [(before, end) for before in (begin, *ends)]
         self.heads[stream] = [end]

@@ -26,7 +26,9 @@ def check_deadlock(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
     for members in nx.strongly_connected_components(graph):
         if len(members) > 1 or any(graph.has_edge(m, m) for m in members):
             said.append(_circle(plan, world, laid, graph, set(members)))
-    resident = ", ".join(f"{n or 1} of `{path}`" for k in plan.kernels for path, n in k.roles)
+    roles = [((path,), n) for k in plan.kernels for path, n in k.beside]
+    roles += [(k.in_turn, k.roles[-1][1]) for k in plan.kernels]
+    resident = ", ".join(f"{n or 1} of {', then '.join(f'`{p}`' for p in paths)}" for paths, n in roles)
     workers = f"with all workers resident ({resident})" if resident else "on streams alone"
     if not said:
         order = " → ".join(f"`{p}`" for p in nx.lexicographical_topological_sort(graph) if p != STAGING)

@@ -35,6 +35,13 @@ def check_frame(plan: Plan) -> str:
 
 
 def _check_enter(plan: Plan) -> None:
+    enter = plan.host[0] if plan.host else None
+    if isinstance(enter, Enter) and enter.kernels and plan.host[1:] != tuple(Launch(k, MAIN) for k in enter.kernels):
+        raise _refused(
+            plan.wiring.loc,
+            "the kernels that begin and end the call are not all that there is of it",
+            "the last of them raises the totals that all waits of the call count from",
+        )
     if sum(isinstance(h, Enter) for h in plan.host) != 1 or not isinstance(plan.host[0], Enter):
         raise _refused(
             plan.wiring.loc,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
 import networkx as nx
@@ -83,6 +84,7 @@ class _Sequence:
         elif isinstance(h, Launch):
             kernel = next(k for k in self.plan.kernels if k.name == h.kernel)
             self._start([path for path, _ in kernel.roles], [h.stream])
+            self.graph.add_edges_from(pairwise(kernel.in_turn), by="order")
         elif isinstance(h, Transfer):
             self._start([h.path], [h.stream + k for k in range(self.plan.step(h.path).streams)])
 

@@ -48,7 +48,7 @@ def _handle(number: int, world: GpuWorld) -> Callable[[W.Call], int]:
 # --------------------------------------------------------------------------------------------------------------- launches
 def _launch(work: W.Launch, number: int, world: GpuWorld, first: W.Call) -> W.Step:
     plain = W.plain_step(work, number, world)
-    # Triton compiles one kernel for credits=1 and another for 0. Both are needed soon, and loading one may wait.
+    # A call with credits has parameters of its own, and so does one without.
     varies = any(isinstance(value, W.Credits) for value in work.args.values())
     made = [pack(work, world, W.Call(first.tensors, c, first.main)) for c in ((0, 1) if varies else (0,))]
     packed = [p for p in made if p is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -172,9 +173,11 @@ class GpuWorld:
         """Plain memory of this rank's GPU: `size` elements, zeroed."""
         return torch.zeros(size, dtype=dtype, device=self.device)
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Plain memory of this rank's GPU, with whatever lies there."""
-        return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+    def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+        """Makes tensors in plain memory of this rank's GPU, with whatever lies there."""
+        # Like one element that is all of them: torch takes half as long as to be told shape, dtype and device.
+        one = torch.empty([min(n, 1) for n in shape], dtype=dtype, device=self.device).expand(tuple(shape))
+        return partial(torch.empty_like, one, memory_format=torch.contiguous_format)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """int64 words of this rank's GPU, or of the host, where its kernels reach them too."""

@@ -13,6 +13,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import triton.language as tl
 from triton.runtime import interpreter as stock
@@ -67,6 +68,11 @@ OLDER_ARITHMETIC = ("get_bf16",)
 
 WAITS = ("signal_wait_until", "local_wait_until", "signal_wait_within", "local_wait_within")
 """Functions `(word, cmp, value, …)` that poll: knowing the condition gives better reports and clocks."""
+
+TOGETHER = {"signal_wait_each": "signal_wait_until"}
+"""Functions `(words, cmp, values, inside)` that wait for a block of words -> what waits for one of them.
+
+To have seen all of them is the same as to have seen one after the other."""
 
 LOOKS = ("look_at_clock",)
 """Functions that a poll loop calls besides: what they do is no progress, nor a point where others may run."""
@@ -146,6 +152,8 @@ class Interpreter:
         self.machine.codes.add(made.__code__)
         if fn.__name__ in LOOKS:
             return self._looking(made)
+        if fn.__name__ in TOGETHER:
+            return self._one_by_one(fn.__globals__[TOGETHER[fn.__name__]])
         return self._waiting(made) if fn.__name__ in WAITS else made
 
     def _module_names(self, fn: FunctionType) -> dict[str, Any]:
@@ -183,6 +191,20 @@ class Interpreter:
             return result
 
         return wait
+
+    def _one_by_one(self, wait: JITFunction) -> Callable[..., Any]:
+        """A wait for a block of words, as waits for each."""
+
+        def each(words: Any, cmp: Any, values: Any, inside: Any) -> None:
+            pointers, live = words.handle.data, np.broadcast_to(inside.handle.data, words.handle.data.shape)
+            targets = np.broadcast_to(values.handle.data, pointers.shape)
+            for at in np.argwhere(live):
+                lane = tuple(at)
+                word = stock.TensorHandle(pointers[lane].reshape(1), words.handle.dtype)
+                value = stock.TensorHandle(targets[lane].reshape(1), tl.int64)
+                self.function(wait)(tl.tensor(word, words.dtype), cmp, tl.tensor(value, tl.int64))
+
+        return each
 
     def _looking(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         def look(*args: Any, **kwargs: Any) -> Any:

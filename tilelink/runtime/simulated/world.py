@@ -237,10 +237,10 @@ class SimulatedWorld:
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(size, dtype=dtype)
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Poisoned: NaN, or -1 for integers. Nobody may read what nobody has written."""
-        count = math.prod(shape)
-        return torch.full((count * dtype.itemsize,), 0xFF, dtype=torch.uint8).view(dtype).view(tuple(shape))
+        nbytes, dims = math.prod(shape) * dtype.itemsize, tuple(shape)
+        return lambda: torch.full((nbytes,), 0xFF, dtype=torch.uint8).view(dtype).view(dims)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """Kernels find them by their address."""
