@@ -91,6 +91,7 @@ def test_whole_tiles_of_keys_go_without_masks() -> None:
     assert compares.search(others)
     assert not compares.search(whole)
     assert "async_tma_copy_global_to_local" in whole
+    assert whole.count("ttng.wait_barrier") == 1
     assert "tt.load" not in whole
     assert "async_copy_global_to_local" not in whole
 

@@ -30,9 +30,10 @@ def flash_varlen(q: Any, keys: Any, values: Any, starts: Any, out: Any, *, causa
         tl.consumer_tile_wait(keys, (t, g))
         tl.consumer_tile_wait(values, (t, g))
         keep = tl.tile_mask(keys, t, start=begin, stop=tl.minimum(end, rows + 1) if causal else end)
-        score = tl.dot(query, tl.trans(tl.tile_load(keys, (t, g))))
+        key, value = tl.tile_load(keys, (t, g)), tl.tile_load(values, (t, g))
+        score = tl.dot(query, tl.trans(key))
         weight, factor, top, total = soften(score, keep, scale, top, total)
-        acc = tl.dot(weight.to(query.dtype), tl.tile_load(values, (t, g)), acc * factor[:, None])
+        acc = tl.dot(weight.to(query.dtype), value, acc * factor[:, None])
     tl.tile_store(out, (s, h), acc / total[:, None])
 
 

@@ -26,9 +26,10 @@ def flash_there(q: Any, keys: Any, values: Any, back: Any, *, scale: float) -> N
     for t in tl.tiles(keys, axis=0, stop=tl.tile_end(q, s)):
         tl.consumer_tile_wait(keys, (t, g))
         tl.consumer_tile_wait(values, (t, g))
-        score = tl.dot(query, tl.trans(tl.tile_load(keys, (t, g))))
+        key, value = tl.tile_load(keys, (t, g)), tl.tile_load(values, (t, g))
+        score = tl.dot(query, tl.trans(key))
         weight, factor, top, total = soften(score, tl.tile_mask(keys, t, stop=rows + 1), scale, top, total)
-        acc = tl.dot(weight.to(query.dtype), tl.tile_load(values, (t, g)), acc * factor[:, None])
+        acc = tl.dot(weight.to(query.dtype), value, acc * factor[:, None])
     tl.tile_push_data(back, (s, h), acc / total[:, None])
     tl.producer_tile_notify(back, (s, h))
 

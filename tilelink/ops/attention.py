@@ -56,7 +56,9 @@ def flash(q: Any, keys: Any, values: Any, out: Any, *, causal: bool, scale: floa
             tl.consumer_tile_wait(keys, (t, g))
             tl.consumer_tile_wait(values, (t, g))
             keep = tl.tile_mask(keys, t, stop=rows + 1 if causal else None)
-            score = tl.dot(query, tl.trans(tl.tile_load(keys, (t, g))))
+            # Together: copies that arrive at one barrier, and warps that need not meet between the two products.
+            key, value = tl.tile_load(keys, (t, g)), tl.tile_load(values, (t, g))
+            score = tl.dot(query, tl.trans(key))
             weight, factor, top, total = soften(score, keep, scale, top, total)
-            acc = tl.dot(weight.to(query.dtype), tl.tile_load(values, (t, g)), acc * factor[:, None])
+            acc = tl.dot(weight.to(query.dtype), value, acc * factor[:, None])
     tl.tile_store(out, (s, h), acc / total[:, None])
