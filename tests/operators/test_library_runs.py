@@ -89,6 +89,25 @@ def test_a_product_whose_depth_arrives_part_by_part(tile: dict[str, Any]) -> Non
     check(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}), 3)
 
 
+def test_runs_are_parts_along_the_axis_of_ranks_that_a_step_speaks_of() -> None:
+    """Two lines of three ranks: rows are split over the lines, the depth along each."""
+
+    @operator("M/DP K, K/TP N -> M/DP N", axes="DP TP")
+    def both(x: Any, weight: Any) -> Any:
+        return deep(x, gather(weight), over="TP")
+
+    op = both.schedule(gather=copy_engine(push=True), deep=library(product, K="K/R"))
+    x, weight = random(9, 7), random(7, 5, seed=1)
+    inputs = [(split(x, 2)[r // 3], split(weight, 3)[r % 3]) for r in range(6)]
+
+    def main() -> list[torch.Tensor]:
+        return [op(*inputs[tilelink.rank()], M=9, K=7) for _ in range(2)]
+
+    for rank, calls in enumerate(tilelink.launch(main, 6, axes={"DP": 2, "TP": 3})):
+        for got in calls:
+            torch.testing.assert_close(got, split(x @ weight, 2)[rank // 3])
+
+
 # ------------------------------------------------------------------------------------------------------ what streams do
 def ops_of(plan: Plan, rank: int) -> list[StreamOp]:
     (found,) = issued(plan, "flash", rank)
