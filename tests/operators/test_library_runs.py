@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import assert_right, plan_of, with_step
 from tests.operators.against_torch import Problem, check, each, random, split
