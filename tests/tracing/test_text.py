@@ -98,6 +98,7 @@ def function(name: str, *lines: str, leading: tuple[str, ...] = ()) -> Function:
 
 
 WAIT = "shmem.signal_wait_until(words + c, shmem.CMP_GE, 1)"
+EACH = "shmem.signal_wait_each(words + c, shmem.CMP_GE, 1, inside)"
 TILES = "for t in tl.range(worker, n, workers, flatten=True):"
 
 
@@ -120,8 +121,9 @@ def test_a_function_that_is_called_twice_writes_to_two_places() -> None:
         (["for s in range(0, n):", "    if s != rank:", "        c = s", f"        {WAIT}"], "wait", 0),
         (["for s in range(0, n):", f"    {WAIT}", "    acc += s"], "waits", 1),
         (["if away:", f"    {WAIT}"], "wait", 1),
+        (["if c != waited:", f"    {EACH}"], "wait", 1),
     ],
-    ids=["a loop of waits", "a wait in a loop of work", "under a condition"],
+    ids=["a loop of waits", "a wait in a loop of work", "under a condition", "for all ranks"],
 )
 def test_where_a_wait_begins_and_ends(lines: list[str], what: str, timed: int) -> None:
     work = function("work", TILES, *(f"    {line}" for line in lines), "    acc = 0")
