@@ -46,10 +46,10 @@ def test_all_ranks_get_the_same_bits(form: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "dtype", "form"),
     [
-        (512, torch.bfloat16, "one_shot"),
-        (513, torch.bfloat16, "two_shot"),
-        (256, torch.float32, "one_shot"),
-        (257, torch.float32, "two_shot"),
+        (128, torch.bfloat16, "one_shot"),
+        (129, torch.bfloat16, "two_shot"),
+        (64, torch.float32, "one_shot"),
+        (65, torch.float32, "two_shot"),
     ],
 )
 def test_the_form_follows_from_the_size(rows: int, dtype: torch.dtype, form: str) -> None:
@@ -65,8 +65,29 @@ def test_a_form_that_is_none() -> None:
 def test_an_inlined_operator_brings_its_schedule() -> None:
     """The form's own placements, unless the schedule of the operator around it says otherwise."""
     x, path = torch.empty(512, 2048), "all_reduce_two_shot.scatter"
-    assert ops.all_reduce.plan(x, ranks=4).step(path).engine == "stream"
-    assert ops.all_reduce.schedule({path: tilelink.sms(2)}).plan(x, ranks=4).step(path).engine == "workers"
+    assert ops.all_reduce.plan(x, ranks=4).step(path).engine == "workers"
+    assert ops.all_reduce.schedule({path: tilelink.copy_engine()}).plan(x, ranks=4).step(path).engine == "stream"
+
+
+@pytest.mark.parametrize(("rows", "form"), [(1, "pushed"), (1024, "pushed"), (1025, "pulled")])
+def test_rows_are_pushed_or_pulled_by_their_size(rows: int, form: str) -> None:
+    plan = ops.all_gather.plan(torch.empty(rows, 2048, dtype=torch.bfloat16), ranks=4)
+    assert {s.path.partition(".")[0] for s in plan.steps} == {f"all_gather_{form}"}
+    assert len(plan.kernels) == (form == "pushed")
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 2048), (4096, 2048), (1 << 20, 2), (2, 1 << 20)])
+def test_tiles_have_bytes_enough_to_be_worth_a_signal(shape: tuple[int, int]) -> None:
+    """And are no larger than four times what makes 128 of them; those of sums are as large as registers hold."""
+    x = torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+    plan = ops.all_reduce.plan(x, ranks=4, form="two_shot")
+    step = plan.step("all_reduce_two_shot.scatter")
+    rows = step.grid[1].tile or 0
+    moved = rows * shape[1] * 2
+    assert rows == 1 or 2048 <= moved <= 256 * 1024
+    m, n = (g.tile or 0 for g in plan.step("all_reduce_two_shot.reduce").grid)
+    assert m <= rows
+    assert m * n <= 32768
 
 
 # ------------------------------------------------------------------------------------------------------------- resharding

@@ -8,10 +8,11 @@ import tilelink
 from tilelink.ops.all_reduce_one_shot import all_reduce_one_shot
 from tilelink.ops.all_reduce_ring import all_reduce_ring
 from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot, reference
+from tilelink.ops.tiling import adding, moving, nbytes
 
 FORMS = {"one_shot": all_reduce_one_shot, "two_shot": all_reduce_two_shot, "ring": all_reduce_ring}
-SMALL = 2 * 1024 * 1024
-"""Bytes up to which sending all to all beats a second hop: two H200s take 31 µs for them, and 49 (`bench-all_reduce-2.json`)."""
+SMALL = 512 * 1024
+"""Bytes up to which sending all to all beats a second hop: four H200s take 13 µs for them in a graph, and 14 in two shots."""
 
 
 @tilelink.operator("M N -> M N")
@@ -20,7 +21,7 @@ def all_reduce(x: Any, *, form: str = "") -> Any:
 
     Args:
         x: `[M, N]`, of one size on all ranks.
-        form: `one_shot`, `two_shot` or `ring`; default: one shot up to 2 MiB, two beyond. Steps are placed by path,
+        form: `one_shot`, `two_shot` or `ring`; default: one shot up to 512 KiB, two beyond. Steps are placed by path,
             `{"all_reduce_two_shot.scatter": …}`.
 
     Returns:
@@ -31,8 +32,9 @@ def all_reduce(x: Any, *, form: str = "") -> Any:
     """
     if form not in ("", *FORMS):
         raise ValueError(f"all_reduce has no form {form!r}: it has {', '.join(FORMS)}")
-    small = x.size("M") * x.size("N") * (4 if x.dtype == "f32" else 2) <= SMALL
-    return FORMS[form or ("one_shot" if small else "two_shot")](x)
+    if form == "two_shot" or (not form and nbytes(x) > SMALL):
+        return all_reduce_two_shot.schedule(scatter=moving(x, 128), reduce=adding(x, 128), gather=moving(x, 128))(x)
+    return FORMS[form or "one_shot"](x)
 
 
 all_reduce.reference(reference)

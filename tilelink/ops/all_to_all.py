@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.programs import scatter
+from tilelink.ops.programs import keep_parts, scatter
+from tilelink.ops.tiling import moving
 
 
-@tilelink.operator("M ... -> R M/R ...", schedule={"scatter": tilelink.copy_engine(push=False)})
+@tilelink.operator("M ... -> R M/R ...", name="all_to_all_pushed")
+def pushed(x: Any) -> Any:
+    """Results are fresh tensors, which peers cannot reach: parts arrive elsewhere, and are kept."""
+    return keep_parts(scatter(x))
+
+
+@tilelink.operator("M ... -> R M/R ...")
 def all_to_all(x: Any) -> Any:
     """The rows that everyone has for this rank.
 
@@ -18,7 +25,7 @@ def all_to_all(x: Any) -> Any:
     Returns:
         `[R, M/R, ...]` in the dtype of `x`: what each rank had.
     """
-    return scatter(x)
+    return pushed.schedule(scatter=moving(x, 128), keep_parts=moving(x, 128))(x)
 
 
 @all_to_all.reference

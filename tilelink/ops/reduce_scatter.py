@@ -6,9 +6,16 @@ from typing import Any
 
 import tilelink
 from tilelink.ops.programs import reduce, scatter
+from tilelink.ops.tiling import adding, moving
 
 
-@tilelink.operator("M N -> M/R N", schedule={"scatter": tilelink.copy_engine()})
+@tilelink.operator("M N -> M/R N", name="reduce_scatter_pushed")
+def pushed(x: Any) -> Any:
+    """Parts go to their owners, who add them up: in one kernel, by the same workers in turn."""
+    return reduce(scatter(x))
+
+
+@tilelink.operator("M N -> M/R N")
 def reduce_scatter(x: Any) -> Any:
     """This rank's rows of the sum of everyone's `x`.
 
@@ -18,7 +25,7 @@ def reduce_scatter(x: Any) -> Any:
     Returns:
         `[M/R, N]` in the dtype of `x`, added in fp32 in the order of the ranks.
     """
-    return reduce(scatter(x))
+    return pushed.schedule(scatter=moving(x, 128), reduce=adding(x, 128))(x)
 
 
 @reduce_scatter.reference
