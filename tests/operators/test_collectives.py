@@ -94,6 +94,13 @@ def test_tiles_have_bytes_enough_to_be_worth_a_signal(shape: tuple[int, int]) ->
 WORLDS = [(1, 5), (2, 13), pytest.param(3, 10, marks=pytest.mark.each_triton), (4, 2), (8, 9)]
 
 
+def test_what_was_pushed_is_kept_by_a_copy_engine() -> None:
+    """Every rank has an instance of its own of what it takes: it is taken from there."""
+    x = random(13, 3, 4)
+    engine = {f"all_gather_pushed.{step}": tilelink.copy_engine(M=2) for step in ("gather", "keep")}
+    check(ops.all_gather.schedule(engine), Problem(each(split(x, 3)), [(x,)] * 3, {"M": 13}), 3)
+
+
 @pytest.mark.parametrize(("ranks", "m"), WORLDS)
 def test_all_gather(ranks: int, m: int) -> None:
     x = random(m, 3, 4)

@@ -40,9 +40,15 @@ def expand(plan: Plan, path: str, rank: int, *, own: bool = True) -> tuple[tuple
 
 def _leaves(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int, pe: int) -> bool:
     """Whether a tile goes from one rank to another."""
+    return (pe if step.push else _origin(plan, step, tile, rank)) != rank
+
+
+def _origin(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int) -> int:
+    """The rank that a tile is taken from: the one that holds it, or this one, if every rank has it."""
     movement = step.step.program.movement
     assert movement is not None
-    return (pe if step.push else holder_of(plan, step, movement.source, tile, rank)) != rank
+    holder = None if step.push else holder_of(plan, step, movement.source, tile, rank)
+    return rank if holder is None else holder
 
 
 def issued(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
@@ -91,8 +97,7 @@ def _tile(
     assert movement is not None
     source, target = movement.source, movement.destination
     out: list[StreamOp] = []
-    holder = holder_of(plan, step, source, tile, rank) if not step.push else rank
-    assert holder is not None
+    holder = _origin(plan, step, tile, rank)
     out += _waits(plan, step, source, tile, rank, holder)
     names = step.step.binding(source).tensor, step.step.binding(target).tensor
     signal = next((s for s in plan.signals if s.path == step.path and s.action == "notify"), None)
