@@ -122,6 +122,14 @@ def test_what_is_proven_to_do_no_harm_does_none() -> None:
     assert "all accesses of 3 calls" in row.by
 
 
+def test_a_wait_for_one_word_in_a_loop_over_all_ranks_is_no_wait_for_a_block() -> None:
+    """What one poll takes for the words of all ranks has a lane for each."""
+    placed = Placed(mapping("moe_rs", "scatter: copy engine pull whole"))
+    said = [(x.name, x.signal.partition(":")[0]) for x in placed.mutations]
+    row = placed.row(said.index(("wrong channel", "reduce waits for inbox")))
+    assert (row.caught_by, row.simulation_too) == ("static", True)
+
+
 def test_a_slow_rank_of_which_nothing_is_chosen_shows_what_is_used_too_early() -> None:
     """Whoever needs none of its rows may be a call ahead of it, and writes what it has not read yet."""
     placed = Placed(mapping("ag_moe", "gather_choice: own kernel pull"))

@@ -51,7 +51,7 @@ def wait_each(scope: Scope, op: Wait, each: str) -> bool:
     inside = f"{each} < {scope.ranks}"
     if tensor in scope.forwarded:
         inside = f"({inside}) & ({each} != {scope.rank})"
-    if not signalling.await_each(scope, scope.lines, op, signal, inside):
+    if not signalling.await_each(scope, scope.lines, op, signal, each, inside):
         return False
     if read_by_tma(scope, op):
         scope.lines.add("shmem.async_load_fence()")

@@ -100,10 +100,11 @@ def await_signal(
     _each_word(scope, lines, channel, spans, op.loc, wait)
 
 
-def await_each(scope: Scope, lines: Lines, op: Wait, signal: Signal, inside: str) -> bool:
+def await_each(scope: Scope, lines: Lines, op: Wait, signal: Signal, each: str, inside: str) -> bool:
     """Wait for a block of words at once, where the index names one for each of its lanes; else False, and no line.
 
     Args:
+        each: the lanes' numbers.
         inside: the lanes that there are.
     """
     assert signal.channel is not None
@@ -114,7 +115,10 @@ def await_each(scope: Scope, lines: Lines, op: Wait, signal: Signal, inside: str
     spans = [_span(scope, lines, channel, a, op, None) for a in channel.axes]
     if not all(s.single and not isinstance(s.first, str) for s in spans):
         return False
-    flat = _word(scope, lines, "c_each", _flat(channel, spans, first=True), op.loc)
+    formula = _flat(channel, spans, first=True)
+    if each not in F.symbols(formula):
+        return False
+    flat = _word(scope, lines, "c_each", formula, op.loc)
     _await_block(scope, lines, channel, flat, inside, op.loc)
     return True
 
