@@ -200,8 +200,10 @@ def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str
 
 def _few_by_vector(scope: Scope, channel: Channel, op: Wait) -> bool:
     """Whether an index vector says which words are waited for, of so few that a bit can stand for each."""
+    if len(channel.axes) != 1:
+        return False
     entry = _entry_on(scope, op.param, op.index, channel.axes[0].axis or 0)
-    return len(channel.axes) == 1 and isinstance(entry, Gather) and _most(scope, channel) <= BITS
+    return isinstance(entry, Gather) and _most(scope, channel) <= BITS
 
 
 def _most(scope: Scope, channel: Channel) -> int:
