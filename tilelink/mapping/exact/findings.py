@@ -118,6 +118,7 @@ class Exact:
             return
         for text, loc, harmless in self.call.faults:
             yield Finding("plan", text, loc, harmless=harmless)
+        yield from self._out_of_reach()
         yield from _Counts(self.plan, self.sizes, self.call).findings()
         if self.events * self.calls > MOST_NODES:
             raise NotExact(f"{self.events * self.calls} events in {self.calls} calls")
@@ -127,6 +128,15 @@ class Exact:
         if nx.is_directed_acyclic_graph(self.graph):
             self.reach()
             yield from _Memory(self).findings()
+
+    def _out_of_reach(self) -> Iterator[Finding]:
+        """Words of one GPU's scope lie where no other rank can raise them, whether anybody relies on that or not."""
+        near = {channel.name for channel in self.plan.channels if channel.scope == "gpu"}
+        for event in self.call.events:
+            if any(word[0] in near and word[1] != event.rank for word in event.raises):
+                text = f"`{event.path}` raises a word of another rank, where only that rank's GPU reaches it"
+                yield Finding("plan", text, event.loc, second=Moment(0, event))
+                return
 
     def circle(self) -> tuple[Moment, ...] | None:
         """Events that wait for one another. A worker that is alone takes its tiles in turn; any number then ends as well."""
