@@ -118,7 +118,6 @@ class Exact:
             return
         for text, loc, harmless in self.call.faults:
             yield Finding("plan", text, loc, harmless=harmless)
-        yield from self._out_of_reach()
         yield from _Counts(self.plan, self.sizes, self.call).findings()
         if self.events * self.calls > MOST_NODES:
             raise NotExact(f"{self.events * self.calls} events in {self.calls} calls")
@@ -128,6 +127,8 @@ class Exact:
         if nx.is_directed_acyclic_graph(self.graph):
             self.reach()
             yield from _Memory(self).findings()
+        # Last: where somebody relies on such a word, what goes wrong then tells more.
+        yield from self._out_of_reach()
 
     def _out_of_reach(self) -> Iterator[Finding]:
         """Words of one GPU's scope lie where no other rank can raise them, whether anybody relies on that or not."""
