@@ -64,7 +64,8 @@ def _of_routed(call: Call, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | 
 
 
 def _of_combined(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """MoE+RS: gradients go to the rows of each expert as AG+MoE sends tokens there, and are weighted there."""
+    """MoE+RS: gradients go to the rows of each expert as AG+MoE sends tokens there, and are weighted there. The tables are
+    those that AG+MoE gave: an expert's rows begin with this rank's tokens."""
     hidden, start, slot, weight, score = call.tensors
     chosen = torch.where(slot < 0, -1, torch.bucketize(slot, start, right=True, out_int32=True) - 1)
     own = chosen[rank_of(call.group) * grad.shape[0] :][: grad.shape[0]].contiguous()
