@@ -14,6 +14,7 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import assert_right, plan_of, with_step
 from tests.operators.against_torch import Problem, check, each, random, split
+from tests.operators.language import matmul_as_it_comes
 from tests.operators.test_attention import problem
 from tilelink import Operator, TilelinkError, by_runs, copy_engine, library, operator, ops, program, sms
 from tilelink.codegen import emit
@@ -67,26 +68,15 @@ def product(rows: torch.Tensor, weight: torch.Tensor, *, at: dict[str, tuple[int
     return rows @ weight
 
 
-@program("M K, K N -> M N")
-def deep(rows: Any, weight: Any, out: Any) -> None:
-    """A product that waits for its depth rather than for its rows."""
-    m, n = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
-    for k in tl.tiles(weight, axis=0):
-        tl.consumer_tile_wait(weight, (k, n))
-        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
-    tl.tile_store(out, (m, n), acc)
-
-
 @operator("M K, K/R N -> M N")
 def gathered_depth(x: Any, weight: Any) -> Any:
-    return deep(x, gather(weight))
+    return matmul_as_it_comes(x, gather(weight))
 
 
 @pytest.mark.parametrize("tile", [{"K": "K/R"}, {"K": 3, "M": 8}, {}])
 def test_a_product_whose_depth_arrives_part_by_part(tile: dict[str, Any]) -> None:
     x, weight = random(20, 22), random(22, 12, seed=1)
-    op = gathered_depth.schedule(gather=copy_engine(push=True), deep=library(product, **tile))
+    op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(product, **tile))
     check(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}), 3)
 
 
@@ -95,9 +85,9 @@ def test_runs_are_parts_along_the_axis_of_ranks_that_a_step_speaks_of() -> None:
 
     @operator("M/DP K, K/TP N -> M/DP N", axes="DP TP")
     def both(x: Any, weight: Any) -> Any:
-        return deep(x, gather(weight), over="TP")
+        return matmul_as_it_comes(x, gather(weight), over="TP")
 
-    op = both.schedule(gather=copy_engine(push=True), deep=library(product, K="K/R"))
+    op = both.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(product, K="K/R"))
     x, weight = random(9, 7), random(7, 5, seed=1)
     inputs = [(split(x, 2)[r // 3], split(weight, 3)[r % 3]) for r in range(6)]
 
@@ -216,7 +206,7 @@ def test_a_trace_shows_the_runs() -> None:
         (ops.ag_attention, {"flash": library(NAME, D=8)}, "the program stores all of `D` with each tile"),
         (
             gathered_depth,
-            {"deep": library("torch.mm", K="K/R")},
+            {"matmul_as_it_comes": library("torch.mm", K="K/R")},
             "the function gets all of `K`, which is no axis of what it makes, unless it says how to merge what parts give "
             "(tilelink.by_runs)",
         ),
@@ -259,7 +249,7 @@ def test_programs_without_runs_have_none() -> None:
 def test_a_merge_that_leaves_something_out_is_found_out() -> None:
     lazy = by_runs(merge=lambda parts, *, out: added([p[1:] for p in parts], out=out[1:]))(product.function)
     x, weight = random(4, 6), random(6, 3, seed=1)
-    op = gathered_depth.schedule(gather=copy_engine(push=True), deep=library(lazy, K="K/R"))
+    op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(lazy, K="K/R"))
     with pytest.raises(AssertionError, match="nan"):
         check(op, Problem(each([x] * 2, split(weight, 2)), [[x @ weight]] * 2, {"K": 6}), 2)
 
@@ -269,11 +259,13 @@ def test_functions_that_refuse_are_named_with_their_run() -> None:
         raise ValueError("not so\nand more")
 
     x, weight = random(4, 6), random(6, 3, seed=1)
-    op = gathered_depth.schedule(gather=copy_engine(push=True), deep=library(by_runs(merge=added)(touchy), K="K/R"))
+    op = gathered_depth.schedule(
+        gather=copy_engine(push=True), matmul_as_it_comes=library(by_runs(merge=added)(touchy), K="K/R")
+    )
     with pytest.raises(TilelinkError) as caught:
         check(op, Problem(each([x], [weight]), [[x @ weight]], {"K": 6}), 1)
     assert caught.value.code == "TL409"
-    assert caught.value.message.endswith("touchy` does not compute a tile of `deep`: not so")
+    assert caught.value.message.endswith("touchy` does not compute a tile of `matmul_as_it_comes`: not so")
     at = "at={'M': (0, 4), 'N': (0, 3), 'K': (0, 6)}"
     assert caught.value.why is not None
     assert caught.value.why.endswith(f"touchy(float32[4, 6], float32[6, 3], {at})")
