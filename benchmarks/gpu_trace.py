@@ -1,0 +1,78 @@
+"""What tracing costs, and where traced calls of AG+GEMM and GEMM+RS spend their time, on the shapes of the six MLPs.
+
+    torchrun --nproc-per-node=4 benchmarks/gpu_trace.py --out benchmarks/results/trace-4.json [--pictures FOLDER]
+
+`cost`: what a traced call takes more than an untraced one, as a part of it. Milliseconds of the slowest rank; `wait`,
+`compute` and the others, and `idle`, are microseconds of a worker, the mean over the workers of all ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import tilelink
+from benchmarks.cases import SUBJECTS, Machine
+from benchmarks.gpu_check import Rows, save
+from tilelink.bench.workloads import MLPS
+from tilelink.ops import ag_gemm, gemm_rs
+from tilelink.runtime.session import require
+from tilelink.tracing import Trace
+from tilelink.tracing.spans import KINDS
+
+LIMIT = 0.03
+TRIES = 3
+"""Traces of a case; the median of their costs counts."""
+
+
+def row_of(traces: list[Trace]) -> dict[str, float]:
+    last = traces[-1]
+    workers = [t for t in last.totals() if t.worker is not None]
+    spent = {kind: statistics.mean(t.of(kind) for t in workers) for kind in KINDS}
+    idle = statistics.mean(t.idle for t in workers)
+    cost = statistics.median(t.cost for t in traces)
+    return {"cost": cost, "ms": last.ms, "ms_untraced": last.ms_untraced, **spent, "idle": idle}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--pictures", type=Path)
+    options = parser.parse_args()
+    rows: Rows = []
+    worlds: list[str] = []
+
+    def body() -> None:
+        machine = Machine()
+        worlds.append(require().world.topology.world)
+        for operator in (ag_gemm, gemm_rs):
+            for mlp in MLPS:
+                m, n, k = (mlp.ag_gemm if operator is ag_gemm else mlp.gemm_rs)(machine.ranks)
+                case = SUBJECTS[operator.name].make(machine, m, n, k, 7)
+                overlapped: Any = operator.schedule(sequential=False)
+                traces = [overlapped.trace(*case.arguments, **case.given) for _ in range(TRIES)]
+                row = row_of(traces)
+                rows.append({"operator": operator.name, "case": mlp.name, **row, "ok": row["cost"] < LIMIT})
+                overlapped.close()
+                if options.pictures is not None and machine.rank == 0:
+                    traces[-1].picture(options.pictures / f"{operator.name}-{mlp.name}.png")
+                    traces[-1].chrome(options.pictures / f"{operator.name}-{mlp.name}.json")
+
+    tilelink.launch(body)
+    if dist.get_rank() == 0:
+        save(options.out, rows, worlds[0])
+        for row in rows:
+            print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+    dist.destroy_process_group()
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
