@@ -4,22 +4,27 @@
 
 Both begin with the same weights and see the same data; their loss curves must agree. What differs is the order in which
 numbers are added, so that curves of bf16 products part slowly. Times are of whole steps: forward, backward, AdamW.
+Each model makes a step without the compiler first, so that what it prints tells kernels of tiles from torch.compile.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
+import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 
@@ -29,9 +34,12 @@ import tilelink
 from tilelink.bench.running import commit
 from tilelink.nn import ParallelAttention, ParallelMLP, Replicated, group_name
 from tilelink.ops import all_reduce
+from tilelink.runtime.session import require
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Tokens and what follows them, to the mean loss over all positions; of a split model this rank's part of it."""
+Tell = Callable[[str], None]
+"""Says how far it is."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +47,13 @@ class Options:
     """What is trained, how, and how far apart the curves may come, relative to the loss."""
 
     vocabulary: int = 4096
-    features: int = 2048
-    hidden: int = 5632
-    heads: int = 16
+    features: int = 1024
+    hidden: int = 2816
+    heads: int = 8
     groups: int = 4
-    layers: int = 4
-    sequence: int = 2048
-    batch: int = 2
+    layers: int = 2
+    sequence: int = 1024
+    batch: int = 4
     steps: int = 200
     rate: float = 3e-4
     autocast: bool = True
@@ -150,13 +158,26 @@ def split(model: Model, options: Options, group: str) -> Model:
 
 def data(options: Options, step: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequences that can be learnt: each token follows from the one before, but for one in eight that is drawn."""
+    count = options.sequence + 1
     generator = torch.Generator().manual_seed(1000 + step)
-    tokens = torch.randint(options.vocabulary, (options.batch, options.sequence + 1), generator=generator)
+    tokens = torch.randint(options.vocabulary, (options.batch, count), generator=generator)
     drawn = torch.rand(tokens.shape, generator=generator) < 1 / 8
-    for at in range(1, options.sequence + 1):
-        follows = (5 * tokens[:, at - 1] + 7) % options.vocabulary
-        tokens[:, at] = torch.where(drawn[:, at], tokens[:, at], follows)
+    at = torch.arange(count)
+    last = torch.where(drawn, at, 0).cummax(1).values
+    factors, addends = (torch.tensor(column) for column in zip(*followers(options.vocabulary, count), strict=True))
+    distance = at - last
+    tokens = (factors[distance] * tokens.gather(1, last) + addends[distance]) % options.vocabulary
     return tokens[:, :-1].to(device), tokens[:, 1:].to(device)
+
+
+@cache
+def followers(vocabulary: int, count: int) -> list[tuple[int, int]]:
+    """What `5 * token + 7` becomes when applied 0, 1, … times: a factor and an addend, modulo the vocabulary."""
+    found = [(1 % vocabulary, 0)]
+    for _ in range(count - 1):
+        factor, addend = found[-1]
+        found.append((5 * factor % vocabulary, (5 * addend + 7) % vocabulary))
+    return found
 
 
 def part(t: torch.Tensor) -> torch.Tensor:
@@ -164,8 +185,10 @@ def part(t: torch.Tensor) -> torch.Tensor:
     return t.chunk(tilelink.ranks(), 1)[tilelink.rank()].contiguous()
 
 
-def trained(model: Model, options: Options, device: str, *, parts: bool) -> tuple[list[float], list[float]]:
-    """Losses and milliseconds by step."""
+def trained(
+    model: Model, options: Options, device: str, *, parts: bool, tell: Tell
+) -> tuple[list[float], list[float], dict[str, float]]:
+    """Losses and milliseconds by step, and the seconds that the first steps took, without torch.compile and with it."""
 
     def cast() -> AbstractContextManager[Any]:
         return torch.autocast(device, torch.bfloat16) if options.autocast else nullcontext()
@@ -176,23 +199,31 @@ def trained(model: Model, options: Options, device: str, *, parts: bool) -> tupl
         total = cross_entropy(guesses.float().flatten(0, 1), following.flatten(), reduction="sum")
         return total / (options.batch * options.sequence)
 
+    def given(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, following = data(options, number, device)
+        return (part(tokens), part(following)) if parts else (tokens, following)
+
     step: Step = torch.compile(loss_of, fullgraph=True, backend=options.backend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.rate)
+    begun = finished(device)
+    loss_of(*given(0)).backward()
+    first = {"eager": finished(device) - begun}
+    tell(f"a step without torch.compile took {first['eager']:.1f} s")
     losses, times = [], []
     for number in range(options.steps):
-        tokens, following = data(options, number, device)
-        if parts:
-            tokens, following = part(tokens), part(following)
-        begin = finished(device)
+        tokens, following = given(number)
+        begun = finished(device)
         optimizer.zero_grad()
         loss = step(tokens, following)
         loss.backward()
         optimizer.step()
-        times.append(1000 * (finished(device) - begin))
+        times.append(1000 * (finished(device) - begun))
         losses.append(loss.detach())
-    if parts:
-        return all_reduce(torch.stack(losses)[None])[0].tolist(), times
-    return torch.stack(losses).tolist(), times
+        if number % max(1, options.steps // 8) == 0:
+            tell(f"step {number}: {times[-1]:.1f} ms")
+    first["compiled"] = times[0] / 1000
+    curve = torch.stack(losses)
+    return (all_reduce(curve[None])[0] if parts else curve).tolist(), times, first
 
 
 def finished(device: str) -> float:
@@ -205,20 +236,46 @@ def finished(device: str) -> float:
 def compare(options: Options) -> dict[str, Any]:
     """Train both on this rank; collective. `ok`: the curves agree and fall."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    group = group_name()
-    alone, alone_ms = trained(whole(options).to(device), options, device, parts=False)
+    group, begun = group_name(), time.monotonic()
+
+    def told(name: str) -> Tell:
+        def tell(text: str) -> None:
+            if tilelink.rank() == 0:
+                print(f"{time.monotonic() - begun:6.1f} s  {name}: {text}", flush=True)
+
+        return tell
+
+    alone, alone_ms, alone_first = trained(
+        whole(options).to(device), options, device, parts=False, tell=told("the whole model")
+    )
     torch._dynamo.reset()
-    ours, ours_ms = trained(split(whole(options).to(device), options, group).to(device), options, device, parts=True)
+    ours, ours_ms, ours_first = trained(
+        split(whole(options).to(device), options, group).to(device), options, device, parts=True, tell=told("split")
+    )
     worst = max(abs(a - b) / a for a, b in zip(alone, ours, strict=True))
     settled = slice(min(10, options.steps // 2), None)
     return {
         "options": asdict(options),
-        "ranks": tilelink.ranks(),
         "losses": {"whole": alone, "split": ours},
-        "ms": {"whole": statistics.median(alone_ms[settled]), "split": statistics.median(ours_ms[settled])},
+        "step_ms": {"whole": statistics.median(alone_ms[settled]), "split": statistics.median(ours_ms[settled])},
+        "first_s": {"whole": alone_first, "split": ours_first},
+        "seconds": time.monotonic() - begun,
         "worst": worst,
         # Written so that a NaN fails.
         "ok": worst <= options.tolerance and ours[-1] < ours[0],
+    }
+
+
+def about() -> dict[str, Any]:
+    """Where this runs, on what."""
+    return {
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpus": tilelink.ranks(),
+        "world": require().world.topology.world,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+        "commit": commit(),
     }
 
 
@@ -226,25 +283,32 @@ def main(arguments: list[str] | None = None, ranks: int = 4) -> bool:
     """`ranks`: how many are simulated, without torchrun."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--limit", type=float, default=0.0, help="seconds after which it says where it is, and ends")
     for name, default in asdict(Options()).items():
         kind = argparse.BooleanOptionalAction if isinstance(default, bool) else None
         how: dict[str, Any] = {"action": kind} if kind is not None else {"type": type(default)}
         parser.add_argument(f"--{name}", default=default, **how)
     given = vars(parser.parse_args(arguments))
-    out: Path = given.pop("out")
+    out, limit = given.pop("out"), given.pop("limit")
+    if limit:
+        faulthandler.dump_traceback_later(limit, exit=True)
 
     def one_rank() -> bool:
         row = compare(Options(**given))
         tilelink.check()
         if tilelink.rank() == 0:
-            gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-            row |= {"torch": torch.__version__, "gpu": gpu, "commit": commit()}
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(row, indent=1) + "\n")
-            print(f"worst relative difference {row['worst']:.1e}, ms {row['ms']}, ok {row['ok']}")
+            out.write_text(json.dumps({"about": about(), "rows": [row]}, indent=1) + "\n")
+            print(
+                f"worst relative difference {row['worst']:.1e}, ms a step {row['step_ms']}, {row['seconds']:.0f} s, "
+                f"ok {row['ok']}"
+            )
         return row["ok"]
 
-    return all(tilelink.launch(one_rank, ranks))
+    try:
+        return all(tilelink.launch(one_rank, ranks))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

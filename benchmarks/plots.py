@@ -1,8 +1,8 @@
-"""Pictures of benchmark rows, as SVG that is the same for the same rows."""
+"""Pictures of benchmark rows and of loss curves, as SVG that is the same for the same numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,7 @@ INK, FAINT = "#1f2933", "#6b7785"
 
 def picture(rows: Sequence[Row], path: Path, title: str) -> Path:
     """Speed relative to the baseline, as cuBLAS and NCCL one after the other: bars by case, or lines over a sweep's rows."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.add_subplot()
+    figure, axes = _empty()
     shapes = list(dict.fromkeys(r["case"].split(" M=")[0] for r in rows))
     if len(shapes) < len(rows):
         _lines(axes, rows, shapes)
@@ -32,6 +30,26 @@ def picture(rows: Sequence[Row], path: Path, title: str) -> Path:
         _bars(axes, rows)
     axes.axhline(1.0, color=FAINT, linewidth=0.8)
     axes.set_ylabel("speed, baseline = 1", color=FAINT)
+    return _saved(figure, axes, path, title)
+
+
+def curves(losses: Mapping[str, Sequence[float]], path: Path, title: str) -> Path:
+    """Losses by step, a line for each model."""
+    figure, axes = _empty()
+    for (name, curve), (colour, style) in zip(losses.items(), (("#c3cad3", "-"), ("#2b6ca3", "--")), strict=True):
+        axes.plot(curve, color=colour, linestyle=style, label=name)
+    axes.set_xlabel("step", color=FAINT)
+    axes.set_ylabel("loss", color=FAINT)
+    return _saved(figure, axes, path, title)
+
+
+def _empty() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure, figure.add_subplot()
+
+
+def _saved(figure: Figure, axes: Axes, path: Path, title: str) -> Path:
     axes.set_title(title, loc="left", color=INK, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=FAINT)

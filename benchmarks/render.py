@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.plots import picture
+from benchmarks.plots import curves, picture
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -160,6 +160,27 @@ def correctness_line(rows: list[dict[str, Any]]) -> str:
     return f"{len(checked)} checks, {len(bad)} wrong, largest relative error {worst:.1e}: {cases}."
 
 
+def training_section(name: str, about: dict[str, Any], row: dict[str, Any]) -> str:
+    """What `benchmarks/gpu_training.py` found."""
+    stem, options = Path(name).stem, row["options"]
+    curves(row["losses"], PAGE.parent / f"{stem}.svg", f"loss on {about['gpus']}×{about['gpu']}")
+    last = options["steps"] - 1
+    shown = sorted({0, *(last * k // 4 for k in range(1, 5))})
+    table = [["", *(f"step {n}" for n in shown), "ms a step"], ["---"] * (len(shown) + 2)]
+    table += [[n, *(f"{c[k]:.4f}" for k in shown), f"{row['step_ms'][n]:.1f}"] for n, c in row["losses"].items()]
+    return "\n\n".join(
+        [
+            f"## Training on {about['gpus']}×{about['gpu']}",
+            f"{described(about)} (`benchmarks/results/{name}`). A decoder of {options['layers']} layers, {options['features']} "
+            f"features, {options['batch']}×{options['sequence']} tokens, under `torch.compile`: whole on one GPU, and split "
+            "over all by AG+GEMM, GEMM+RS and all-reduce. Greatest difference of the losses, relative: "
+            f"{row['worst']:.1e}.",
+            f"![losses by step]({stem}.svg)",
+            "\n".join(f"| {' | '.join(line)} |" for line in table),
+        ]
+    )
+
+
 def compiler_part() -> Iterator[str]:
     data = json.loads(COMPILER.read_text())
     about = data["about"]
@@ -179,6 +200,7 @@ def page() -> str:
     for name, about, rows in timed:
         out.append(f"## Timings\n\n{described(about)} (`benchmarks/results/{name}`).")
         out.append("\n".join(timing_tables(rows)))
+    out.extend(training_section(name, about, r) for name, about, rows in load() for r in rows if "losses" in r)
     out.append(WORDS)
     out.append(
         "## Numerics on GPUs\n\nEvery operator and placement against torch in fp32; results poisoned before each run."
