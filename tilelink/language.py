@@ -202,7 +202,7 @@ def tiles(t: Any, axis: int = 0, start: Any = None, stop: Any = None, part: Any 
     Args:
         t: a tensor parameter.
         axis: which of its axes; a lower-case one is walked position by position.
-        start: first position (default 0).
+        start: first position (default 0); the walk stays inside the axis, whatever it says.
         stop: the position to end before (default: the size).
         part: `(c, parts)` walks the c-th of `parts` equal parts.
     """

@@ -27,7 +27,7 @@ def between(own: Any, rows: Any, out: Any, *, back: int) -> None:
     s, k = tl.tile_id(out)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     begin = tl.tile_begin(out, s)
-    for m in tl.tiles(rows, axis=0, start=tl.maximum(begin - back, 0), stop=tl.tile_end(out, s)):
+    for m in tl.tiles(rows, axis=0, start=begin - back, stop=tl.tile_end(out, s)):
         tl.consumer_tile_wait(rows, (m, k))
         acc += tl.sum(tl.tile_load(rows, (m, k)).to(tl.float32), 0)[None, :]
     tl.tile_store(out, (s, k), acc + tl.tile_load(own, (s, k)))
@@ -72,6 +72,18 @@ def ever_fewer(own: Any, rows: Any, out: Any, *, ahead: int) -> None:
     tl.tile_store(out, (s, k), acc + 0 * tl.tile_load(own, (s, k)))
 
 
+@tilelink.program("M K -> K")
+def after_all(rows: Any, out: Any) -> None:
+    """A loop that waits and does nothing else, then the sums."""
+    k = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0):
+        tl.consumer_tile_wait(rows, m)
+    for m in tl.tiles(rows, axis=0):
+        acc += tl.sum(tl.tile_load(rows, (m, k)).to(tl.float32), 0)
+    tl.tile_store(out, k, acc)
+
+
 @tilelink.program("M K -> c K")
 def in_parts(rows: Any, out: Any) -> None:
     """The sum of part `c` of the rows."""
@@ -93,6 +105,12 @@ def doubled(x: Any, out: Any) -> None:
 @tilelink.operator("M/R K -> K")
 def sums(x: Any) -> Any:
     return column_sums(gather(x))
+
+
+@tilelink.operator("M/R K -> K")
+def sums_after_all(x: Any, *, gathered: bool = True) -> Any:
+    """Of all rows, or of this rank's own, for which there is nothing to wait."""
+    return after_all(gather(x) if gathered else x)
 
 
 @tilelink.operator("M/R K, M/R N -> K N")

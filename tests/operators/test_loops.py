@@ -47,6 +47,14 @@ def test_a_sum_over_what_arrives(rows: int, moved: int, walked: int) -> None:
     check(operator, [x], lambda _: x.sum(0))
 
 
+@pytest.mark.parametrize("gathered", [True, False])
+def test_a_loop_that_only_waits(gathered: bool) -> None:
+    """Nothing is left of it but the waits, if there are any."""
+    x = data(29, 10)
+    operator = loops.sums_after_all.schedule(after_all=sms(M=8, K=16))
+    check(operator, [x], lambda rank: (x if gathered else x[part(29, rank, RANKS)]).sum(0), gathered=gathered)
+
+
 @SPANS
 def test_operands_that_arrive_in_different_tiles(moved: int, walked: int) -> None:
     """Runs over the words of the one, and within them over those of the other; 16 columns go through TMA."""

@@ -1,4 +1,4 @@
-"""Waits for single positions of this rank's own part, counted from where the part begins."""
+"""Single positions: those of this rank's own part, counted from where it begins, and those that programs make of others."""
 
 from __future__ import annotations
 
@@ -36,3 +36,116 @@ def test_the_first_row_of_ones_own_part(ranks: int, slow: int | None) -> None:
     part = -(-M // ranks)
     for rank, got in enumerate(tilelink.launch(lambda: placed(x[tilelink.rank()]), ranks, straggler=slow)):
         assert torch.equal(got, torch.stack([one[rank * part] for one in x]))
+
+
+@tilelink.program("h D, D g -> h D")
+def by_pairs(x: Any, columns: Any, out: Any, *, paired: bool) -> None:
+    h, d = tl.tile_id(out)
+    tl.tile_store(out, (h, d), tl.tile_load(x, (h, d)) + tl.tile_load(columns, (d, h // 2 if paired else h)))
+
+
+@tilelink.program("h D, g D -> h D")
+def from_behind(x: Any, rows: Any, out: Any) -> None:
+    """Row `h / 2` counted from the last, where Triton rounds towards zero."""
+    h, d = tl.tile_id(out)
+    at = (h - tl.size(x, 0)) // 2 + tl.size(rows, 0)
+    tl.tile_store(out, (h, d), tl.tile_load(x, (h, d)) + tl.tile_load(rows, (at, d)))
+
+
+@tilelink.program("h D, g D -> h D")
+def by_group(x: Any, rows: Any, out: Any) -> None:
+    h, d = tl.tile_id(out)
+    group = tl.size(x, 0) // tl.size(rows, 0)
+    tl.tile_store(out, (h, d), tl.tile_load(x, (h, d)) + tl.tile_load(rows, (h // group, d)))
+
+
+@tilelink.operator("h D, D g -> h D")
+def pairs(x: Any, columns: Any, *, paired: bool) -> Any:
+    return by_pairs(x, columns, paired=paired)
+
+
+@tilelink.operator("h D, g D -> h D")
+def behind(x: Any, rows: Any) -> Any:
+    return from_behind(x, rows)
+
+
+@tilelink.operator("h D, g D -> h D")
+def grouped(x: Any, rows: Any) -> Any:
+    return by_group(x, rows)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_choice_of_positions(paired: bool) -> None:
+    x, columns = torch.randn(4, 8), torch.randn(8, 4)
+    [got] = tilelink.launch(lambda: pairs(x, columns, paired=paired), 1)
+    assert torch.equal(got, x + columns.T[[0, 0, 1, 1] if paired else [0, 1, 2, 3]])
+
+
+def test_a_position_that_rounding_puts_past_the_edge() -> None:
+    x, rows = torch.randn(4, 8), torch.randn(2, 8)
+    [got] = tilelink.launch(lambda: behind(x, rows), 1)
+    assert torch.equal(got, x + torch.stack([rows[0], rows[1], rows[1], torch.zeros(8)]))
+
+
+def test_a_division_by_nothing_stops_no_plan() -> None:
+    """More rows than heads: a group has none. Which row that gives is the device's affair."""
+    [got] = tilelink.launch(lambda: grouped(torch.zeros(2, 8), torch.zeros(4, 8)), 1)
+    assert got.shape == (2, 8)
+
+
+@tilelink.program("p M K, e K N, p i64, p i64 -> p M N")
+def chosen(x: Any, weights: Any, which: Any, depth: Any, out: Any) -> None:
+    """Products with the weights that a table names, of as many columns as another says."""
+    p, m, n = tl.tile_id(out)
+    e = tl.tile_load(which, p)
+    stop = tl.tile_load(depth, p)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(x, axis=2):
+        some = tl.where(tl.tile_mask(x, k, stop=stop), tl.tile_load(x, (p, m, k)), 0)
+        acc = tl.dot(some, tl.tile_load(weights, (e, k, n)), acc)
+    tl.tile_store(out, (p, m, n), acc)
+
+
+@tilelink.operator("p M K, e K N, p i64, p i64 -> p M N")
+def by_tables(x: Any, weights: Any, which: Any, depth: Any) -> Any:
+    return chosen(x, weights, which, depth)
+
+
+FAR = 2**63 - 1
+WHICH = torch.tensor([1, -1, 2**32, 0, 2, FAR, -(2**63)])
+DEPTH = torch.tensor([FAR, 40, 40, 17, 32, 40, 40])
+
+
+def test_tables_of_64_bits() -> None:
+    """What is no position stays none as a coordinate of 32 bits, and a limit past the edge means the edge."""
+    x, weights = torch.randn(7, 16, 48), torch.randn(3, 48, 16)
+    placed = by_tables.schedule(chosen=tilelink.sms(M=16, N=16, K=16))
+    [got] = tilelink.launch(lambda: placed(x, weights, WHICH, DEPTH), 1)
+    for p, (e, depth) in enumerate(zip(WHICH.tolist(), DEPTH.tolist(), strict=True)):
+        want = x[p, :, :depth] @ weights[e, :depth] if 0 <= e < 3 else torch.zeros(16, 16)
+        torch.testing.assert_close(got[p], want, rtol=1e-5, atol=1e-5)
+
+
+@tilelink.program("e/R M K, e/R K N -> e/R M N")
+def with_neighbour(x: Any, weights: Any, out: Any) -> None:
+    """Products with the weights of the other expert of a pair, both of which this rank has."""
+    e, m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(x, axis=2):
+        acc = tl.dot(tl.tile_load(x, (e, m, k)), tl.tile_load(weights, (e ^ 1, k, n)), acc)
+    tl.tile_store(out, (e, m, n), acc)
+
+
+@tilelink.operator("e/R M K, e/R K N -> e/R M N")
+def crossed(x: Any, weights: Any) -> Any:
+    return with_neighbour(x, weights)
+
+
+def test_bits_of_a_position_that_counts_over_all_ranks() -> None:
+    x, weights = torch.randn(4, 16, 16), torch.randn(4, 16, 16)
+    placed = crossed.schedule(with_neighbour=tilelink.sms(M=16, N=16, K=16))
+    for rank, got in enumerate(
+        tilelink.launch(lambda: placed(*(t[2 * tilelink.rank() :][:2] for t in (x, weights))), 2)
+    ):
+        mine = slice(2 * rank, 2 * rank + 2)
+        torch.testing.assert_close(got, x[mine] @ weights[mine].flip(0), rtol=1e-5, atol=1e-5)

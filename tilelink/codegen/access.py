@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.codegen.scope import Scope, TileNames
-from tilelink.codegen.text import Lines
+from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import RANKS, GridAxis, here, holder, part
@@ -162,8 +163,12 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> t
         tile = whole(scope, v.dim, size)
         return lanes(tile), mask_of(tile)
     text = expression(scope, e.expr)
-    if text.isdigit() or (isinstance(e, At) and (_in_range(scope, e) or _never_leaves(scope, e, size))):
-        return text, f"{text} < {scope.text(size)}" if text.isdigit() else None
+    if text.isdigit():
+        return text, f"{text} < {scope.text(size)}"
+    if isinstance(e, At) and in_range(scope, e):
+        return text, None
+    if isinstance(e, At) and _never_leaves(scope, e, size):
+        return atom(text), None
     at = text if text.isidentifier() else scope.named(f"{tensor.name}_index", text)
     if scope.watch.checks.debug and isinstance(e, Gather):
         report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
@@ -171,7 +176,7 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> t
     return at, f"({at} >= 0) & ({at} < {scope.text(size)})"
 
 
-def _in_range(scope: Scope, e: At) -> bool:
+def in_range(scope: Scope, e: At) -> bool:
     """Whether the position is in range by construction: a rank, or the variable of a walked axis."""
     return e.ring is not None or e.expr.text in scope.tiles or e.expr.text in scope.inside
 
@@ -198,7 +203,24 @@ def _never_leaves(scope: Scope, e: At, size: Formula) -> bool:
     }:
         return False
     places, end = int(F.evaluate(walked[0].size, env)), int(F.evaluate(size, env))
-    return places <= PLACES and all(0 <= F.evaluate(found, {**env, "a place": at}) < end for at in range(places))
+    each = ({**env, "a place": at} for at in range(places))
+    return places <= PLACES and all(_as_in_triton(found, at) and 0 <= F.evaluate(found, at) < end for at in each)
+
+
+def _as_in_triton(f: Formula, env: Mapping[str, F.Number]) -> bool:
+    """Whether it divides natural numbers by positive ones only: Triton rounds others towards zero."""
+    if not isinstance(f, F.Binary):
+        return True
+    if not (_as_in_triton(f.left, env) and _as_in_triton(f.right, env)):
+        return False
+    return f.op not in ("//", "%", "cdiv") or (F.evaluate(f.left, env) >= 0 and F.evaluate(f.right, env) > 0)
+
+
+def from_data(expr: Expr, text: str, most: str | None = None) -> str:
+    """A position of the program's, `text`, as 32 bits: tables may have 64. `most`: more than that means no other."""
+    if expr.positional:
+        return text
+    return f"tl.cast({text if most is None else f'tl.minimum({text}, {most})'}, tl.int32)"
 
 
 def position(scope: Scope, entry: At) -> Formula:

@@ -8,6 +8,7 @@ from typing import Any
 from tilelink.codegen import access, loops, masks, memory, ordering
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Scope
+from tilelink.codegen.text import atom
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import (
     Bounds,
@@ -61,7 +62,7 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "size":
         assert op.axis is not None
         v = view[op.axis]
-        return _atom(scope.text(scope.step.ranks if v.axis is None else access.visible(scope, tensor, v)))
+        return atom(scope.text(scope.step.ranks if v.axis is None else access.visible(scope, tensor, v)))
     if op.what == "range" and op.var is None:
         v = view[op.axis or 0]
         assert v.axis is not None
@@ -79,10 +80,6 @@ def _bound(scope: Scope, op: Bounds) -> str:
 
 def _is_unit(grid: GridAxis) -> bool:
     return grid.kind in ("unit", "own")
-
-
-def _atom(text: str) -> str:
-    return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
 def _holder(scope: Scope, op: Holder) -> None:

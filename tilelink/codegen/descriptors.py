@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from tilelink.codegen import access
 from tilelink.codegen.access import ITEM_BYTES, expression, index_of, padded
 from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import part
@@ -68,7 +70,8 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None
     if two[1] * item < 16 or max(two) > 256 or len(block) > 5 or not _aligned(scope, tensor, order):
         return None
     begins = [
-        expression(scope, e.expr) if isinstance(e, At) else tiles[a - before].begin for a, (_, e) in enumerate(stored)
+        _position(scope, tensor, v, e) if isinstance(e, At) else tiles[a - before].begin
+        for a, (v, e) in enumerate(stored)
     ]
     coordinates = ", ".join(_coordinate(scope, tensor, stored[a][0], begins[a]) for a in order)
     label = "x".join(str(n) for n in block)
@@ -88,7 +91,7 @@ def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
             coordinates.append(_coordinate(scope, tensor, v, tile.begin))
         elif isinstance(e, At):
             block.append(1)
-            coordinates.append(_coordinate(scope, tensor, v, expression(scope, e.expr)))
+            coordinates.append(_coordinate(scope, tensor, v, _position(scope, tensor, v, e)))
         else:
             assert v.axis is not None
             if tensor.axes[v.axis].over is not None:
@@ -104,6 +107,15 @@ def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
     label = "x".join(str(n) for n in block)
     name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=tuple(block), axes=order))
     return Tma(name, f"[{', '.join(coordinates)}]", False, shape)
+
+
+def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> str:
+    """A position as a coordinate, of which others may be taken; what lies outside the axis stays there."""
+    text = expression(scope, e.expr)
+    if e.expr.positional or access.in_range(scope, e):
+        return atom(text)
+    most = scope.text(access.visible(scope, tensor, v))
+    return access.from_data(e.expr, f"tl.maximum({text}, -1)", most)
 
 
 def _coordinate(scope: Scope, tensor: TensorDecl, v: ViewAxis, begin: str) -> str:

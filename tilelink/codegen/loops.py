@@ -61,7 +61,9 @@ def _emitted(scope: Scope, body: tuple[Op, ...], emit: Emit) -> Lines:
 
 
 def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, head: str, *begin: str) -> None:
-    """One loop over tiles, `begin`: what says where they begin, if the loop's head does not."""
+    """One loop over tiles, `begin`: what says where they begin, if the loop's head does not. None, if it would do nothing."""
+    if not body.rows:
+        return
     grid, lines, depth = names.grid, scope.lines, scope.lines.depth
     lines.add(head, op.loc)
     lines.depth += 1
@@ -164,16 +166,17 @@ def _same_for_pieces(scope: Scope, op: Wait) -> bool:
 
 
 def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
-    """First and last position of the loop, each a name or a number."""
+    """First and last position of the loop, each a name or a number: inside the axis, whatever the program says."""
     low, high = "0", scope.text(grid.size)
     if grid.kind == "mine":
         low = scope.text(grid.rank * grid.part)
         high = scope.text(F.minimum(grid.rank * grid.part + grid.part, grid.size))
     if op.start is not None:
         start = expression(scope, op.start)
-        low = start if low == "0" else f"tl.maximum({low}, {start})"
+        low = start if low == "0" and op.start.text in scope.inside else f"tl.maximum({low}, {start})"
+        low = access.from_data(op.start, low, most=scope.text(grid.size))
     if op.stop is not None and op.stop.text != "None":
-        high = f"tl.minimum({high}, {expression(scope, op.stop)})"
+        high = access.from_data(op.stop, f"tl.minimum({high}, {expression(scope, op.stop)})")
     if op.part is not None:
         length, base = (high, "") if low == "0" else (f"tl.maximum({high} - ({low}), 0)", f"{low} + ")
         piece = scope.named(f"{op.var}_piece", f"tl.cdiv({length}, {expression(scope, op.part[1])})")

@@ -8,6 +8,7 @@ from tilelink.codegen import access
 from tilelink.codegen.access import expression
 from tilelink.codegen.naming import bound_in
 from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen.text import atom
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import Bounds, Expr, Notify, Tiles, walk
 
@@ -57,6 +58,7 @@ def split(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Whole
         for what, found, reduced in (("start", most, "tl.max"), ("stop", least, "tl.min")):
             limit, vector = _limit(scope, mask, what)
             if limit is not None:
+                limit = access.from_data(getattr(mask, what), limit, most=high)
                 name = scope.named(f"{mask.name}_{what}", limit) if vector else limit
                 scope.limits[mask.name, what] = name
                 found.append(f"{reduced}({name}, 0)" if vector else name)
@@ -92,5 +94,5 @@ def _limit(scope: Scope, op: Bounds, what: str) -> tuple[str | None, bool]:
         return known, expr.vector
     text = expression(scope, expr)
     if not expr.vector:
-        return text if text.isidentifier() or text.isdigit() else f"({text})", False
+        return atom(text), False
     return f"tl.zeros([1], tl.int32) + ({text})", True

@@ -10,6 +10,11 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 
 
+def atom(text: str) -> str:
+    """The text of a value as part of a larger one."""
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
 @dataclass(slots=True)
 class Lines:
     """Text under construction: lines with their depth, and the user's location of those that have one."""

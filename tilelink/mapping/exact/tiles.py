@@ -257,7 +257,7 @@ class TileRun:
         if op.part is not None or (not runs and (grid.kind != "plain" or grid.tile is None)):
             raise NotExact("a loop over a part of an axis")
         self.grids[op.var] = replace(grid, kind="free")
-        first = 0 if op.start is None else self._number(op.start)
+        first = 0 if op.start is None else max(0, self._number(op.start))
         last = self.sizes.value(grid.size, self.rank)
         last = last if op.stop is None else min(last, self._number(op.stop))
         length = grid.tile if grid.tile is not None and not runs else max(1, last - first)
