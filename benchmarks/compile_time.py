@@ -12,7 +12,6 @@ import argparse
 import importlib.metadata
 import json
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -26,6 +25,7 @@ from rich.table import Table
 
 import tilelink
 from tilelink import Operator
+from tilelink.bench.running import commit
 from tilelink.codegen import emit
 from tilelink.frontend import trace
 from tilelink.ir.plan import Plan
@@ -34,7 +34,6 @@ from tilelink.mapping import make_plan, verify
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.pipeline.arguments import Bound, bind
 
-ROOT = Path(__file__).resolve().parent.parent
 RANKS = 64
 H200 = Device("NVIDIA H200", 132, 227 * 1024, 3, 90)
 
@@ -115,14 +114,13 @@ def measured(rounds: int) -> list[Row]:
 
 
 def about() -> dict[str, str]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     model = [s for s in Path("/proc/cpuinfo").read_text().splitlines() if s.startswith("model name")]
     return {
         "cpu": model[0].partition(":")[2].strip() if model else platform.machine(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": importlib.metadata.version("triton"),
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
     }
 
 

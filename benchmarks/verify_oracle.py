@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from tests.mapping.shelf import Agreement, agreement
+from tilelink.bench.running import commit
 
 OUT = Path(__file__).parent / "results" / "verify-oracle.json"
 
@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
-    tally, tried, started, commit = Tally(), 0, time.perf_counter(), _head()
+    tally, tried, started, head = Tally(), 0, time.perf_counter(), commit()
     first = given.seed * 1_000_000
     with Pool(given.jobs) as pool:
         for found in pool.imap(_agreement, range(first, first + 10 * given.plans), chunksize=4):
@@ -57,7 +57,7 @@ def main() -> int:
             if sum(tally.kinds.values()) >= given.plans:
                 pool.terminate()
                 break
-    report = {"commit": commit, **_report(tally, tried, given.seed, time.perf_counter() - started)}
+    report = {"commit": head, **_report(tally, tried, given.seed, time.perf_counter() - started)}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"{sum(tally.kinds.values())} plans, {len(tally.differ)} verdicts differ: {given.out}")
@@ -66,11 +66,6 @@ def main() -> int:
 
 def _agreement(seed: int) -> Agreement | None:
     return agreement(random.Random(seed))
-
-
-def _head() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    return found.stdout.strip()
 
 
 def _report(tally: Tally, tried: int, seed: int, seconds: float) -> dict[str, object]:

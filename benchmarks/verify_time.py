@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.mapping.plans import form, forms
+from tilelink.bench.running import commit
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Verdict
@@ -32,11 +32,11 @@ def main() -> int:
     parser.add_argument("--forms", nargs="*", default=sorted(forms()))
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    head = commit()
     rows = [_row(name, ranks) for ranks in given.ranks for name in given.forms]
     given.out.parent.mkdir(parents=True, exist_ok=True)
     report = {
-        "commit": head.stdout.strip(),
+        "commit": head,
         "machine": platform.processor() or platform.machine(),
         "rows": [asdict(r) for r in rows],
     }
