@@ -135,8 +135,9 @@ def placed(rng: random.Random, recipe: tuple[str, ...], tile: int) -> dict[str, 
 
 def _computing(rng: random.Random, piece: str, tile: int) -> Placement:
     size = rng.choice([tile, tile, tile, 2 * tile])
-    count, depth = 4 if piece == "ring" else None, {"K": tile} if piece in PRODUCTS else {}
-    return sms(count, M=size, N=size, **depth, order=rng.choice(ORDERS))
+    count: int | None = 4 if piece == "ring" else None
+    depth: dict[str, Any] = {"K": tile} if piece in PRODUCTS else {}
+    return sms(count, M=size, N=size, order=rng.choice(ORDERS), **depth)
 
 
 def _moving(rng: random.Random, tile: int, host: str | None) -> Placement:

@@ -11,16 +11,18 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.plans import plan_of
+from tests.mapping.plans import assert_right, plan_of
+from tests.operators.against_torch import Problem, check, each, random, split
 from tests.operators.problems import AG, RS, Kind, run
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
 from tilelink.codegen import emit
 from tilelink.ir.host import Compute, Join, Launch, StreamOp, Transfer, WordWait
 from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import Placement
 from tilelink.ir.topology import Device
 from tilelink.mapping import issued, verify
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
-from tilelink.ops.programs import matmul
+from tilelink.ops.programs import gather, matmul
 
 SIZES = {"M": 64, "K": 16, "N": 24}
 PARTS = library("torch.mm", M="M/R")
@@ -96,6 +98,50 @@ def test_own_rows_first_read_where_they_lie_then_each_part_behind_its_word() -> 
         lies = (16 * part, 16 * part + 16), (0, 16)
         assert (call.inputs[0].tensor, call.inputs[0].bounds) == ("rows", lies)
         assert call.output.bounds == (lies[0], (0, 24))
+
+
+@program("M K, N K -> M N")
+def against(rows: Any, others: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, m)
+    tl.consumer_tile_wait(others, n)
+    tl.tile_store(out, (m, n), tl.dot(tl.tile_load(rows, m), tl.trans(tl.tile_load(others, n))))
+
+
+@program("M K, M K -> M K")
+def times(rows: Any, others: Any, out: Any) -> None:
+    m, k = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, m)
+    tl.consumer_tile_wait(others, m)
+    tl.tile_store(out, (m, k), tl.tile_load(rows, (m, k)) * tl.tile_load(others, (m, k)))
+
+
+@operator("M/R K -> M M")
+def gram(x: Any) -> Any:
+    return against(*[gather(x)] * 2)
+
+
+@operator("M/R K -> M K")
+def squares(x: Any) -> Any:
+    return times(*[gather(x)] * 2)
+
+
+@pytest.mark.parametrize("step", [sms(M=4, N=4), library("torch.mm", M="M/R")], ids=["SMs", "library"])
+def test_a_tensor_that_is_read_at_two_tiles_is_not_read_in_place(step: Placement) -> None:
+    """Whose own part it is would have two answers."""
+    plan = plan_of(gram, 3, {"M": 12, "K": 4}, gather=copy_engine(push=True), against=step)
+    assert not any(s.in_place for s in plan.steps)
+    assert verify(plan).ok
+
+
+@pytest.mark.parametrize("step", [sms(M=4, K=4), library("torch.mul", M="M/R")], ids=["SMs", "library"])
+def test_a_tensor_that_is_read_twice_at_a_tile_is_read_in_place(step: Placement) -> None:
+    plan = plan_of(squares, 3, {"M": 12, "K": 4}, gather=copy_engine(push=True), times=step)
+    assert [(i.tensor, i.source) for i in plan.step("times").in_place] == [("rows", "x")]
+    assert verify(plan).ok
+    assert_right(plan)
+    x = random(12, 4)
+    check(squares.schedule(gather=copy_engine(push=True), times=step), Problem(each(split(x, 3)), [(x * x,)] * 3), 3)
 
 
 def test_a_kernel_that_waits_for_a_library_starts_behind_it() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,6 +79,45 @@ def test_a_product_whose_depth_arrives_part_by_part(tile: dict[str, Any]) -> Non
     x, weight = random(20, 22), random(22, 12, seed=1)
     op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(product, **tile))
     check(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}), 3)
+
+
+def test_a_program_may_call_a_position_what_the_operator_calls_a_size() -> None:
+    @program("M K, K N -> M N")
+    def from_the_first_on(rows: Any, weight: Any, out: Any) -> None:
+        m, n = tl.tile_id(out)
+        K = tl.tile_begin(out, m)
+        acc = tl.zeros(tl.tile_shape(out), tl.float32)
+        for k in tl.tiles(weight, axis=0, start=0 * K):
+            tl.consumer_tile_wait(weight, (k, n))
+            acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+        tl.tile_store(out, (m, n), acc)
+
+    @operator("M K, K/R N -> M N")
+    def op(x: Any, weight: Any) -> Any:
+        return from_the_first_on(x, gather(weight))
+
+    x, weight = random(4, 8), random(8, 4, seed=1)
+    placed = op.schedule(gather=copy_engine(push=True), from_the_first_on=library(product, K="K/R"))
+    check(placed, Problem(each([x] * 2, split(weight, 2)), [(x @ weight,)] * 2, {"K": 8}), 2)
+
+
+def test_one_tensor_for_queries_keys_and_values() -> None:
+    """Keys and values are one gathered tensor, and queries the argument in which a rank's own part of it lies."""
+
+    @operator("S/R h D -> S/R h D")
+    def to_itself(x: Any) -> Any:
+        rows = gather(x)
+        return flash(x, rows, rows, causal=False, scale=1.0)
+
+    placed: dict[str, Any] = {"flash": RUNS, "gather": copy_engine(push=True)}
+    plan = plan_of(to_itself, 3, {"S": 12, "h": 2, "D": 16}, **placed)
+    assert [(i.tensor, i.source) for i in plan.step("flash").in_place] == [("rows", "x")]
+    assert verify(plan).ok
+    assert_right(plan)
+    x = random(12, 2, 16)
+    heads = x.transpose(0, 1)
+    wanted = torch.softmax(heads @ heads.transpose(1, 2) * math.log(2), -1) @ heads
+    check(to_itself.schedule(placed), Problem(each(split(x, 3)), each(split(wanted.transpose(0, 1), 3))), 3)
 
 
 def test_runs_are_parts_along_the_axis_of_ranks_that_a_step_speaks_of() -> None:

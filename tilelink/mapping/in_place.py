@@ -30,7 +30,7 @@ def with_own_parts(
     """The steps, with what they read in place."""
     found: dict[str, list[InPlace]] = {}
     for channel in channels:
-        for path, part in _readers(wiring, steps, channel, layouts, {**sizes, "RANKS": ranks}):
+        for path, part in _readers(wiring, steps, channel, layouts, {**sizes, "RANKS": ranks}).items():
             found.setdefault(path, []).append(part)
     return tuple(replace(s, in_place=tuple(found.get(s.path, ()))) for s in steps)
 
@@ -41,25 +41,27 @@ def _readers(
     channel: Channel,
     layouts: Mapping[str, Layout],
     sizes: Mapping[str, int],
-) -> list[tuple[str, InPlace]]:
-    """Everyone who reads the channel's tensor, if all of them can do without its own part."""
+) -> dict[str, InPlace]:
+    """Everyone who reads the channel's tensor, by path, if all of them can do without its own part."""
     makers = [s for s in steps if s.step in wiring.producers(channel.tensor)]
     tensor = wiring.tensor(channel.tensor)
     if channel.writers != "stream" or len(makers) != 1 or makers[0].engine != "stream":
-        return []
+        return {}
     source = _source(wiring, makers[0].step, tensor, layouts)
     if source is None:
-        return []
+        return {}
     axis = next(k for k, a in enumerate(source.axes) if a.over is not None)
-    out: list[tuple[str, InPlace]] = []
+    out: dict[str, InPlace] = {}
     for s in steps:
         for b in s.step.bindings:
             if b.tensor != tensor.name or s is makers[0]:
                 continue
             var = _tile_of(s, b.param, axis, sizes)
             if var is None:
-                return []
-            out.append((s.path, InPlace(tensor.name, source.name, axis, var)))
+                return {}
+            part = InPlace(tensor.name, source.name, axis, var)
+            if out.setdefault(s.path, part) != part:
+                return {}  # taken at two tiles
     return out
 
 

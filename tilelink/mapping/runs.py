@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.partition import RANKS, GridAxis, part
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Bounds, If, Loop, Op, Tiles
+from tilelink.ir.program import Bounds, Expr, Loop, Op, Tiles
 from tilelink.mapping.libraries import turns, walked
 from tilelink.mapping.views import extent
 
@@ -29,7 +29,7 @@ def runs_of(plan: Plan, step: StepPlan, rank: int, bounds: Sequence[Span]) -> tu
     size, each = (int(F.evaluate(f, env)) for f in (axis.size, part(axis.size, axis.over)))
     at, ranks = plan.topology.at(rank, step.axis), plan.topology.size(step.axis)
     found: list[tuple[int, Span]] = []
-    for begin, end in _Walk(plan, step, rank, bounds).intervals():
+    for begin, end in _Walk(plan, step, rank, bounds).intervals(size):
         for lo, hi in _cut(max(begin, 0), min(end, size), axis, each):
             found.append(((lo // each - at) % ranks if axis.kind == "cut" else 0, (lo, hi)))
     return tuple(span for _, span in sorted(found, key=lambda item: item[0]))
@@ -47,34 +47,30 @@ def _cut(begin: int, end: int, axis: GridAxis, each: int) -> Iterator[Span]:
 
 
 class _Walk:
-    """A program's loops over an axis, for one tile."""
+    """A program's loops over an axis, for one tile. Names are the program's own, which may be those of the plan's sizes."""
 
     def __init__(self, plan: Plan, step: StepPlan, rank: int, bounds: Sequence[Span]) -> None:
         self._plan, self._step, self._rank = plan, step, rank
         self._tile = {g.var: b for g, b in zip(step.grid, bounds, strict=True)}
-        self._names: dict[str, F.Number] = {**plan.env(rank), "RANKS": plan.topology.size(step.axis)}
+        self._names: dict[str, F.Number] = {RANKS.name: plan.topology.size(step.axis)}
         self._names |= {n: int(v) for n, v in step.step.constants if isinstance(v, (bool, int))}
 
-    def intervals(self) -> Iterator[Span]:
-        """Begin and end of each, in the program's order."""
-        return self._of(self._step.step.program.body)
-
-    def _of(self, body: tuple[Op, ...]) -> Iterator[Span]:
-        for op in body:
+    def intervals(self, size: int) -> Iterator[Span]:
+        """Begin and end of each, in the program's order, on an axis of `size` elements."""
+        for op in self._ops(self._step.step.program.body):
             if isinstance(op, Bounds):
                 self._bounds(op)
-            elif isinstance(op, Loop):
+            elif isinstance(op, Tiles):
+                yield self._limit(op.start, 0), self._limit(op.stop, size)
+
+    def _ops(self, body: tuple[Op, ...]) -> Iterator[Op]:
+        """As often as they are run. Nothing that matters stands under a branch (`unsuitable`)."""
+        for op in body:
+            yield op
+            if isinstance(op, Loop):
                 for turn in range(turns(op, self._step.step) or 0):
                     self._names |= {op.target: turn} if op.target is not None else {}
-                    yield from self._of(op.body)
-            elif isinstance(op, If):
-                # Nothing that matters stands under one (`unsuitable`).
-                continue
-            elif isinstance(op, Tiles):
-                size = self._step.loop(self._step.step.binding(op.param).view[op.axis].dim).size
-                first = 0 if op.start is None or op.start.formula is None else self._value(op.start.formula)
-                last = self._value(size if op.stop is None or op.stop.formula is None else op.stop.formula)
-                yield first, last
+                    yield from self._ops(op.body)
 
     def _bounds(self, op: Bounds) -> None:
         step = self._step.step
@@ -85,5 +81,8 @@ class _Walk:
         elif op.what in ("begin", "end") and op.var in self._tile:
             self._names[op.name] = self._tile[op.var][0 if op.what == "begin" else 1]
 
-    def _value(self, formula: F.Formula) -> int:
-        return int(F.evaluate(formula, self._names))
+    def _limit(self, said: Expr | None, otherwise: int) -> int:
+        if said is None:
+            return otherwise
+        assert said.formula is not None  # else `unsuitable`
+        return int(F.evaluate(said.formula, self._names))

@@ -28,9 +28,10 @@ def differs(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], ops:
     for event in recorder.events:
         for access in event.reads:
             _add(wanted, axes, access.instance[0], access.box)
+    taken = [step.step.binding(p.name).tensor for p in step.step.program.params if p.role == "in"]
     for op in ops:
-        for piece in op.inputs if isinstance(op, ComputeRun) else ():
-            _add(given, axes, *_placed(sizes, step, rank, piece))
+        for tensor, piece in zip(taken, op.inputs, strict=True) if isinstance(op, ComputeRun) else ():
+            _add(given, axes, tensor, _placed(sizes, step, rank, tensor, piece))
     for missed, word in ((wanted - given, "leaves out"), (given - wanted, "reads once more")):
         for tensor, axis, at, _ in sorted(missed)[:1]:
             return f"`{step.path}` {word} position {at} along axis {axis} of `{tensor}` in a run"
@@ -52,13 +53,13 @@ def _add(read: Counter[Place], axes: dict[str, int], tensor: str, box: Box) -> N
         read.update((tensor, axis, at, others) for at in range(*box[axis]))
 
 
-def _placed(sizes: Sizes, step: StepPlan, rank: int, piece: Piece) -> tuple[str, Box]:
-    """A piece where it would lie if a rank's own part were moved, too."""
-    own = next((i for i in step.in_place if i.source == piece.tensor), None)
-    if own is None:
-        return piece.tensor, piece.bounds
-    size = sizes.plan.wiring.tensor(own.tensor).axes[own.axis].size
+def _placed(sizes: Sizes, step: StepPlan, rank: int, tensor: str, piece: Piece) -> Box:
+    """Where a piece of a tensor would lie if the rank's own part were moved, too."""
+    if piece.tensor == tensor:
+        return piece.bounds
+    own = next(i for i in step.in_place if (i.tensor, i.source) == (tensor, piece.tensor))
+    size = sizes.plan.wiring.tensor(tensor).axes[own.axis].size
     first = sizes.coordinate(rank, step.axis) * sizes.part(size, step.axis)
     moved: list[Span] = list(piece.bounds)
     moved[own.axis] = moved[own.axis][0] + first, moved[own.axis][1] + first
-    return own.tensor, tuple(moved)
+    return tuple(moved)
