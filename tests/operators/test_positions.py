@@ -149,3 +149,33 @@ def test_bits_of_a_position_that_counts_over_all_ranks() -> None:
     ):
         mine = slice(2 * rank, 2 * rank + 2)
         torch.testing.assert_close(got, x[mine] @ weights[mine].flip(0), rtol=1e-5, atol=1e-5)
+
+
+@tilelink.program("M/R K -> M K")
+def twice(x: Any, everywhere: Any) -> None:
+    """Everybody's rows to everybody, announced as a whole: a word for each rank, and none for positions."""
+    m, k = tl.tile_id(x)
+    tl.tile_push_data(everywhere, (m, k), 2 * tl.tile_load(x, (m, k)))
+    tl.producer_tile_notify(everywhere)
+
+
+@tilelink.program("T K, M i32 <T -> M K")
+def picked(rows: Any, which: Any, out: Any) -> None:
+    m, k = tl.tile_id(out)
+    who = tl.tile_load(which, m, other=-1)
+    tl.consumer_tile_wait(rows, who)
+    tl.tile_store(out, (m, k), tl.tile_load(rows, (who, k)))
+
+
+@tilelink.operator("M/R K, N i32 <M -> N K")
+def picked_of_all(x: Any, which: Any) -> Any:
+    return picked(twice(x), which)
+
+
+@pytest.mark.parametrize("slow", range(3))
+def test_a_vector_of_positions_that_have_no_words_of_their_own(slow: int) -> None:
+    """It waits for every rank: positions are no ranks' numbers."""
+    x, which = torch.randn(12, 8), torch.arange(11, -1, -1, dtype=torch.int32)
+    placed = picked_of_all.schedule(twice=tilelink.sms(1, M=4, K=16), picked=tilelink.sms(1, M=4, K=16))
+    for got in tilelink.launch(lambda: placed(x[4 * tilelink.rank() :][:4], which), 3, straggler=slow):
+        assert torch.equal(got, 2 * x[which.long()])

@@ -200,9 +200,9 @@ def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str
 
 def _few_by_vector(scope: Scope, channel: Channel, op: Wait) -> bool:
     """Whether an index vector says which words are waited for, of so few that a bit can stand for each."""
-    if len(channel.axes) != 1:
+    if len(channel.axes) != 1 or channel.axes[0].axis is None:
         return False
-    entry = _entry_on(scope, op.param, op.index, channel.axes[0].axis or 0)
+    entry = _entry_on(scope, op.param, op.index, channel.axes[0].axis)
     return isinstance(entry, Gather) and _most(scope, channel) <= BITS
 
 
