@@ -11,7 +11,8 @@ OPS ?= ag_gemm gemm_rs mlp
 
 VENV := .venv
 VENV36 := .venv-triton36
-PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Bytecode is made of what is imported, then: for everything that torch brings it takes as long as the rest.
+PIP_INSTALL = -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -64,8 +65,8 @@ clean: ## remove what these commands made, virtual environments included
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp stands for a finished installation; it is made again when what is installed from changes.
-$(VENV)/bin/python $(VENV36)/bin/python:
-	$(PYTHON) -m venv $(@D)/..
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(VENV)/bin/python $(PIP_INSTALL) --editable .
@@ -75,8 +76,12 @@ $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.demo
 	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[$*]'
 	@touch $@
 
-# 3.6.0 is put in last and without its dependants' consent: a CUDA build of torch names one Triton of its own.
-$(VENV36)/.dev: pyproject.toml constraints.txt | $(VENV36)/bin/python
-	$(VENV36)/bin/python $(PIP_INSTALL) --editable '.[dev]'
+# Triton 3.6.0 stands before what $(VENV) has, its own Triton included; nothing else is installed twice.
+$(VENV36)/.dev: $(VENV)/.dev
+	$(VENV)/bin/python -m venv $(VENV36)
 	$(VENV36)/bin/python $(PIP_INSTALL) --no-deps triton==3.6.0
+	@$(VENV36)/bin/python -c 'import pathlib, sysconfig; own = sysconfig.get_path("purelib"); \
+		behind = "import site; site.addsitedir(%r)\n" % own.replace("$(VENV36)", "$(VENV)"); \
+		pathlib.Path(own, "behind.pth").write_text(behind)'
+	$(VENV36)/bin/python -c 'import torch, triton; assert triton.__version__ == "3.6.0"'
 	@touch $@
