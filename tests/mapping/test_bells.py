@@ -9,16 +9,20 @@ import pytest
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.plans import plan_of, with_step
-from tilelink import Operator, copy_engine, operator, sms
+from tests.mapping.plans import plan_of, with_channel, with_step
+from tilelink import Operator, copy_engine, fused, operator, sms
 from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Sym
+from tilelink.ir.host import BellWait
 from tilelink.ir.plan import Plan
-from tilelink.mapping import verify
+from tilelink.mapping import issued, verify
 from tilelink.mapping.exact import examine
 from tilelink.mapping.orders import decode
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.meeting import check_meeting
 from tilelink.mapping.verify.reach import lay
+from tilelink.ops import gemm_rs
 from tilelink.ops.programs import matmul, reduce, scatter
 
 SIZES = {"M": 24, "K": 4, "N": 6}
@@ -105,3 +109,38 @@ def test_a_bell_that_nobody_hears(program: Any) -> None:
     with pytest.raises(TilelinkError, match="TL606") as caught:
         check_meeting(plan, world, {s.path: lay(plan, world, s) for s in plan.steps})
     assert caught.value.why == "a bell is rung that no transfer waits for, and would be heard in a later call"
+
+
+def pushed() -> Plan:
+    """Own rows are reduced where they are made: neither moved nor waited for by a stream."""
+    tile = sms(M=2, N=2, K=4, order="ring+1")
+    schedule = {"matmul": tile, "scatter": copy_engine(M=4, order="ring+1"), "reduce": fused("matmul")}
+    return plan_of(gemm_rs, 3, SIZES, **schedule)
+
+
+def test_what_stays_has_no_bell() -> None:
+    plan = pushed()
+    channel = plan.channel("matmul_out")
+    for rank in range(3):
+        heard = [op.word for op in issued(plan, "scatter", rank)[0] if isinstance(op, BellWait)]
+        assert heard == [word for word in (*range(2 * rank + 2, 6), *range(2 * rank)) if word // 2 != rank]
+        assert heard == sorted(heard, key=lambda word: (word - 2 * rank) % 6)
+        assert [channel.rung(word, plan.env(rank)) for word in range(6)] == [word in heard for word in range(6)]
+    assert verify(plan)
+    assert not examine(plan).findings
+
+
+def test_bells_that_are_rung_for_what_stays() -> None:
+    """They would be heard in a later call, whose words may stand for other rows."""
+    plan = pushed()
+    wrong = with_channel(plan, "matmul_out", rings=F.of(1))
+    world = World(wrong)
+    with pytest.raises(TilelinkError, match="TL606") as caught:
+        check_meeting(wrong, world, {s.path: lay(wrong, world, s) for s in wrong.steps})
+    assert caught.value.why == "a bell is rung that no transfer waits for, and would be heard in a later call"
+
+
+def test_chunks_that_leave_without_a_bell() -> None:
+    plan = with_channel(pushed(), "matmul_out", rings=F.binary("==", Sym("c0") // 2, Sym("rank")))
+    assert refused(plan).code == "TL606"
+    assert any(f.kind == "race" for f in examine(plan).findings)

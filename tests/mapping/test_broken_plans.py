@@ -303,10 +303,23 @@ def test_the_circle_of_a_large_world_is_shown_in_a_small_one() -> None:
     assert error.message == "`reduce` waits in a circle for itself (shown for 2 ranks and M=512, K=128, N=512)"
 
 
-def test_a_copy_engine_that_waits_for_own_rows_first() -> None:
-    """They are moved nowhere, but waited for; and the matmul makes them last, when it waits for the others' chunks."""
+def waiting_for_own_rows_first() -> Plan:
+    """Own rows stay where they are, the matmul makes them last, when it waits for the others' chunks: were a stream to wait
+    for them before it moves any, that would be a circle."""
     tile = sms(M=2, N=8, K=4, order="ring+1")
-    plan = plan_of(gemm_rs, 3, SIZES, scatter=copy_engine(M=4, order="ring"), reduce=fused("matmul"), matmul=tile)
+    return plan_of(gemm_rs, 3, SIZES, scatter=copy_engine(M=4, order="ring"), reduce=fused("matmul"), matmul=tile)
+
+
+def test_a_copy_engine_does_not_wait_for_own_rows() -> None:
+    plan = waiting_for_own_rows_first()
+    assert plan.channel("matmul_out").rings is not None
+    assert verify(plan)
+    assert not deadlocks(plan)
+
+
+def test_a_copy_engine_that_waits_for_own_rows_first() -> None:
+    plan = waiting_for_own_rows_first()
+    plan = with_channel(plan, "matmul_out", rings=None)
     error = refused(plan)
     assert error.code == "TL605"
     assert error.hint is not None

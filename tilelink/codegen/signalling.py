@@ -446,7 +446,11 @@ def _raiser(
         lines.add(f"{expected} = tl.load({total} + {flat})", loc)
         if late:
             lines.add("shmem.async_store_quiet()")
-        lines.add(f"if shmem.local_add({pointer} + {flat}, 1) + 1 == {expected}:", loc)
+        last = f"shmem.local_add({pointer} + {flat}, 1) + 1 == {expected}"
+        if channel.rings is not None:
+            told = {f"c{k}": index for k, index in enumerate(channel.indices(Sym(flat)))}
+            last = f"({last}) & ({scope.text(F.substitute(channel.rings, told))})"
+        lines.add(f"if {last}:", loc)
         lines.add(f"    shmem.ring_bell({bells} + {flat})")
 
     def remote(flat: str) -> None:

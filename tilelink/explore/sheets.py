@@ -318,7 +318,8 @@ def signals_of(plan: Plan) -> int:
     for c in (c for c in plan.channels if c.writers == "workers"):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
-            count += sum(t or 0 for t in targets) + (len(targets) if c.bells else 0)
+            bells = len(targets) if c.bells else 0
+            count += sum(t or 0 for t in targets) + sum(c.rung(word, plan.env(rank)) for word in range(bells))
     return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.ir import formula as F
@@ -115,6 +116,9 @@ class Channel:
     writers: str
     scope: str
     bells: bool = False
+    rings: Formula | None = None
+    """Of a channel with bells, words whose bell is rung and waited for where this is not 0: a stream does not wait for what
+    stays on its rank. None: all."""
     joined: str | None = None
 
     @property
@@ -130,6 +134,13 @@ class Channel:
         for a, i in zip(self.axes, indices, strict=True):
             out = out * a.count + F.of(i)
         return out
+
+    def rung(self, word: int, env: Mapping[str, F.Number]) -> bool:
+        """Whether the bell of a word is rung, on the rank that `env` is of."""
+        if self.rings is None:
+            return True
+        indices = {f"c{k}": F.evaluate(index, env) for k, index in enumerate(self.indices(word))}
+        return bool(F.evaluate(self.rings, {**env, **indices}))
 
     def indices(self, word: F.Like) -> tuple[Formula, ...]:
         """The word's index per axis, of its number: what `c0`, `c1`, … stand for."""

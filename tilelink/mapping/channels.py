@@ -71,8 +71,32 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         scope="sys" if remote or writers == "stream" else "gpu",
         # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
         bells=any(u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses),
+        rings=None if remote else _rings(wiring, axes, uses),
         joined=joined,
     )
+
+
+def _rings(wiring: Wiring, axes: list[ChannelAxis], uses: list[Use]) -> Formula | None:
+    """Where all that streams take of the tensor goes by its part, and what stays is left out: the words of what goes."""
+    streams = list({u.consumer.path: u.consumer for u in uses if u.consumer.engine == "stream"}.values())
+    found: set[Formula | None] = set()
+    for s in streams:
+        movement = s.step.program.movement
+        if movement is None or not (s.skip_own and s.push):
+            return None
+        source, target = s.step.binding(movement.source), s.step.binding(movement.destination)
+        parts = {
+            v.axis
+            for v, w in zip(source.view, target.view, strict=True)
+            if w.axis is not None and wiring.tensor(target.tensor).axes[w.axis].over == s.axis
+        }
+        leaving = (
+            F.binary("!=", Sym(f"c{k}") // c.per, c.rank)
+            for k, c in enumerate(axes)
+            if c.kind == "cut" and c.axis in parts and c.over == s.axis
+        )
+        found.add(next(leaving, None))
+    return found.pop() if len(found) == 1 else None
 
 
 def _along(tensor: TensorDecl, uses: list[Use], *, pulled: bool) -> str:

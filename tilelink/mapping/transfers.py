@@ -141,7 +141,7 @@ def _waits(
     words = words_of(plan, channel, step, source, tile, rank, None if every else holder)
     if channel.bells:
         return (
-            [BellWait(channel.name, w) for w in words]
+            [BellWait(channel.name, w) for w in words if channel.rung(w, plan.env(rank))]
             if channel.scope == "gpu"
             else [WordWait(channel.name, "channel", w) for w in words]
         )

@@ -281,17 +281,26 @@ class _Counts:
 
     def _bells(self, channel: Channel, word: Word, waited: list[Event], due: int) -> Iterator[Finding]:
         heard = [e for e in waited if e.bell]
+        due = due if self._rings(channel, word[1], word[2]) else 0
         listened = any(e.bell for w, events in self.waited.items() if w[0] == channel.name for e in events)
         if len(heard) > 1 or (heard and not due):
             yield self._count(word, f"the bell of word {word[2]} is waited for {len(heard)} times", heard)
         elif listened and due and not heard:
             yield self._count(word, f"the bell of word {word[2]} is left ringing", self.raised.get(word, []), harm=True)
 
-    def _due(self, channel: Channel, rank: int, number: int) -> int:
+    def _indices(self, channel: Channel, rank: int, number: int) -> dict[str, int]:
         indices: dict[str, int] = {}
         for k in reversed(range(len(channel.axes))):
             count = self.sizes.value(channel.axes[k].count, rank)
             indices[f"c{k}"], number = number % count, number // count
+        return indices
+
+    def _rings(self, channel: Channel, rank: int, number: int) -> bool:
+        indices = self._indices(channel, rank, number)
+        return channel.rings is None or bool(self.sizes.at(channel.rings, rank, **indices))
+
+    def _due(self, channel: Channel, rank: int, number: int) -> int:
+        indices = self._indices(channel, rank, number)
         try:
             if channel.guard is not None and not self.sizes.at(channel.guard, rank, **indices):
                 return 0

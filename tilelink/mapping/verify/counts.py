@@ -295,9 +295,8 @@ class _Comparison:
     def _check_symbols(self) -> None:
         """The target may name the rank, sizes and the word's own indices."""
         known = {*self.plan.env(0), *(f"c{k}" for k in range(len(self.widths)))} - dict(self.plan.tables).keys()
-        named = F.symbols(self.channel.target)
-        if self.channel.guard is not None:
-            named = named | F.symbols(self.channel.guard)
+        formulas = (self.channel.target, self.channel.guard, self.channel.rings)
+        named = {name for formula in formulas if formula is not None for name in F.symbols(formula)}
         if named - known:
             raise TilelinkError(
                 "TL607",

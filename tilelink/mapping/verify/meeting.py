@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilelink.errors import Note, TilelinkError
+from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify, Wait
@@ -17,7 +18,7 @@ from tilelink.mapping.verify.counts import Product, count
 from tilelink.mapping.verify.facts import When, fact
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Key, Laid
-from tilelink.mapping.verify.words import Delivery, Told, delivery, holder_of, signals_on, spans_on, unproven
+from tilelink.mapping.verify.words import Delivery, Told, delivery, holder_of, leaving, signals_on, spans_on, unproven
 
 EMPTY: When = frozenset()
 
@@ -274,7 +275,7 @@ def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Ch
         return
     widths = [world.number(a.count) for a in channel.axes]
     own = Delivery("one", None, np.arange(world.ranks, dtype=np.int64))
-    taken = [_product(w, widths, own, world) for w in waits]
+    taken = [_product(w if channel.rings is None else leaving(w), widths, own, world) for w in waits]
     heard = taken[0]
     times = heard.most()
     if len(taken) > 1 or times > 1:
@@ -286,14 +287,34 @@ def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Ch
             why="its bell is rung once and reset by the first wait: the next one would never end",
             hint=f"let the tile of `{waits[0].path}` be a multiple of that of {_whom(told)}",
         )
+    ringing = _ringing(channel, widths, world)
+    if ringing is None:
+        raise unproven(waits[0], "which bells are rung is no product of axes")
+    for a, b in zip((heard.scalar, *heard.tables), (np.ones((1, 1), np.int64), *ringing), strict=True):
+        if heard.most() > 0 and bool(((a > 0) & (b == 0)).any()):
+            raise unproven(waits[0], "a transfer begins without a bell, which nobody rings for what it takes")
     for notify in told:
-        # A word is rung by whichever notify comes last: all words that any of them raises are.
-        rung = _product(notify, widths, delivery(notify), world)
+        # A word is rung by whichever notify comes last: all words that any of them raises are, as far as they ring.
+        raised = _product(notify, widths, delivery(notify), world)
+        rung = Product(raised.scalar, tuple(t * r for t, r in zip(raised.tables, ringing, strict=True)))
         for a, b in zip((rung.scalar, *rung.tables), (heard.scalar, *heard.tables), strict=True):
             if rung.most() > 0 and bool(((a > 0) & (b == 0)).any()):
                 raise unproven(
                     waits[0], "a bell is rung that no transfer waits for, and would be heard in a later call"
                 )
+
+
+def _ringing(channel: Channel, widths: list[int], world: World) -> tuple[Ints, ...] | None:
+    """Which words have bells that are rung, as one table (ranks or 1, words) per channel axis; None: it is no product."""
+    tables = [np.ones((1, w), dtype=np.int64) for w in widths]
+    if channel.rings is not None:
+        indices = {f"c{k}": np.arange(w, dtype=np.int64)[None, :] for k, w in enumerate(widths)}
+        used = sorted(F.symbols(channel.rings) & indices.keys())
+        if len(used) > 1 or not widths:
+            return None
+        k = int(used[0][1:]) if used else 0
+        tables[k] = tables[k] * (world.value(channel.rings, indices) != 0)
+    return tuple(tables)
 
 
 def _product(told: Told, widths: list[int], to: Delivery, world: World) -> Product:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -81,6 +81,23 @@ def _told(channel: Channel, laid: Laid, signal: Signal) -> Told:
     mask = _without_own(laid, signal.op, laid.mask(site))
     words = tuple(_words(laid, signal.op, axis, mask) for axis in channel.axes)
     return Told(signal, channel, laid, site, mask, words)
+
+
+def leaving(told: Told) -> Told:
+    """Of a push that leaves out what stays on its rank: its wait for the tiles that go."""
+    laid, movement = told.laid, told.laid.step.step.program.movement
+    if not laid.keeps_own or movement is None:
+        return told
+    tensor = laid.tensor(movement.destination)
+    for k, view in enumerate(laid.step.step.binding(movement.destination).view):
+        spans = laid.spans[k]
+        if view.axis is None or not tensor.names_holder(view) or spans is None:
+            continue
+        goes = laid.world.holders(tensor, view.axis, spans.begin) != laid.at
+        before = told.mask.by.get(k)
+        mask = Mask({**told.mask.by, k: goes if before is None else before & goes}, told.mask.data)
+        return replace(told, mask=mask, words=tuple(_words(laid, told.op, axis, mask) for axis in told.channel.axes))
+    return told
 
 
 def _without_own(laid: Laid, op: Wait | Notify, mask: Mask) -> Mask:
