@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilelink.codegen import signalling
 from tilelink.codegen.scope import Scope, TileNames
@@ -218,8 +218,7 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
             signalling.notify(scope, lines, notify, signal, None)
         return
     if signal.action == "notify":
-        to = "owner" if signal.to == "all" else signal.to
-        signalling.notify(scope, lines, notify, replace(signal, to=to), pe)
+        signalling.notify(scope, lines, notify, signal, pe)
     lines.depth -= 1 if owner is None or scope.step.skip_own else 0
 
 

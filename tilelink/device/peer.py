@@ -90,8 +90,8 @@ def copy_block(dst, src, count):
         tl.store(dst + start + offsets, tl.load(src + start + offsets))
     rest = (total - whole).to(tl.int32)
     if rest % vector == 0:
-        # A mask that changes only at multiples of a vector does not split the accesses.
-        inside = offsets < tl.multiple_of(rest, vector)
+        # A mask that changes only between vectors does not split the accesses.
+        inside = offsets // vector < rest // vector
         tl.store(dst + whole + offsets, tl.load(src + whole + offsets, mask=inside), mask=inside)
     else:
         inside = offsets < rest
@@ -150,9 +150,13 @@ def is_last(counter, tiles):
 
 @triton.jit
 def ring_bell(bell):
-    """Set the word that a stream of this rank waits for, after everything this program has read and written."""
+    """Set the word that a stream of this rank waits for, after everything this program has read and written.
+
+    In the scope of this GPU, whose own engines hear it and copy out of its memory: a release for the whole system waits for
+    what is on its way over the links too, and took 2 to 12 µs.
+    """
     block_barrier()
-    tl.atomic_xchg(bell, tl.cast(1, tl.int64), sem="release", scope="sys")
+    tl.atomic_xchg(bell, tl.cast(1, tl.int64), sem="release", scope="gpu")
 
 
 @triton.jit

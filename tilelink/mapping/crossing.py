@@ -13,9 +13,12 @@ def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
     movement = s.step.program.movement
     if movement is None or s.push or movement.source != param:
         return False
-    split = tensor.split_over(s.axis)
-    slices = any(v.axis is None for v in s.step.binding(param).view)
-    return split or slices
+    view = s.step.binding(param).view
+    # A program that sees one part alone sees its own.
+    split = tensor.split_over(s.axis) and not any(
+        v.local and tensor.axes[v.axis].over == s.axis for v in view if v.axis is not None
+    )
+    return split or any(v.axis is None for v in view)
 
 
 def crosses(s: StepPlan, param: str) -> bool:
