@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.against_torch import Problem, check, each, random, split
+from tests.operators.against_torch import FEW, Problem, check, each, random, split
 from tilelink import ops
 
 FORMS = {
@@ -118,6 +118,41 @@ def test_all_to_all(ranks: int, m: int) -> None:
     """What ranks have for one another differs in length where the rows do not divide."""
     x = random(ranks, m, 3)
     check(ops.all_to_all, Problem([(one,) for one in x], each(split(x, ranks, 1))), ranks)
+
+
+@pytest.mark.parametrize("name", ["all_gather", "all_to_all", "reduce_scatter", "all_reduce_two_shot"])
+def test_calls_of_other_sizes_between(name: str) -> None:
+    """Words of one call are others in the next; their totals go on. The first is the largest: memory is not made anew."""
+    ranks = 3
+    each_size = [list(random(ranks, m, 1024)) for m in (21, 12, 6, 6)]
+
+    def main() -> list[torch.Tensor]:
+        return [getattr(ops, name)(x[tilelink.rank()]) for x in each_size]
+
+    wanted = [getattr(_Expected, name)(torch.stack(x)) for x in each_size]
+    for rank, calls in enumerate(tilelink.launch(main, ranks, device=FEW)):
+        for got, want in zip(calls, wanted, strict=True):
+            torch.testing.assert_close(got, want[rank], rtol=1e-4, atol=1e-4)
+
+
+class _Expected:
+    """Of inputs `[rank, rows, …]`, what each rank gets."""
+
+    @staticmethod
+    def all_gather(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.flatten(0, 1)] * len(x)
+
+    @staticmethod
+    def all_to_all(x: torch.Tensor) -> list[torch.Tensor]:
+        return list(x.unflatten(1, (len(x), -1)).transpose(0, 1))
+
+    @staticmethod
+    def reduce_scatter(x: torch.Tensor) -> list[torch.Tensor]:
+        return list(x.sum(0).unflatten(0, (len(x), -1)))
+
+    @staticmethod
+    def all_reduce_two_shot(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sum(0)] * len(x)
 
 
 @pytest.mark.parametrize(
