@@ -23,7 +23,9 @@ def test_whole_vectors_wherever_the_length_has_them_and_single_elements_where_it
     dtype: str, narrow: str
 ) -> None:
     aligned = [["tt.divisibility", 16]]
-    source = ASTSource(copy, {"dst": f"*{dtype}", "src": f"*{dtype}", "count": "i32"}, {}, {(0,): aligned, (1,): aligned})
+    source = ASTSource(
+        copy, {"dst": f"*{dtype}", "src": f"*{dtype}", "count": "i32"}, {}, {(0,): aligned, (1,): aligned}
+    )
     ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"]
     accesses = re.findall(r"(@%p\d+ )?((?:ld|st)\.global\.\S+)", ptx)
     wanted = {(whole, f"{access}.global.v4.b32") for whole in (True, False) for access in ("ld", "st")}
