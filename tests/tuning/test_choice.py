@@ -132,6 +132,27 @@ def test_the_plain_form_runs_where_less_can_be_hidden_than_overlapping_costs() -
     assert finite
 
 
+def test_what_somebody_has_scheduled_is_not_what_others_are_given() -> None:
+    """The same kind of call, of the same operator, which would have the same schedule if it did not choose another."""
+    plain: list[int] = []
+
+    def noted(*tensors: torch.Tensor, **named: Any) -> torch.Tensor:
+        plain.append(tilelink.rank())
+        return reference(*tensors, **named)
+
+    op = replace(fresh(plain_or_not), scheduled=False, reference_fn=noted)
+
+    def body() -> None:
+        world: Any = require().world
+        world.group = "the ranks"
+        x, w = inputs(32)
+        op.schedule(sequential=False)(x, w)
+        op(x, w)
+
+    tilelink.launch(body, RANKS)
+    assert sorted(plain) == [*range(RANKS)]
+
+
 def test_without_libraries_there_is_no_plain_form() -> None:
     def body() -> None:
         plain_or_not.schedule(sequential=True)(*inputs(32))

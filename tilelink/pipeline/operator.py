@@ -208,37 +208,23 @@ class Operator:
         session.vigil.begin()
         outs = () if out is None else _tuple(out)
         key = (tuple([_facts(t, session) for t in tensors]), *given.items())
-        whole = (key, tuple([_facts(t, session) for t in outs]))
+        # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
+        whole = (self.scheduled, key, tuple([_facts(t, session) for t in outs]))
         keyed = not given or all(_hashable(v) for v in given.values())
-        # A call is prepared here only if this operator is what was chosen for it.
-        prepared = session.cached(self.maker.identity).get(whole) if keyed else None
+        operator, cached = self, session.cached(self.maker.identity)
+        prepared = cached.get(whole) if keyed else None
+        if prepared is None and not self.scheduled:
+            operator = self._chosen(session, key, tensors, given)
+            cached = session.cached(operator.maker.identity)
+            prepared = cached.get(whole) if keyed else None
         if prepared is None:
-            operator = self if self.scheduled else self._chosen(session, key, tensors, given)
             if operator.schedules.sequential:
                 return operator._plain(session, tensors, out, given)
-            prepared = operator._prepared(session, whole, keyed, tensors, outs, given)
+            prepared = cached[whole] = prepare(operator.maker, session, tensors, outs, given)
         elif session.vigil.debug:
             session.vigil.compare(violated(session, prepared.plan, tensors, given) or prepared.said)
         values = run(session, prepared, tensors, outs)
         return values[0] if len(values) == 1 else values
-
-    def _prepared(
-        self,
-        session: Session,
-        key: object,
-        keyed: bool,
-        tensors: Sequence[Any],
-        outs: Sequence[Any],
-        given: dict[str, Any],
-    ) -> Prepared:
-        """A call of this operator; under `key`, if it is one to look it up by and has been there before."""
-        cached = session.cached(self.maker.identity)
-        prepared = cached.get(key) if keyed else None
-        if prepared is None:
-            prepared = cached[key] = prepare(self.maker, session, tensors, outs, given)
-        else:
-            session.vigil.compare(violated(session, prepared.plan, tensors, given) or prepared.said)
-        return prepared
 
     def _plain(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         """The reference, whose libraries take their turns."""

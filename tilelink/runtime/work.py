@@ -6,7 +6,7 @@ A world makes a `Step` of each piece of work, and settles then whatever does not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -69,8 +69,8 @@ class Call:
     tensors: Mapping[str, torch.Tensor]
     credits: int
     main: Stream
-    parts: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
-    """What library functions have given for runs of tiles that are not through yet."""
+    parts: dict[str, list[Any]] | None = None
+    """What library functions have given for runs of tiles that are not through yet; None: nothing so far."""
 
 
 # --------------------------------------------------------------------------------------------------------- pieces of work
@@ -154,6 +154,8 @@ class Apply:
         """The function in one call, which has what runs of its tiles gave."""
         if self.tile is None:
             return self.function
+        if call.parts is None:
+            call.parts = {}
         function, name, kept = self.function, self.tile, call.parts
 
         def contribute(*inputs: torch.Tensor, **constants: Any) -> None:
