@@ -87,6 +87,10 @@ def test_the_part_that_kernels_call_is_taken_out_once(tmp_path: Path, monkeypatc
     written = part.stat()
     assert called(device_bitcode(90)) == part
     assert part.stat() == written
+    monkeypatch.setattr("triton.__version__", "another")
+    monkeypatch.setattr("tilelink.runtime.nvshmem.bitcode._linked", lambda caller, library: "as another version has it")
+    assert called(device_bitcode(90)).read_text() == "as another version has it"
+    assert part.read_text() == text
 
 
 def test_the_bitcode_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

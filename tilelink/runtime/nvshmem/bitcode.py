@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import triton
 from filelock import FileLock
 from triton._C import libtriton
 
@@ -30,7 +31,9 @@ def called(library: Path) -> Path:
     """
     found = library.stat()
     caller = _caller()
-    key = hashlib.sha256(f"{library} {found.st_size} {found.st_mtime_ns} {caller}".encode()).hexdigest()[:16]
+    # Triton's LLVM reads the text that it writes, and not always what another version has written.
+    told = f"{library} {found.st_size} {found.st_mtime_ns} {triton.__version__} {caller}"
+    key = hashlib.sha256(told.encode()).hexdigest()[:16]
     path = kernels.cache_directory() / f"{library.stem}_{key}.ll"
     with kernels.writing(path), FileLock(path.with_suffix(".lock"), timeout=120):
         if not path.exists():
