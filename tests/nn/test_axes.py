@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 import torch
 
 import tilelink
@@ -17,12 +14,6 @@ ALONG_TWO = register(
     linear.schedule(gather_rows=sms(2, M=8), gather_weight=sms(2, M=8), matmul=sms(M=16, N=16, K=16)),
     name="linear_along_two_axes",
 )
-
-
-@pytest.fixture(autouse=True)
-def compilers_start_afresh() -> Iterator[None]:
-    yield
-    torch._dynamo.reset()
 
 
 def test_a_compiled_function_calls_with_ranks_along_two_axes() -> None:

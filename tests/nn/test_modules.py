@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import tilelink
-from tests.operators.problems import TOLERANCE, part
+from tests.nn.test_operators import assert_close
+from tests.operators.problems import part
 from tilelink.nn import (
     ColumnParallelLinear,
     ParallelAttention,
@@ -24,20 +25,6 @@ from tilelink.nn import (
 
 Make = Callable[..., nn.Module]
 """This rank's part of the whole layer, of which it takes what `of` takes."""
-
-
-@pytest.fixture(autouse=True)
-def compilers_start_afresh() -> Iterator[None]:
-    yield
-    torch._dynamo.reset()
-
-
-def close(got: torch.Tensor | None, want: torch.Tensor | None) -> None:
-    assert got is not None
-    assert want is not None
-    assert got.shape == want.shape
-    error = float((got.detach().double() - want.detach().double()).norm() / want.detach().double().norm())
-    assert error <= TOLERANCE[got.dtype], error
 
 
 class Whole(nn.Module):
@@ -63,7 +50,7 @@ def differentiated(layer: nn.Module, x: torch.Tensor, *args: Any) -> tuple[torch
     return y, x
 
 
-def spread(whole: nn.Module, x: torch.Tensor, dim: int, ranks: int, make: Make, check: Callable[[nn.Module, int], None],
+def assert_as_whole(whole: nn.Module, x: torch.Tensor, dim: int, ranks: int, make: Make, check: Callable[[nn.Module, int], None],
            *, backend: str | None = None, given: bool = False) -> None:  # fmt: skip
     """Compare the layer of each rank with the whole one: results, the argument's gradient, and what `check` compares."""
     wanted, wanted_x = differentiated(whole, x)
@@ -76,9 +63,9 @@ def spread(whole: nn.Module, x: torch.Tensor, dim: int, ranks: int, make: Make, 
         layer = make(whole)
         run: Any = layer if backend is None else torch.compile(layer, fullgraph=True, backend=backend)
         y, mine = differentiated(run, x[tuple(index)], *([length] if given else []))
-        close(y, wanted[tuple(index)])
+        assert_close(y, wanted[tuple(index)])
         assert wanted_x.grad is not None
-        close(mine.grad, wanted_x.grad[tuple(index)])
+        assert_close(mine.grad, wanted_x.grad[tuple(index)])
         check(layer, rank)
 
     tilelink.launch(main, ranks)
@@ -96,9 +83,9 @@ def test_mlp(shape: tuple[int, ...], dim: int, ranks: int, backend: str | None) 
         own = slice(24 // ranks * rank, 24 // ranks * (rank + 1))
         for name, want in (("up.weight", whole.up.weight.grad[own]), ("up.bias", whole.up.bias.grad[own]),
                            ("down.weight", whole.down.weight.grad[:, own]), ("down.bias", whole.down.bias.grad)):  # fmt: skip
-            close(layer.get_parameter(name).grad, want)
+            assert_close(layer.get_parameter(name).grad, want)
 
-    spread(
+    assert_as_whole(
         whole, torch.randn(shape), dim, ranks, lambda w: ParallelMLP.of(w.up, w.down, dim=dim), check, backend=backend
     )
 
@@ -112,10 +99,10 @@ def test_gated_mlp() -> None:
         assert whole.gate is not None
         for got, linear in zip(grad.chunk(2), (whole.gate, whole.up), strict=True):
             assert linear.weight.grad is not None
-            close(got, linear.weight.grad.chunk(2)[rank])
+            assert_close(got, linear.weight.grad.chunk(2)[rank])
 
     make = lambda w: ParallelMLP.of(w.up, w.down, w.gate, activation=nn.functional.silu)  # noqa: E731
-    spread(whole, torch.randn(8, 16), 0, 2, make, check)
+    assert_as_whole(whole, torch.randn(8, 16), 0, 2, make, check)
 
 
 def test_activations_that_every_rank_has() -> None:
@@ -126,18 +113,20 @@ def test_activations_that_every_rank_has() -> None:
     def main() -> None:
         layer = ParallelMLP.of(whole.up, whole.down, sequence_parallel=False)
         y, mine = differentiated(torch.compile(layer, fullgraph=True, backend="aot_eager"), x)
-        close(y, wanted)
-        close(mine.grad, wanted_x.grad)
-        close(layer.up.weight.grad, whole.up.weight.grad.chunk(2)[tilelink.rank()])
-        close(layer.down.weight.grad, whole.down.weight.grad.chunk(2, 1)[tilelink.rank()])
-        close(layer.down.bias.grad, whole.down.bias.grad)
+        assert_close(y, wanted)
+        assert_close(mine.grad, wanted_x.grad)
+        assert_close(layer.up.weight.grad, whole.up.weight.grad.chunk(2)[tilelink.rank()])
+        assert_close(layer.down.weight.grad, whole.down.weight.grad.chunk(2, 1)[tilelink.rank()])
+        assert_close(layer.down.bias.grad, whole.down.bias.grad)
 
     tilelink.launch(main, 2)
 
 
 @pytest.mark.parametrize("shape", [(7, 16), (1, 7, 16)])
 def test_an_uneven_sequence(shape: tuple[int, ...]) -> None:
-    spread(Whole(), torch.randn(shape), -2, 2, lambda w: ParallelMLP.of(w.up, w.down), lambda *_: None, given=True)
+    assert_as_whole(
+        Whole(), torch.randn(shape), -2, 2, lambda w: ParallelMLP.of(w.up, w.down), lambda *_: None, given=True
+    )
 
 
 def placed(t: torch.Tensor, first: int = 0) -> torch.Tensor:
@@ -167,10 +156,10 @@ def test_attention(groups: int, backend: str | None) -> None:
 
     def check(layer: nn.Module, rank: int) -> None:
         want = torch.cat([p.weight.grad.chunk(2)[rank] for p in (whole.query, whole.key, whole.value)])
-        close(layer.get_parameter("inputs.weight").grad, want)
-        close(layer.get_parameter("output.bias").grad, whole.output.bias.grad)
+        assert_close(layer.get_parameter("inputs.weight").grad, want)
+        assert_close(layer.get_parameter("output.bias").grad, whole.output.bias.grad)
 
-    spread(whole, torch.randn(3, 8, 16), -2, 2, make, check, backend=backend)
+    assert_as_whole(whole, torch.randn(3, 8, 16), -2, 2, make, check, backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +180,10 @@ def test_attention_of_positions(shape: tuple[int, ...], groups: int, backend: st
     def check(layer: nn.Module, rank: int) -> None:
         del rank
         want = torch.cat([p.weight.grad for p in (whole.query, whole.key, whole.value)])
-        close(layer.get_parameter("inputs.module.weight").grad, want)
-        close(layer.get_parameter("output.module.bias").grad, whole.output.bias.grad)
+        assert_close(layer.get_parameter("inputs.module.weight").grad, want)
+        assert_close(layer.get_parameter("output.module.bias").grad, whole.output.bias.grad)
 
-    spread(whole, torch.randn(shape), -2, 2, make, check, backend=backend, given=True)
+    assert_as_whole(whole, torch.randn(shape), -2, 2, make, check, backend=backend, given=True)
 
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
@@ -207,10 +196,10 @@ def test_a_norm_that_every_rank_has(backend: str | None) -> None:
         return Replicated(mine)
 
     def check(layer: nn.Module, rank: int) -> None:
-        close(layer.get_parameter("module.weight").grad, whole.weight.grad)
-        close(layer.get_parameter("module.bias").grad, whole.bias.grad)
+        assert_close(layer.get_parameter("module.weight").grad, whole.weight.grad)
+        assert_close(layer.get_parameter("module.bias").grad, whole.bias.grad)
 
-    spread(whole, torch.randn(12, 16) + 1, 0, 3, make, check, backend=backend)
+    assert_as_whole(whole, torch.randn(12, 16) + 1, 0, 3, make, check, backend=backend)
 
 
 def test_two_replicas_of_two_ranks() -> None:
@@ -223,10 +212,10 @@ def test_two_replicas_of_two_ranks() -> None:
         tensor, data = tilelink.group([rank // 2 * 2, rank // 2 * 2 + 1]), tilelink.group([rank % 2, rank % 2 + 2])
         layer = torch.compile(ParallelMLP.of(whole.up, whole.down, group=tensor), fullgraph=True, backend="aot_eager")
         y, _ = differentiated(layer, x[rank // 2].chunk(2)[rank % 2])
-        close(y, wanted[rank // 2].chunk(2)[rank % 2])
+        assert_close(y, wanted[rank // 2].chunk(2)[rank % 2])
         for name, want in (("up.weight", whole.up.weight.grad), ("down.weight", whole.down.weight.grad)):
             mine = layer.get_parameter(name).grad
-            close(tilelink.ops.all_reduce(mine, group=data), want.chunk(2, int(name == "down.weight"))[rank % 2])
+            assert_close(tilelink.ops.all_reduce(mine, group=data), want.chunk(2, int(name == "down.weight"))[rank % 2])
 
     tilelink.launch(main, 4, seed=2)
 

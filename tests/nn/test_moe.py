@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import silu
 
 import tilelink
-from tests.nn.test_modules import close
+from tests.nn.test_operators import assert_close
 from tilelink.nn import ParallelMoE
 
 FEATURES, HIDDEN, EXPERTS, CHOICES = 16, 24, 5, 2
@@ -52,13 +52,12 @@ def test_tokens_through_their_experts(ranks: int, backend: str) -> None:
         mine = x.chunk(ranks)[rank].clone().requires_grad_()
         got = run(mine)
         got.square().sum().backward()
-        close(got, y.chunk(ranks)[rank])
-        close(mine.grad, dx.chunk(ranks)[rank])
-        close(layer.up.grad, torch.cat([w.chunk(ranks, 2)[rank] for w in (dgate, dup)], 2))
-        close(layer.down.grad, ddown.chunk(ranks, 1)[rank])
-        close(layer.router.module.weight.grad, drouter)
+        assert_close(got, y.chunk(ranks)[rank])
+        assert_close(mine.grad, dx.chunk(ranks)[rank])
+        assert_close(layer.up.grad, torch.cat([w.chunk(ranks, 2)[rank] for w in (dgate, dup)], 2))
+        assert_close(layer.down.grad, ddown.chunk(ranks, 1)[rank])
+        assert_close(layer.router.module.weight.grad, drouter)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            close(layer(mine), y.chunk(ranks)[rank])
+            assert_close(layer(mine), y.chunk(ranks)[rank])
 
     tilelink.launch(main, ranks)
-    torch._dynamo.reset()

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,19 +20,14 @@ RANKS = 3
 COMPILERS = pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
 
 
-@pytest.fixture(autouse=True)
-def compilers_start_afresh() -> Iterator[None]:
-    yield
-    torch._dynamo.reset()
-
-
 def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def close(got: torch.Tensor | None, want: torch.Tensor) -> None:
+def assert_close(got: torch.Tensor | None, want: torch.Tensor | None) -> None:
     """Written so that a NaN fails."""
     assert got is not None
+    assert want is not None
     assert got.shape == want.shape
     if want.numel():
         error = float((got.detach().double() - want.detach().double()).norm() / want.detach().double().norm())
@@ -72,13 +67,14 @@ class Problem:
         own = self.x[part(self.rows, rank, self.ranks)]
         return tuple(t.clone().requires_grad_() for t in (own, self.a[rank], self.b[rank]))
 
-    def check(self, rank: int, y: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    def assert_on(self, rank: int, y: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         own = part(self.rows, rank, self.ranks)
         for got, want in ((y, self.y[own]), (x.grad, self.dx[own]), (a.grad, self.da[rank]), (b.grad, self.db[rank])):
-            assert want is not None
-            close(got, want)
+            assert_close(got, want)
 
-    def run(self, wrap: Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]], **given: int) -> None:
+    def assert_as_torch(
+        self, wrap: Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]], **given: int
+    ) -> None:
         """Twice on every rank, so that the second call meets slots that the first has used."""
 
         def main() -> None:
@@ -87,7 +83,7 @@ class Problem:
             ys = [layer(*mine) for _ in range(2)]
             sum(y.square().sum() / 2 for y in ys).backward()
             for y in ys:
-                self.check(tilelink.rank(), y, *mine)
+                self.assert_on(tilelink.rank(), y, *mine)
 
         tilelink.launch(main, self.ranks, seed=self.rows)
 
@@ -99,13 +95,13 @@ def compiled(backend: str | None, **options: Any) -> Callable[[Callable[..., Any
 @COMPILERS
 @pytest.mark.parametrize("ranks", [1, RANKS])
 def test_gradients(backend: str | None, ranks: int) -> None:
-    Problem(12, ranks).run(compiled(backend))
+    Problem(12, ranks).assert_as_torch(compiled(backend))
 
 
 @COMPILERS
 def test_uneven_rows(backend: str | None) -> None:
     """Ranks hold 4, 4 and 2 rows: a graph that was compiled for one rank does not fit another."""
-    Problem(10).run(compiled(backend), M=10)
+    Problem(10).assert_as_torch(compiled(backend), M=10)
 
 
 def test_a_graph_holds_for_one_rank() -> None:
@@ -120,13 +116,13 @@ def test_a_graph_holds_for_one_rank() -> None:
             y = functional.gemm_rs(x, weight, group=group)
             return y.view(y.numel())
 
-        close(flat(x, weight), (RANKS * x @ weight)[part(10, tilelink.rank(), RANKS)].reshape(-1))
+        assert_close(flat(x, weight), (RANKS * x @ weight)[part(10, tilelink.rank(), RANKS)].reshape(-1))
 
     tilelink.launch(main, RANKS)
 
 
 def test_ranks_without_rows() -> None:
-    Problem(2).run(compiled("aot_eager"), M=2)
+    Problem(2).assert_as_torch(compiled("aot_eager"), M=2)
 
 
 def test_sizes_that_change() -> None:
@@ -145,7 +141,7 @@ def test_sizes_that_change() -> None:
             mine = problem.mine(tilelink.rank())
             y = layer(*mine)
             y.square().sum().backward()
-            problem.check(tilelink.rank(), y, *mine)
+            problem.assert_on(tilelink.rank(), y, *mine)
 
     tilelink.launch(main, 2)
     assert graphs == 2 * 2
@@ -164,7 +160,7 @@ def test_bf16_and_the_layout_of_gradients(turned: bool) -> None:
         for got, want in ((x.grad, problem.dx), (a.grad, problem.da), (b.grad, problem.db)):
             mine = want[part(8, tilelink.rank(), 2)] if torch.is_tensor(want) else want[tilelink.rank()]
             assert mine is not None
-            close(got, mine)
+            assert_close(got, mine)
 
     tilelink.launch(main, 2)
     assert seen == [True] * 4
@@ -180,7 +176,7 @@ def test_gradients_of_some_arguments(wanted: tuple[bool, ...]) -> None:
         problem.layer(group_name())(*mine).square().sum().backward()
         assert [t.grad is not None for t in mine] == list(wanted)
         wants = (problem.dx[part(12, rank, RANKS)], problem.da[rank], problem.db[rank])
-        close(mine[wanted.index(True)].grad, wants[wanted.index(True)])
+        assert_close(mine[wanted.index(True)].grad, wants[wanted.index(True)])
 
     tilelink.launch(main, RANKS)
 
@@ -197,14 +193,14 @@ def test_without_gradients_first() -> None:
             assert not layer(*mine).requires_grad
         y = layer(*mine)
         y.square().sum().backward()
-        problem.check(tilelink.rank(), y, *mine)
+        problem.assert_on(tilelink.rank(), y, *mine)
 
     tilelink.launch(main, RANKS)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints(reentrant: bool) -> None:
-    Problem(12).run(lambda layer: lambda *mine: checkpoint(layer, *mine, use_reentrant=reentrant))
+    Problem(12).assert_as_torch(lambda layer: lambda *mine: checkpoint(layer, *mine, use_reentrant=reentrant))
 
 
 def test_saved_tensors_pass_through_hooks() -> None:
@@ -222,7 +218,7 @@ def test_saved_tensors_pass_through_hooks() -> None:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             y = problem.layer("")(*mine)
         y.square().sum().backward()
-        problem.check(rank, y, *mine)
+        problem.assert_on(rank, y, *mine)
 
     tilelink.launch(main, RANKS)
     assert kept == [[(4, 16), (16, 24), (12, 24), (12, 24), (24, 16)]] * RANKS
@@ -255,7 +251,7 @@ def test_autocast() -> None:
         assert x.grad is not None
         assert a.grad is not None
         assert x.grad.dtype == a.grad.dtype == torch.float32
-        close(a.grad.bfloat16(), problem.da[tilelink.rank()])
+        assert_close(a.grad.bfloat16(), problem.da[tilelink.rank()])
         return y.dtype
 
     assert tilelink.launch(main, RANKS) == [torch.bfloat16] * RANKS
@@ -269,8 +265,8 @@ def test_all_reduce(form: str) -> None:
         x = xs[tilelink.rank()].clone().requires_grad_()
         y = functional.all_reduce(x, form=form)
         y.square().sum().backward()
-        close(y, xs[0] + xs[1])
-        close(x.grad, 2 * 2 * (xs[0] + xs[1]))
+        assert_close(y, xs[0] + xs[1])
+        assert_close(x.grad, 2 * 2 * (xs[0] + xs[1]))
 
     tilelink.launch(main, 2)
 
@@ -285,9 +281,9 @@ def test_all_gather_and_reduce_scatter() -> None:
         whole = functional.all_gather(mine, M=7)
         kept = functional.reduce_scatter((tilelink.rank() + 1) * whole)
         kept.square().sum().backward()
-        close(whole, x)
-        close(kept, 6 * x[own])
-        close(mine.grad, 2 * 6 * 6 * x[own])
+        assert_close(whole, x)
+        assert_close(kept, 6 * x[own])
+        assert_close(mine.grad, 2 * 6 * 6 * x[own])
 
     tilelink.launch(main, RANKS)
 
@@ -302,9 +298,9 @@ def test_a_result_that_all_ranks_go_on_with() -> None:
         mine, own = x[rank].clone().requires_grad_(), weight[rank].clone().requires_grad_()
         got = functional.gemm_ar(mine, own)
         got.square().sum().backward()
-        close(got, y)
-        close(mine.grad, 2 * y @ weight[rank].t())
-        close(own.grad, x[rank].t() @ (2 * y))
+        assert_close(got, y)
+        assert_close(mine.grad, 2 * y @ weight[rank].t())
+        assert_close(own.grad, x[rank].t() @ (2 * y))
 
     tilelink.launch(main, 2)
 
@@ -348,7 +344,7 @@ def test_an_operator_more() -> None:
         x, w = random(8, 16, seed=tilelink.rank()), weight.clone().requires_grad_()
         torch.compile(lambda x, w: fast(x, w), fullgraph=True, backend="aot_eager")(x, w).sum().backward()
         whole = torch.cat([random(8, 16, seed=r) for r in range(2)])
-        close(w.grad, whole.T @ torch.ones(16, 8))
+        assert_close(w.grad, whole.T @ torch.ones(16, 8))
 
     tilelink.launch(main, 2)
 
@@ -359,8 +355,8 @@ def test_without_ranks() -> None:
     assert group_name() == ""
     y = torch.compile(lambda x, w: functional.ag_gemm(x, w), fullgraph=True, backend="aot_eager")(x, weight)
     y.sum().backward()
-    close(y, x @ weight)
-    close(weight.grad, x.T @ torch.ones(4, 8))
+    assert_close(y, x @ weight)
+    assert_close(weight.grad, x.T @ torch.ones(4, 8))
 
 
 @tilelink.operator("M/R K, K N -> M N, P")

@@ -23,7 +23,6 @@ def test_the_loss_curves_agree() -> None:
     for row in tilelink.launch(lambda: compare(SMALL), 2, races=False):
         assert row["ok"], row
         assert [len(curve) for curve in row["losses"].values()] == [4, 4]
-    torch._dynamo.reset()
 
 
 def test_a_curve_that_does_not_fall_is_not_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +30,6 @@ def test_a_curve_that_does_not_fall_is_not_ok(tmp_path: Path, monkeypatch: pytes
     given = {**dataclasses.asdict(SMALL), "steps": 1, "out": tmp_path / "made" / "gpu-training-1.json"}
     flags = [f"--{name}={value}" for name, value in given.items() if name != "autocast"]
     assert not main([*flags, "--no-autocast"], ranks=1)
-    torch._dynamo.reset()
     found = json.loads((tmp_path / "made" / "gpu-training-1.json").read_text())
     (row,) = found["rows"]
     assert row["worst"] <= SMALL.tolerance

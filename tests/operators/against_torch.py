@@ -38,7 +38,7 @@ def each(*tensors: list[T]) -> list[tuple[T, ...]]:
     return list(zip(*tensors, strict=True))
 
 
-def check(operator: Operator, problem: Problem, ranks: int, *, device: Device = FEW) -> None:
+def assert_as_torch(operator: Operator, problem: Problem, ranks: int, *, device: Device = FEW) -> None:
     """Two calls on every rank: the second meets what the first left behind. fp32 closely, bf16 as it rounds."""
 
     def main() -> list[Any]:

@@ -29,7 +29,7 @@ class Call:
     expected: tuple[torch.Tensor, ...]
     sizes: tuple[tuple[str, int], ...]
 
-    def check(self, rank: int, got: torch.Tensor) -> None:
+    def assert_on(self, rank: int, got: torch.Tensor) -> None:
         want = self.expected[rank]
         assert got.shape == want.shape
         assert got.dtype == self.tensors[0][0].dtype
@@ -85,7 +85,7 @@ def _length(size: int, rank: int, ranks: int) -> int:
     return held.stop - held.start
 
 
-def run(
+def assert_calls(
     operator: tilelink.Operator,
     calls: Sequence[Call],
     *,
@@ -99,10 +99,10 @@ def run(
         me = tilelink.rank()
         return [operator(*c.tensors[me], **dict(c.sizes)) for c in calls]
 
-    compare(tilelink.launch(main, ranks, seed=seed, straggler=straggler), calls)
+    assert_results(tilelink.launch(main, ranks, seed=seed, straggler=straggler), calls)
 
 
-def compare(results: Sequence[Sequence[torch.Tensor]], calls: Sequence[Call]) -> None:
+def assert_results(results: Sequence[Sequence[torch.Tensor]], calls: Sequence[Call]) -> None:
     for rank, outs in enumerate(results):
         for call, out in zip(calls, outs, strict=True):
-            call.check(rank, out)
+            call.assert_on(rank, out)

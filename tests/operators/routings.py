@@ -81,7 +81,7 @@ class Mixture:
         return torch.einsum("tki,tkih->tkh", up, self.down.float()[of])
 
 
-def close(got: T, want: T) -> None:
+def assert_close(got: T, want: T) -> None:
     """Relative Frobenius error; written so that a NaN fails."""
     assert got.shape == want.shape
     if want.numel():

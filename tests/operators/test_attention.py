@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.against_torch import Problem, check, each, random, split
+from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.ir.topology import Device
 from tilelink.ops.flash_decode import parts_of
@@ -69,36 +69,36 @@ def problem(
 @pytest.mark.parametrize("kind", KINDS)
 def test_worlds(kind: str, ranks: int, s: int, causal: bool) -> None:
     """Parts that tiles cross, a last rank with fewer rows, with one row, and with none."""
-    check(KINDS[kind], problem(ranks, s, causal=causal), ranks)
+    assert_as_torch(KINDS[kind], problem(ranks, s, causal=causal), ranks)
 
 
 @pytest.mark.parametrize("d", [64, pytest.param(96, marks=pytest.mark.each_triton), 128, 192, 256])
 def test_head_sizes(d: int) -> None:
     """Also those that are no power of two, in bf16."""
-    check(AG, problem(2, 20, heads=1, d=d, dtype=torch.bfloat16), 2)
+    assert_as_torch(AG, problem(2, 20, heads=1, d=d, dtype=torch.bfloat16), 2)
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(3, 3), (4, 2), (6, 1)])
 def test_groups_of_heads_share_keys(heads: int, groups: int) -> None:
-    check(AG, problem(2, 18, heads=heads, groups=groups), 2)
+    assert_as_torch(AG, problem(2, 18, heads=heads, groups=groups), 2)
 
 
 def test_a_scale_of_ones_own() -> None:
-    check(AG, problem(2, 18, scale=0.3), 2)
+    assert_as_torch(AG, problem(2, 18, scale=0.3), 2)
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.3])
 def test_a_scale_that_is_not_positive(scale: float) -> None:
     """The greatest score would be another one once it is scaled."""
     with pytest.raises(ValueError, match="it is a positive number"):
-        check(AG, problem(1, 4, scale=scale), 1)
+        assert_as_torch(AG, problem(1, 4, scale=scale), 1)
 
 
 @pytest.mark.each_triton
 def test_as_they_come() -> None:
     """The schedules that the operators ship, with tiles larger than what is there."""
-    check(ops.ag_attention, problem(2, 21), 2)
-    check(ops.ring_attention, problem(2, 21), 2, device=Device(sms=10))
+    assert_as_torch(ops.ag_attention, problem(2, 21), 2)
+    assert_as_torch(ops.ring_attention, problem(2, 21), 2, device=Device(sms=10))
 
 
 @pytest.mark.parametrize(
@@ -114,20 +114,20 @@ def test_as_they_come() -> None:
 )
 def test_packed_sequences(ranks: int, starts: list[int], causal: bool) -> None:
     """Sequences that ranks share, an empty one, one of one position; and ranks without any."""
-    check(VARLEN, problem(ranks, starts[-1], causal=causal, starts=starts), ranks)
+    assert_as_torch(VARLEN, problem(ranks, starts[-1], causal=causal, starts=starts), ranks)
 
 
 @pytest.mark.parametrize(
     ("ranks", "s"), [(1, 16), (2, 32), pytest.param(3, 36, marks=pytest.mark.each_triton), (4, 16), (8, 32)]
 )
 def test_rows_dealt_out_to_and_fro(ranks: int, s: int) -> None:
-    check(ZIGZAG, problem(ranks, s, heads=2 if ranks < 4 else 1, chunk=4), ranks)
+    assert_as_torch(ZIGZAG, problem(ranks, s, heads=2 if ranks < 4 else 1, chunk=4), ranks)
 
 
 def test_rows_that_cannot_be_dealt_out() -> None:
     """The owner map has to change where parts end."""
     with pytest.raises(TilelinkError, match=r"^TL306"):
-        check(ZIGZAG, problem(3, 29, chunk=4), 3)
+        assert_as_torch(ZIGZAG, problem(3, 29, chunk=4), 3)
 
 
 # ----------------------------------------------------------------------------------------------------------------- decoding
@@ -159,12 +159,12 @@ DECODE = ops.flash_decode.schedule(partial_decode=sms(S=16))
 )
 def test_decoding(ranks: int, s: int, lengths: list[int], splits: int) -> None:
     """Caches that are filled in part, ranks without a position of them or with one, parts of a rank without any."""
-    check(DECODE, decoded(ranks, s, lengths, splits=splits), ranks)
+    assert_as_torch(DECODE, decoded(ranks, s, lengths, splits=splits), ranks)
 
 
 @pytest.mark.parametrize("d", [64, pytest.param(192, marks=pytest.mark.each_triton)])
 def test_decoding_in_bf16(d: int) -> None:
-    check(ops.flash_decode, decoded(2, 70, [70, 33], d=d, splits=0, dtype=torch.bfloat16), 2)
+    assert_as_torch(ops.flash_decode, decoded(2, 70, [70, 33], d=d, splits=0, dtype=torch.bfloat16), 2)
 
 
 def test_as_many_parts_as_keep_all_sms_busy() -> None:

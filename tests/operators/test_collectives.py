@@ -7,7 +7,11 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.against_torch import FEW, Problem, check, each, random, split
+<<<<<<< HEAD
+from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
+=======
+from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
+>>>>>>> 7ecfdfb (Helpers that compare are called assert_…, so that a test shows that it asserts; one assert_close of nn, one reset of torch's compiler)
 from tilelink import ops
 
 FORMS = {
@@ -28,12 +32,12 @@ def all_reduced(ranks: int, m: int, dtype: torch.dtype = torch.float32, form: st
 )
 def test_all_reduce(form: str, ranks: int, m: int) -> None:
     """Also with fewer rows than ranks, and with parts of which the last are shorter or empty."""
-    check(FORMS[form], all_reduced(ranks, m, form=form), ranks)
+    assert_as_torch(FORMS[form], all_reduced(ranks, m, form=form), ranks)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_reduce_in_bf16(form: str) -> None:
-    check(ops.all_reduce, all_reduced(4, 6, torch.bfloat16, form), 4)
+    assert_as_torch(ops.all_reduce, all_reduced(4, 6, torch.bfloat16, form), 4)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -98,26 +102,26 @@ def test_what_was_pushed_is_kept_by_a_copy_engine() -> None:
     """Every rank has an instance of its own of what it takes: it is taken from there."""
     x = random(13, 3, 4)
     engine = {f"all_gather_pushed.{step}": tilelink.copy_engine(M=2) for step in ("gather", "keep")}
-    check(ops.all_gather.schedule(engine), Problem(each(split(x, 3)), [(x,)] * 3, {"M": 13}), 3)
+    assert_as_torch(ops.all_gather.schedule(engine), Problem(each(split(x, 3)), [(x,)] * 3, {"M": 13}), 3)
 
 
 @pytest.mark.parametrize(("ranks", "m"), WORLDS)
 def test_all_gather(ranks: int, m: int) -> None:
     x = random(m, 3, 4)
-    check(ops.all_gather, Problem(each(split(x, ranks)), [(x,)] * ranks, {"M": m}), ranks)
+    assert_as_torch(ops.all_gather, Problem(each(split(x, ranks)), [(x,)] * ranks, {"M": m}), ranks)
 
 
 @pytest.mark.parametrize(("ranks", "m"), WORLDS)
 def test_reduce_scatter(ranks: int, m: int) -> None:
     x = random(ranks, m, 20)
-    check(ops.reduce_scatter, Problem([(one,) for one in x], each(split(x.sum(0), ranks))), ranks)
+    assert_as_torch(ops.reduce_scatter, Problem([(one,) for one in x], each(split(x.sum(0), ranks))), ranks)
 
 
 @pytest.mark.parametrize(("ranks", "m"), WORLDS)
 def test_all_to_all(ranks: int, m: int) -> None:
     """What ranks have for one another differs in length where the rows do not divide."""
     x = random(ranks, m, 3)
-    check(ops.all_to_all, Problem([(one,) for one in x], each(split(x, ranks, 1))), ranks)
+    assert_as_torch(ops.all_to_all, Problem([(one,) for one in x], each(split(x, ranks, 1))), ranks)
 
 
 @pytest.mark.parametrize("name", ["all_gather", "all_to_all", "reduce_scatter", "all_reduce_two_shot"])
@@ -161,8 +165,8 @@ class _Expected:
 )
 def test_positions_for_heads_and_back(ranks: int, s: int, heads: int) -> None:
     x = random(s, heads, 3)
-    check(ops.ulysses, Problem(each(split(x, ranks)), each(split(x, ranks, 1)), {"S": s}), ranks)
-    check(ops.ulysses_back, Problem(each(split(x, ranks, 1)), each(split(x, ranks)), {"H": heads}), ranks)
+    assert_as_torch(ops.ulysses, Problem(each(split(x, ranks)), each(split(x, ranks, 1)), {"S": s}), ranks)
+    assert_as_torch(ops.ulysses_back, Problem(each(split(x, ranks, 1)), each(split(x, ranks)), {"H": heads}), ranks)
 
 
 # ------------------------------------------------------------------------------------------------------- behind a product
@@ -191,12 +195,12 @@ PRODUCTS = {
     ],
 )
 def test_gemm_ar(name: str, ranks: int, m: int) -> None:
-    check(PRODUCTS[name], summed(ranks, m), ranks)
+    assert_as_torch(PRODUCTS[name], summed(ranks, m), ranks)
 
 
 @pytest.mark.each_triton
 def test_gemm_ar_as_it_comes() -> None:
-    check(ops.gemm_ar, summed(2, 13, torch.bfloat16), 2)
+    assert_as_torch(ops.gemm_ar, summed(2, 13, torch.bfloat16), 2)
     plan = ops.gemm_ar.plan(torch.empty(8192, 8), torch.empty(8, 128), ranks=2)
     assert {s.path.partition(".")[0] for s in plan.steps} == {"gemm_ar_two_shot"}
     with pytest.raises(ValueError, match="has no form 'ring'"):

@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 from tests.operators.problems import part
-from tests.operators.routings import EACH_ROUTING, ROUTINGS, E, H, Mixture, close
+from tests.operators.routings import EACH_ROUTING, ROUTINGS, E, H, Mixture, assert_close
 from tilelink import Operator, sms
 from tilelink.ir.topology import Device
 from tilelink.ops import ep_combine, ep_dispatch, ep_dispatch_fp8
@@ -47,7 +47,9 @@ def arrived(m: Mixture, capacity: int, rank: int, ranks: int) -> tuple[torch.Ten
     return rows, (~rows[..., 0].isnan()).sum(-1).int()
 
 
-def there_and_back(m: Mixture, capacity: int, dispatch: Operator = DISPATCH, combine: Operator = COMBINE) -> None:
+def assert_there_and_back(
+    m: Mixture, capacity: int, dispatch: Operator = DISPATCH, combine: Operator = COMBINE
+) -> None:
     """Expert e multiplies by e + 1."""
     rank, ranks = tilelink.rank(), tilelink.ranks()
     held, size = m.tokens_of(rank, ranks), {"T": len(m.tokens)}
@@ -68,15 +70,17 @@ def there_and_back(m: Mixture, capacity: int, dispatch: Operator = DISPATCH, com
         **size,
     )
     score = torch.where(at < 0, 0, m.score[held])
-    close(out, (score * (m.choice[held] + 1)).sum(1, keepdim=True) * m.tokens[held].float())
+    assert_close(out, (score * (m.choice[held] + 1)).sum(1, keepdim=True) * m.tokens[held].float())
 
 
-def run(mixtures: list[Mixture], ranks: int, seed: int = 0, capacity: int | None = None, **options: Any) -> None:
+def assert_mixtures(
+    mixtures: list[Mixture], ranks: int, seed: int = 0, capacity: int | None = None, **options: Any
+) -> None:
     """All calls back to back, one rank slower than all others; without a capacity there is room for all."""
 
     def main() -> None:
         for m in mixtures:
-            there_and_back(m, m.choice.numel() if capacity is None else capacity)
+            assert_there_and_back(m, m.choice.numel() if capacity is None else capacity)
 
     tilelink.launch(main, ranks, seed=seed, straggler=seed % ranks, device=FEW, **options)
 
@@ -84,21 +88,23 @@ def run(mixtures: list[Mixture], ranks: int, seed: int = 0, capacity: int | None
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_worlds(ranks: int) -> None:
     """Alone, and many; the tests below have two to four ranks. There are five experts, so that ranks hold two, one or none."""
-    run([Mixture.of(13), Mixture.of(9, salt=1)], ranks, seed=ranks)
+    assert_mixtures([Mixture.of(13), Mixture.of(9, salt=1)], ranks, seed=ranks)
 
 
 @EACH_ROUTING
 def test_routings(routing: str) -> None:
-    run([Mixture.of(13, routing)], 3, seed=1)
+    assert_mixtures([Mixture.of(13, routing)], 3, seed=1)
 
 
 def test_another_routing_each_call() -> None:
     mixtures = [Mixture.of(13, routing, torch.bfloat16, salt) for salt, routing in enumerate(ROUTINGS)]
-    run([*mixtures, Mixture.of(1, dtype=torch.bfloat16), Mixture.of(16, dtype=torch.bfloat16)], 2, seed=1, capacity=32)
+    assert_mixtures(
+        [*mixtures, Mixture.of(1, dtype=torch.bfloat16), Mixture.of(16, dtype=torch.bfloat16)], 2, seed=1, capacity=32
+    )
 
 
 def test_one_token_and_ranks_without_any() -> None:
-    run([Mixture.of(2), Mixture.of(1)], 4, seed=3)
+    assert_mixtures([Mixture.of(2), Mixture.of(1)], 4, seed=3)
 
 
 @pytest.mark.parametrize(("capacity", "routing"), [(1, "random"), (3, "random"), (3, "all tokens to the first")])
@@ -106,7 +112,7 @@ def test_what_has_no_room_is_dropped(capacity: int, routing: str) -> None:
     """The first tokens of a rank stay, and nothing but the room decides."""
     m = Mixture.of(13, routing)
     assert bool((numbered(m.choice[:5], capacity) < 0).any())
-    run([m, Mixture.of(12, "random", salt=1)], 3, seed=capacity, capacity=capacity)
+    assert_mixtures([m, Mixture.of(12, "random", salt=1)], 3, seed=capacity, capacity=capacity)
 
 
 @pytest.mark.parametrize("less", [0, 1])
@@ -115,20 +121,20 @@ def test_the_capacity_exactly_reached(less: int) -> None:
     m = Mixture.of(10, "all tokens to the last")
     at = numbered(m.choice[:5], 15 - less)
     assert at.flatten().tolist() == [*range(15 - less), *([-1] * less)]
-    run([m, m], 2, capacity=15 - less)
+    assert_mixtures([m, m], 2, capacity=15 - less)
 
 
 @pytest.mark.each_triton
 def test_as_they_come() -> None:
     def main() -> None:
         for routing in ("random", "experts without tokens"):
-            there_and_back(Mixture.of(13, routing), 16, ep_dispatch, ep_combine)
+            assert_there_and_back(Mixture.of(13, routing), 16, ep_dispatch, ep_combine)
 
     tilelink.launch(main, 2)
 
 
 # --------------------------------------------------------------------------------------------------------------------- fp8
-def fp8(m: Mixture, capacity: int) -> None:
+def assert_fp8(m: Mixture, capacity: int) -> None:
     rank, ranks = tilelink.rank(), tilelink.ranks()
     held = m.tokens_of(rank, ranks)
     rows, scale, counts, at = FP8(m.tokens[held], m.choice[held], experts=E, capacity=capacity, T=len(m.tokens))
@@ -153,6 +159,6 @@ def test_a_payload_of_fp8(dtype: torch.dtype, ranks: int) -> None:
 
     def main() -> None:
         for m in (one, other):
-            fp8(m, 7)
+            assert_fp8(m, 7)
 
     tilelink.launch(main, ranks, seed=ranks, straggler=0, device=FEW)

@@ -13,7 +13,7 @@ import torch
 
 import tilelink
 from tests.operators import wrong
-from tests.operators.problems import AG, compare
+from tests.operators.problems import AG, assert_results
 from tilelink.pipeline.arguments import check_devices
 
 FILE = Path(__file__).parent / "messages.txt"
@@ -59,7 +59,7 @@ def test_message(case: Case) -> None:
 
     said, outs = zip(*tilelink.launch(main, RANKS, seed=1), strict=True)
     assert set(said) == {case.text}
-    compare(outs, GOOD)
+    assert_results(outs, GOOD)
 
 
 def test_the_file_is_read() -> None:

@@ -43,7 +43,7 @@ def test_two_replicas_of_two_ranks(name: str, seed: int, straggler: int | None) 
         me = tilelink.rank(group)
         assert (me, tilelink.ranks(group)) == (mine.index(tilelink.rank()), 2)
         for call in calls[mine]:
-            call.check(me, op(*call.tensors[me], group=group, **dict(call.sizes)))
+            call.assert_on(me, op(*call.tensors[me], group=group, **dict(call.sizes)))
 
     tilelink.launch(main, 4, seed=seed, straggler=straggler)
 
@@ -59,8 +59,8 @@ def test_overlapping_groups_and_all_ranks_in_turn() -> None:
             for call, groups in zip(two, (PAIRS, ((0, 2), (1, 3))), strict=True):
                 group = tilelink.group(reversed(own(groups)))
                 me = tilelink.rank(group)
-                call.check(me, op(*call.tensors[me], group=group))
-            four.check(tilelink.rank(), op(*four.tensors[tilelink.rank()], group=tilelink.group(range(4))))
+                call.assert_on(me, op(*call.tensors[me], group=group))
+            four.assert_on(tilelink.rank(), op(*four.tensors[tilelink.rank()], group=tilelink.group(range(4))))
         op.close()
         session = require()
         return sum(len(s.workspaces) for s in (session, *session.groups.values()))
@@ -73,7 +73,7 @@ def test_a_group_of_a_group_of_one() -> None:
 
     def main() -> None:
         group = tilelink.group([tilelink.rank()])
-        call.check(0, ag_gemm.schedule(matmul=MATMUL)(*call.tensors[0], group=group))
+        call.assert_on(0, ag_gemm.schedule(matmul=MATMUL)(*call.tensors[0], group=group))
 
     tilelink.launch(main, 2)
 
@@ -88,7 +88,7 @@ def test_arguments_in_memory_of_the_group() -> None:
         x, weight = call.tensors[me]
         mine = tilelink.empty(*x.shape, dtype=x.dtype, group=owner)
         mine.copy_(x)
-        call.check(me, op(mine, weight, group=group))
+        call.assert_on(me, op(mine, weight, group=group))
         return require().of(group).shares(mine)
 
     def main() -> list[bool]:

@@ -85,7 +85,7 @@ def test_plans_are_dropped_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     def main() -> tuple[int, int]:
         me = tilelink.rank()
         for call in calls + calls:
-            call.check(me, op(*call.tensors[me], **dict(call.sizes)))
+            call.assert_on(me, op(*call.tensors[me], **dict(call.sizes)))
         return len(require().cached(op.maker.identity)), len(op.maker.kept)
 
     assert tilelink.launch(main, 2) == [(3, 3)] * 2

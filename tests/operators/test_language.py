@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.operators import language as ops
-from tests.operators.against_torch import Problem, check, each, random, split
+from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tilelink import Operator, copy_engine, sms
 
 T = torch.Tensor
@@ -109,4 +109,4 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_against_torch(name: str, ranks: int) -> None:
     operator, make = OPERATORS[name]
-    check(operator, make(ranks), ranks)
+    assert_as_torch(operator, make(ranks), ranks)

@@ -12,8 +12,8 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import assert_right, plan_of
-from tests.operators.against_torch import Problem, check, each, random, split
-from tests.operators.problems import AG, RS, Kind, run
+from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
+from tests.operators.problems import AG, RS, Kind, assert_calls
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
 from tilelink.codegen import emit
 from tilelink.ir.host import Compute, Join, Launch, StreamOp, Transfer, WordWait
@@ -63,7 +63,7 @@ def test_against_torch(kind: Kind, name: str, op: Operator, ranks: int) -> None:
     """Three calls with data of their own: ragged parts, and a rank without rows."""
     for rows in (33, 2) if ranks > 2 else (33,):
         calls = [kind.call(rows, 24, 16, ranks, torch.float32, salt=s) for s in range(3)]
-        run(op, calls, seed=ranks, straggler=0)
+        assert_calls(op, calls, seed=ranks, straggler=0)
 
 
 def test_a_weight_that_is_turned_and_wants_gradients() -> None:
@@ -71,7 +71,7 @@ def test_a_weight_that_is_turned_and_wants_gradients() -> None:
     for _, weight in calls[0].tensors:
         weight.requires_grad_()
     try:
-        run(AG_FORMS["push"], calls)
+        assert_calls(AG_FORMS["push"], calls)
     finally:
         for _, weight in calls[0].tensors:
             weight.requires_grad_(False)
@@ -141,7 +141,9 @@ def test_a_tensor_that_is_read_twice_at_a_tile_is_read_in_place(step: Placement)
     assert verify(plan).ok
     assert_right(plan)
     x = random(12, 4)
-    check(squares.schedule(gather=copy_engine(push=True), times=step), Problem(each(split(x, 3)), [(x * x,)] * 3), 3)
+    assert_as_torch(
+        squares.schedule(gather=copy_engine(push=True), times=step), Problem(each(split(x, 3)), [(x * x,)] * 3), 3
+    )
 
 
 def test_a_kernel_that_waits_for_a_library_starts_behind_it() -> None:
@@ -166,7 +168,7 @@ def test_on_a_device_with_two_sms() -> None:
         return RS_FORMS["scatter by copy engine"](*call.tensors[tilelink.rank()], K=16)
 
     for rank, got in enumerate(tilelink.launch(main, 3, device=Device(sms=2))):
-        call.check(rank, got)
+        call.assert_on(rank, got)
 
 
 def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +183,7 @@ def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilelink.pipeline.stages.issued", careless)
     op = AG_FORMS["push"].with_schedule(AG_FORMS["push"].schedules)
     with pytest.raises(TilelinkError, match="TL507"):
-        run(op, [AG.call(33, 24, 16, 2, torch.float32)], seed=0, straggler=1)
+        assert_calls(op, [AG.call(33, 24, 16, 2, torch.float32)], seed=0, straggler=1)
 
 
 def test_the_emitted_file_says_what_is_called() -> None:
@@ -241,12 +243,14 @@ def test_an_operator_of_a_users_functions_alone() -> None:
 def test_functions_that_do_not_write_their_tile_are_found_out(wrong: Callable[..., Any]) -> None:
     """The simulation gives them poison to write to."""
     with pytest.raises(AssertionError, match="relative error nan"):
-        run(AG_FORMS["push"].schedule(matmul=library(wrong, M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)])
+        assert_calls(AG_FORMS["push"].schedule(matmul=library(wrong, M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)])
 
 
 def test_a_function_that_refuses_its_views_is_named_with_them() -> None:
     with pytest.raises(TilelinkError) as caught:
-        run(AG_FORMS["push"].schedule(matmul=library("torch.add", M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)])
+        assert_calls(
+            AG_FORMS["push"].schedule(matmul=library("torch.add", M="M/R")), [AG.call(32, 24, 16, 2, torch.float32)]
+        )
     error = caught.value
     assert error.code == "TL409"
     assert error.message.startswith("`torch.add` does not compute a tile of `matmul`: ")

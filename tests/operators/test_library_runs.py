@@ -14,7 +14,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import assert_right, plan_of, with_step
-from tests.operators.against_torch import Problem, check, each, random, split
+from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.language import matmul_as_it_comes
 from tests.operators.test_attention import problem
 from tilelink import Operator, TilelinkError, by_runs, copy_engine, library, operator, ops, program, sms
@@ -48,12 +48,12 @@ SIZES = {"S": 64, "h": 4, "g": 2, "D": 16}
 @pytest.mark.parametrize("form", FORMS)
 def test_against_torch(form: str) -> None:
     """Grouped heads, ragged parts."""
-    check(FORMS[form], problem(3, 17, heads=4, groups=2), 3)
+    assert_as_torch(FORMS[form], problem(3, 17, heads=4, groups=2), 3)
 
 
 @pytest.mark.parametrize(("ranks", "s", "causal"), [(1, 4, True), (2, 7, False), (4, 5, True), (4, 11, False)])
 def test_worlds(ranks: int, s: int, causal: bool) -> None:
-    check(AG, problem(ranks, s, causal=causal, dtype=torch.bfloat16, scale=0.3), ranks)
+    assert_as_torch(AG, problem(ranks, s, causal=causal, dtype=torch.bfloat16, scale=0.3), ranks)
 
 
 # ------------------------------------------------------------------------------------------------------- a user's function
@@ -78,7 +78,7 @@ def gathered_depth(x: Any, weight: Any) -> Any:
 def test_a_product_whose_depth_arrives_part_by_part(tile: dict[str, Any]) -> None:
     x, weight = random(20, 22), random(22, 12, seed=1)
     op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(product, **tile))
-    check(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}), 3)
+    assert_as_torch(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}), 3)
 
 
 def test_a_program_may_call_a_position_what_the_operator_calls_a_size() -> None:
@@ -98,7 +98,7 @@ def test_a_program_may_call_a_position_what_the_operator_calls_a_size() -> None:
 
     x, weight = random(4, 8), random(8, 4, seed=1)
     placed = op.schedule(gather=copy_engine(push=True), from_the_first_on=library(product, K="K/R"))
-    check(placed, Problem(each([x] * 2, split(weight, 2)), [(x @ weight,)] * 2, {"K": 8}), 2)
+    assert_as_torch(placed, Problem(each([x] * 2, split(weight, 2)), [(x @ weight,)] * 2, {"K": 8}), 2)
 
 
 def test_one_tensor_for_queries_keys_and_values() -> None:
@@ -117,7 +117,7 @@ def test_one_tensor_for_queries_keys_and_values() -> None:
     x = random(12, 2, 16)
     heads = x.transpose(0, 1)
     wanted = torch.softmax(heads @ heads.transpose(1, 2) * math.log(2), -1) @ heads
-    check(to_itself.schedule(placed), Problem(each(split(x, 3)), each(split(wanted.transpose(0, 1), 3))), 3)
+    assert_as_torch(to_itself.schedule(placed), Problem(each(split(x, 3)), each(split(wanted.transpose(0, 1), 3))), 3)
 
 
 def test_runs_are_parts_along_the_axis_of_ranks_that_a_step_speaks_of() -> None:
@@ -210,7 +210,7 @@ def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tilelink.pipeline.stages.issued", careless)
     with pytest.raises(TilelinkError, match="TL507"):
-        check(AG.with_schedule(AG.schedules), problem(2, 16), 2)
+        assert_as_torch(AG.with_schedule(AG.schedules), problem(2, 16), 2)
 
 
 def test_own_parts_that_no_run_ends_with_are_refused() -> None:
@@ -291,7 +291,7 @@ def test_a_merge_that_leaves_something_out_is_found_out() -> None:
     x, weight = random(4, 6), random(6, 3, seed=1)
     op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(lazy, K="K/R"))
     with pytest.raises(AssertionError, match="nan"):
-        check(op, Problem(each([x] * 2, split(weight, 2)), [[x @ weight]] * 2, {"K": 6}), 2)
+        assert_as_torch(op, Problem(each([x] * 2, split(weight, 2)), [[x @ weight]] * 2, {"K": 6}), 2)
 
 
 def test_functions_that_refuse_are_named_with_their_run() -> None:
@@ -303,7 +303,7 @@ def test_functions_that_refuse_are_named_with_their_run() -> None:
         gather=copy_engine(push=True), matmul_as_it_comes=library(by_runs(merge=added)(touchy), K="K/R")
     )
     with pytest.raises(TilelinkError) as caught:
-        check(op, Problem(each([x], [weight]), [[x @ weight]], {"K": 6}), 1)
+        assert_as_torch(op, Problem(each([x], [weight]), [[x @ weight]], {"K": 6}), 1)
     assert caught.value.code == "TL409"
     assert caught.value.message.endswith("touchy` does not compute a tile of `matmul_as_it_comes`: not so")
     at = "at={'M': (0, 4), 'N': (0, 3), 'K': (0, 6)}"

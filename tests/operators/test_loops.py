@@ -18,7 +18,7 @@ SIZES = pytest.mark.parametrize("rows", [1, 7, 24, pytest.param(29, marks=pytest
 SPANS = pytest.mark.parametrize(("moved", "walked"), [(8, 8), (8, 16), (16, 8), (5, 16), (3, 4), (64, 4), (4, 64)])
 
 
-def check(
+def assert_as_torch(
     operator: Operator, inputs: list[torch.Tensor], expected: Callable[[int], torch.Tensor], **given: int
 ) -> None:
     """Two calls with different data; each input split by its rows."""
@@ -44,7 +44,7 @@ def data(rows: int, columns: int) -> torch.Tensor:
 def test_a_sum_over_what_arrives(rows: int, moved: int, walked: int) -> None:
     x = data(rows, 10)
     operator = loops.sums.schedule(gather=sms(2, M=moved, order="ring+1"), column_sums=sms(M=walked, K=16))
-    check(operator, [x], lambda _: x.sum(0))
+    assert_as_torch(operator, [x], lambda _: x.sum(0))
 
 
 @pytest.mark.parametrize("gathered", [True, False])
@@ -63,7 +63,7 @@ def test_operands_that_arrive_in_different_tiles(moved: int, walked: int) -> Non
         operator = loops.gradient.schedule(
             gather_x=sms(2, M=moved), gather_y=copy_engine(M=7), outer=sms(M=walked, K=16, N=16)
         )
-        check(operator, [x, y], lambda _, x=x, y=y: x.T @ y)
+        assert_as_torch(operator, [x, y], lambda _, x=x, y=y: x.T @ y)
 
 
 @pytest.mark.parametrize("back", [0, 1, 9, 100])
@@ -82,7 +82,7 @@ def test_from_here_to_there(moved: int, walked: int, back: int) -> None:
             out[at - mine.start] += x[max(begin - back, 0) : min(begin + tile, mine.stop)].sum(0)
         return out
 
-    check(operator, [x], expected, back=back)
+    assert_as_torch(operator, [x], expected, back=back)
 
 
 @pytest.mark.parametrize(("moved", "other"), [(8, 3), (3, 8), (8, 8), (5, 7)])
@@ -102,7 +102,7 @@ def test_what_one_worker_awaited_for_an_earlier_tile(moved: int, other: int) -> 
         ends = [min(mine.start + (at - mine.start) // tile * tile + tile, mine.stop) for at in range(rows)[mine]]
         return x[mine] + torch.stack([2 * x[:end].sum(0) for end in ends])
 
-    check(operator, [x], expected)
+    assert_as_torch(operator, [x], expected)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_whole_tiles_and_masked_ones(moved: int, walked: int, back: int, ahead: 
             out.append(near.sum(0) + len(near))
         return torch.stack(out)
 
-    check(operator, [x], expected, back=back, ahead=ahead, first=first)
+    assert_as_torch(operator, [x], expected, back=back, ahead=ahead, first=first)
 
 
 @pytest.mark.parametrize(("moved", "walked"), [(8, 8), (5, 4)])
@@ -135,7 +135,7 @@ def test_a_limit_that_moves_with_the_tile(moved: int, walked: int) -> None:
     x = data(29, 10)
     operator = loops.fewer.schedule(gather=sms(2, M=moved, order="ring"), ever_fewer=sms(S=4, M=walked, K=16))
     want = torch.cat([x[m : min(m + min(3, walked), 17, 29)] for m in range(0, 17, walked)]).sum(0)
-    check(operator, [x], lambda rank: want.expand(len(range(29)[part(29, rank, RANKS)]), 10), ahead=17)
+    assert_as_torch(operator, [x], lambda rank: want.expand(len(range(29)[part(29, rank, RANKS)]), 10), ahead=17)
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 8])
@@ -145,7 +145,7 @@ def test_a_part_of_the_loop(moved: int, walked: int, pieces: int) -> None:
     operator = loops.parts.schedule(gather=sms(2, M=moved), in_parts=sms(M=walked, K=16))
     length = -(-29 // pieces)
     want = torch.stack([x[c * length : (c + 1) * length].sum(0) for c in range(pieces)])
-    check(operator, [x], lambda _: want, pieces=pieces)
+    assert_as_torch(operator, [x], lambda _: want, pieces=pieces)
 
 
 @SPANS
@@ -155,4 +155,4 @@ def test_positions_of_the_own_part(moved: int, walked: int) -> None:
     operator = loops.own_sums.schedule(
         doubled=sms(2, M=1 << (moved.bit_length() - 1), K=16), column_sums=sms(M=walked, K=16)
     )
-    check(operator, [x], lambda rank: 2 * x[part(29, rank, RANKS)].sum(0))
+    assert_as_torch(operator, [x], lambda rank: 2 * x[part(29, rank, RANKS)].sum(0))

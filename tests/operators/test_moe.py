@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.routings import EACH_ROUTING, ROUTINGS, K, Mixture, close
+from tests.operators.routings import EACH_ROUTING, ROUTINGS, K, Mixture, assert_close
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.topology import Device
 from tilelink.ops import ag_moe, moe_layer, moe_rs
@@ -52,7 +52,7 @@ def first(operator: Operator = AG) -> Job:
         want[by_row] = torch.arange(len(by_row), dtype=torch.int32)
         assert torch.equal(slot.flatten(), want)
         rows = m.tokens[by_row // K].float()
-        close(hidden[: len(by_row)], torch.einsum("ph,phi->pi", rows, up.float()[expert]))
+        assert_close(hidden[: len(by_row)], torch.einsum("ph,phi->pi", rows, up.float()[expert]))
 
     return job
 
@@ -75,7 +75,7 @@ def second(operator: Operator = RS) -> Job:
             m.score,
             I=I,
         )
-        close(got, m.weighted(m.through(glu=False))[m.tokens_of(rank, ranks)])
+        assert_close(got, m.weighted(m.through(glu=False))[m.tokens_of(rank, ranks)])
 
     return job
 
@@ -86,7 +86,7 @@ def layer(operator: Operator = ALL) -> Job:
         gate, up = (w[:, :, columns].contiguous() for w in (m.gate, m.up))
         down = m.down[:, columns].contiguous()
         got = operator(m.tokens[mine], m.choice[mine], m.score[mine], gate, up, down, T=len(m.tokens), I=I)
-        close(got, m.weighted(m.through(glu=True))[mine])
+        assert_close(got, m.weighted(m.through(glu=True))[mine])
 
     return job
 
@@ -95,7 +95,7 @@ JOBS: dict[str, Job] = {"ag_moe": first(), "moe_rs": second(), "moe_layer": laye
 AS_THEY_COME: dict[str, Job] = {"ag_moe": first(ag_moe), "moe_rs": second(moe_rs), "moe_layer": layer(moe_layer)}
 
 
-def run(job: Job, mixtures: list[Mixture], ranks: int, seed: int = 0, **options: Any) -> None:
+def assert_mixtures(job: Job, mixtures: list[Mixture], ranks: int, seed: int = 0, **options: Any) -> None:
     """All calls back to back, one rank slower than all others."""
 
     def main() -> None:
@@ -109,32 +109,34 @@ def run(job: Job, mixtures: list[Mixture], ranks: int, seed: int = 0, **options:
 @pytest.mark.parametrize("name", JOBS)
 def test_worlds(name: str, ranks: int) -> None:
     """Alone, and many of which the last has no tokens; the tests below have two to four ranks."""
-    run(JOBS[name], [Mixture.of(13), Mixture.of(9, salt=1)], ranks, seed=ranks)
+    assert_mixtures(JOBS[name], [Mixture.of(13), Mixture.of(9, salt=1)], ranks, seed=ranks)
 
 
 @EACH_ROUTING
 @pytest.mark.parametrize("name", JOBS)
 def test_routings(name: str, routing: str) -> None:
-    run(JOBS[name], [Mixture.of(13, routing)], 3, seed=1)
+    assert_mixtures(JOBS[name], [Mixture.of(13, routing)], 3, seed=1)
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_another_routing_each_call(name: str) -> None:
     """Other tables at the same sizes, then other sizes, on one workspace: nothing of a call's routing is in the plan."""
     mixtures = [Mixture.of(13, routing, torch.bfloat16, salt) for salt, routing in enumerate(ROUTINGS)]
-    run(JOBS[name], [*mixtures, Mixture.of(1, dtype=torch.bfloat16), Mixture.of(16, dtype=torch.bfloat16)], 2, seed=1)
+    assert_mixtures(
+        JOBS[name], [*mixtures, Mixture.of(1, dtype=torch.bfloat16), Mixture.of(16, dtype=torch.bfloat16)], 2, seed=1
+    )
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_one_token_and_ranks_without_any(name: str) -> None:
-    run(JOBS[name], [Mixture.of(2), Mixture.of(1)], 4, seed=3)
+    assert_mixtures(JOBS[name], [Mixture.of(2), Mixture.of(1)], 4, seed=3)
 
 
 @pytest.mark.each_triton
 @pytest.mark.parametrize("name", AS_THEY_COME)
 def test_as_they_come(name: str) -> None:
     """With the placements that they ship, for which a device has SMs enough."""
-    run(AS_THEY_COME[name], [Mixture.of(13), Mixture.of(13, "experts without tokens")], 2, device=Device())
+    assert_mixtures(AS_THEY_COME[name], [Mixture.of(13), Mixture.of(13, "experts without tokens")], 2, device=Device())
 
 
 SCHEDULES: dict[str, Job] = {
@@ -167,4 +169,4 @@ SCHEDULES: dict[str, Job] = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules(schedule: str) -> None:
-    run(SCHEDULES[schedule], [Mixture.of(13), Mixture.of(13, "experts without tokens")], 3, seed=2)
+    assert_mixtures(SCHEDULES[schedule], [Mixture.of(13), Mixture.of(13, "experts without tokens")], 3, seed=2)

@@ -117,7 +117,7 @@ def engines(without: tuple[str, ...] = ()) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("engine", [e for e in ENGINES if e not in without])
 
 
-def check(operator: Operator, inputs: list[torch.Tensor], expected: list[torch.Tensor], **sizes: int) -> None:
+def assert_moved(operator: Operator, inputs: list[torch.Tensor], expected: list[torch.Tensor], **sizes: int) -> None:
     def main() -> list[torch.Tensor]:
         x = inputs[tilelink.rank()]
         # The second call meets what the first left behind.
@@ -133,7 +133,7 @@ def check(operator: Operator, inputs: list[torch.Tensor], expected: list[torch.T
 def test_gather(engine: str, rest: tuple[int, ...]) -> None:
     whole = torch.arange(11.0)[(...,) + (None,) * len(rest)] + 100 * torch.rand(rest)
     operator = gathered.schedule(gather=ENGINES[engine], keep=KEEP)
-    check(operator, [whole[part(11, r, 3)].contiguous() for r in range(3)], [whole] * 3, M=11)
+    assert_moved(operator, [whole[part(11, r, 3)].contiguous() for r in range(3)], [whole] * 3, M=11)
 
 
 @engines(without=("copy engine, whole parts", "pull, whole parts"))
@@ -141,7 +141,7 @@ def test_gather(engine: str, rest: tuple[int, ...]) -> None:
 def test_an_axis_that_is_walked_singly(engine: str, rest: tuple[int, ...]) -> None:
     whole = torch.rand(2, 11, *rest)
     operator = gathered_each.schedule(gather_each=ENGINES[engine], keep_each=KEEP)
-    check(operator, [whole[:, part(11, r, 3)].contiguous() for r in range(3)], [whole] * 3, M=11)
+    assert_moved(operator, [whole[:, part(11, r, 3)].contiguous() for r in range(3)], [whole] * 3, M=11)
 
 
 @engines()
@@ -156,14 +156,14 @@ def test_share(engine: str) -> None:
             "copy engine pull": copy_engine(push=False),
             "copy engine push": copy_engine(push=True),
         }[engine]
-    check(shared.schedule(share=placement, keep_each=KEEP), list(whole), [whole] * 3)
+    assert_moved(shared.schedule(share=placement, keep_each=KEEP), list(whole), [whole] * 3)
 
 
 @engines()
 def test_scatter(engine: str) -> None:
     whole = torch.rand(3, 11, 5)
     operator = scattered.schedule(scatter=ENGINES[engine], keep_each=KEEP)
-    check(operator, list(whole), [whole[:, part(11, r, 3)] for r in range(3)])
+    assert_moved(operator, list(whole), [whole[:, part(11, r, 3)] for r in range(3)])
 
 
 WHERE = ("a kernel before", "the same kernel", "a kernel beside")
@@ -181,7 +181,7 @@ def test_what_a_program_made_of_its_own_part(engine: str, made: int, where: str)
     workers = {"a kernel before": None, "the same kernel": 1, "a kernel beside": 1}[where]
     doubling = sms(workers, M=made, K=8, own_kernel=where == "a kernel beside")
     operator = made_and_gathered.schedule(gather=ENGINES[engine], keep=KEEP, doubled=doubling)
-    check(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
+    assert_moved(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
 
 
 BLOCKS: dict[str, Placement] = {
@@ -200,11 +200,11 @@ def test_blocks(engine: str) -> None:
     """What is moved is made in tiles of other sizes, and every block is waited for."""
     x = torch.rand(11, 7)
     operator = in_blocks.schedule(doubled=sms(M=8, K=4), gather_blocks=BLOCKS[engine], keep=sms(M=8))
-    check(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
+    assert_moved(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
 
 
 @pytest.mark.parametrize("engine", BLOCKS)
 def test_an_axis_behind_the_first_that_is_walked_singly(engine: str) -> None:
     x = torch.rand(11, 3, 7)
     operator = by_head.schedule(gather_heads=BLOCKS[engine], keep=KEEP)
-    check(operator, [x[part(11, r, 3)].contiguous() for r in range(3)], [x] * 3, M=11)
+    assert_moved(operator, [x[part(11, r, 3)].contiguous() for r in range(3)], [x] * 3, M=11)

@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed, named
-from tests.operators.problems import AG, RS, Call, compare, part, run
+from tests.operators.problems import AG, RS, Call, assert_calls, assert_results, part
 from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
@@ -39,14 +39,14 @@ def calls(placed: Placed, sizes: Iterable[tuple[int, int, int]], ranks: int, dty
 def test_seeds_with_a_straggler(placed: Placed) -> None:
     """Three calls back to back; the last rank has fewer rows than the others, and tiles are cut by every border."""
     for seed, (ranks, dtype, late) in enumerate(SEEDS):
-        run(placed.operator, calls(placed, [(13, 20, 12)] * 3, ranks, dtype), seed=seed, straggler=late)
+        assert_calls(placed.operator, calls(placed, [(13, 20, 12)] * 3, ranks, dtype), seed=seed, straggler=late)
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
 @each()
 def test_worlds(placed: Placed, ranks: int) -> None:
     """Alone and many; every other test has two to four ranks."""
-    run(placed.operator, calls(placed, [(3 * ranks, 20, 12)], ranks, torch.bfloat16), seed=ranks)
+    assert_calls(placed.operator, calls(placed, [(3 * ranks, 20, 12)], ranks, torch.bfloat16), seed=ranks)
 
 
 @pytest.mark.each_triton
@@ -60,21 +60,21 @@ def test_worlds(placed: Placed, ranks: int) -> None:
 )
 def test_sizes_that_descriptors_take(placed: Placed, dtype: torch.dtype) -> None:
     """Whole tiles and aligned rows, twice: here tiles go through TMA, everywhere else by pointers."""
-    run(placed.operator, calls(placed, [(64, 32, 32)] * 2, 2, dtype), seed=1, straggler=0)
+    assert_calls(placed.operator, calls(placed, [(64, 32, 32)] * 2, 2, dtype), seed=1, straggler=0)
 
 
 @each()
 def test_sizes_change_from_call_to_call(placed: Placed) -> None:
     """Words and slots are shared by calls of all sizes; the third and the fifth grow the workspace."""
     sizes = [(20, 20, 12), (4, 20, 12), (33, 20, 12), (20, 20, 12), (21, 40, 24), (1, 20, 12)]
-    run(placed.operator, calls(placed, sizes, 3, torch.float32), seed=2, straggler=1)
+    assert_calls(placed.operator, calls(placed, sizes, 3, torch.float32), seed=2, straggler=1)
 
 
 @pytest.mark.parametrize("rows", [1, 5])
 @each()
 def test_ranks_without_rows(placed: Placed, rows: int) -> None:
     """Two calls: a rank that has nothing to wait for must not overtake its peers by a slot."""
-    run(placed.operator, calls(placed, [(rows, 20, 9)] * 2, 4, torch.float32), seed=rows, straggler=3)
+    assert_calls(placed.operator, calls(placed, [(rows, 20, 9)] * 2, 4, torch.float32), seed=rows, straggler=3)
 
 
 @pytest.mark.parametrize("slots", [1, 3])
@@ -82,13 +82,15 @@ def test_ranks_without_rows(placed: Placed, rows: int) -> None:
 def test_slots(placed: Placed, slots: int) -> None:
     """One more call than there are slots, and one that reuses a slot twice."""
     operator = placed.operator.schedule(slots=slots)
-    run(operator, calls(placed, [(7, 12, 12)] * (slots + 2), 3, torch.float32), seed=slots, straggler=slots - 1)
+    assert_calls(
+        operator, calls(placed, [(7, 12, 12)] * (slots + 2), 3, torch.float32), seed=slots, straggler=slots - 1
+    )
 
 
 @each()
 def test_a_weight_may_be_a_transposed_view(placed: Placed) -> None:
     for sizes in ((32, 32, 32), (13, 20, 12)):
-        run(placed.operator, [placed.kind.call(*sizes, 2, torch.bfloat16, turned=True)], seed=3)
+        assert_calls(placed.operator, [placed.kind.call(*sizes, 2, torch.bfloat16, turned=True)], seed=3)
 
 
 LARGE = (
@@ -103,14 +105,14 @@ LARGE = (
 
 @each(LARGE)
 def test_997_rows_per_rank(placed: Placed) -> None:
-    run(placed.operator, calls(placed, [(3 * 997, 24, 40)], 3, torch.bfloat16), seed=4, straggler=1)
+    assert_calls(placed.operator, calls(placed, [(3 * 997, 24, 40)], 3, torch.bfloat16), seed=4, straggler=1)
 
 
 @each([named(n) for n in ("gemm_rs fused, reduction fused", "gemm_rs copy engine", "gemm_rs_ring fused")])
 @pytest.mark.parametrize("inner", [1, 3, 10])
 def test_an_inner_dimension_that_does_not_divide(placed: Placed, inner: int) -> None:
     """`K/R`: the last ranks have fewer columns, or none, and add nothing."""
-    run(placed.operator, calls(placed, [(13, 20, inner)], 4, torch.float32))
+    assert_calls(placed.operator, calls(placed, [(13, 20, inner)], 4, torch.float32))
 
 
 # ----------------------------------------------------------------------------------------------------------- calling forms
@@ -129,7 +131,7 @@ def test_out(placed: Placed) -> None:
         assert all(torch.isnan(p[:4]).all() and torch.isnan(p[-4:]).all() for p in pools)
         return got
 
-    compare(tilelink.launch(main, 2, seed=5), three)
+    assert_results(tilelink.launch(main, 2, seed=5), three)
 
 
 @each([named(n) for n in ("ag_gemm SMs push", "gemm_rs copy engine", "gemm_rs_ring SMs")])
@@ -137,7 +139,7 @@ def test_out(placed: Placed) -> None:
 def test_lists_with_one_tensor_per_rank(placed: Placed, ranks: int) -> None:
     one = placed.kind.call(4 * ranks, 20, 3 * ranks, ranks, torch.float32)
     xs, weights = (list(tensors) for tensors in zip(*one.tensors, strict=True))
-    compare([[out] for out in placed.operator(xs, weights)], [one])
+    assert_results([[out] for out in placed.operator(xs, weights)], [one])
 
 
 @each([p for p in PLACEMENTS if p.kind is AG])
@@ -155,7 +157,7 @@ def test_arguments_in_shared_memory(placed: Placed) -> None:
                 out.append(placed.operator(shard, c.tensors[me][1]))
             return out
 
-        compare(tilelink.launch(main, 3, seed=straggler, straggler=straggler), three)
+        assert_results(tilelink.launch(main, 3, seed=straggler, straggler=straggler), three)
 
 
 @each([p for p in PLACEMENTS if p.kind is AG])
@@ -173,7 +175,7 @@ def test_arguments_may_be_overwritten_after_the_call(placed: Placed) -> None:
             shard.fill_(float("nan"))
         return out
 
-    compare(tilelink.launch(main, 3, seed=6, straggler=0), three)
+    assert_results(tilelink.launch(main, 3, seed=6, straggler=0), three)
 
 
 def test_operators_take_turns() -> None:

@@ -34,7 +34,7 @@ def test_products_over_gathered_rows(name: str, rows: int, dtype: torch.dtype) -
     whole = [(r + 1) * torch.randn(rows, 36, generator=generator).to(dtype) for r in range(RANKS)]
     first, second = (op.schedule(PLACEMENTS[name]) if PLACEMENTS[name] else op for op in (ag_outer, outer_ag))
 
-    def check(op: Operator, mine: list[torch.Tensor], want: torch.Tensor) -> None:
+    def assert_as_torch(op: Operator, mine: list[torch.Tensor], want: torch.Tensor) -> None:
         for _ in range(2):
             got = op(*mine, M=rows)
             assert (got.shape, got.dtype) == (want.shape, dtype)
@@ -43,8 +43,8 @@ def test_products_over_gathered_rows(name: str, rows: int, dtype: torch.dtype) -
     def main() -> None:
         rank = tilelink.rank()
         own, other = split[part(rows, rank, RANKS)], whole[rank]
-        check(first, [own, other], split.float().T @ other.float())
-        check(second, [other, own], other.float().T @ split.float())
+        assert_as_torch(first, [own, other], split.float().T @ other.float())
+        assert_as_torch(second, [other, own], other.float().T @ split.float())
 
     tilelink.launch(main, RANKS, seed=rows)
 

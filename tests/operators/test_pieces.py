@@ -35,7 +35,7 @@ def test_against_torch(name: str, watchdog: float | None, ranks: int) -> None:
     def main() -> None:
         me = tilelink.rank()
         for call in calls:
-            call.check(me, operator(*call.tensors[me], **dict(call.sizes)))
+            call.assert_on(me, operator(*call.tensors[me], **dict(call.sizes)))
 
     tilelink.launch(main, ranks, seed=ranks, straggler=ranks - 1, watchdog=watchdog)
 

@@ -47,7 +47,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def call(op: Operator, number: int) -> None:
     me = tilelink.rank()
-    CALLS[number].check(me, op(*CALLS[number].tensors[me], M=CALLS[number].sizes[0][1]))
+    CALLS[number].assert_on(me, op(*CALLS[number].tensors[me], M=CALLS[number].sizes[0][1]))
 
 
 def test_a_cached_call_takes_no_memory_and_does_not_meet(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,10 +159,10 @@ def test_after_closing_the_next_call_starts_anew(taken: list[int]) -> None:
         with RS_OP as op:
             for salt in range(3):
                 c = RS.call(32, 32, 32, 2, torch.float32, salt=salt)
-                c.check(tilelink.rank(), op(*c.tensors[tilelink.rank()]))
+                c.assert_on(tilelink.rank(), op(*c.tensors[tilelink.rank()]))
         left = len(require().workspaces)
         c = RS.call(32, 32, 32, 2, torch.float32)
-        c.check(tilelink.rank(), RS_OP(*c.tensors[tilelink.rank()]))
+        c.assert_on(tilelink.rank(), RS_OP(*c.tensors[tilelink.rank()]))
         RS_OP.close()
         RS_OP.close()
         return left

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.problems import AG, RS, Kind, compare
+from tests.operators.problems import AG, RS, Kind, assert_results
 from tests.simulated.breaking import Break, Edit, breaking, changed, dropped, moved
 from tilelink import Operator, copy_engine, sms
 from tilelink.ops import ag_gemm, gemm_rs
@@ -43,7 +43,7 @@ def run(operator: Operator, kind: Kind, seed: int, *, races: bool = True, delaye
         me = tilelink.rank()
         return [operator(*c.tensors[me], **dict(c.sizes)) for c in calls]
 
-    compare(tilelink.launch(main, 2, seed=seed, races=races, delayed_stores=delayed_stores), calls)
+    assert_results(tilelink.launch(main, 2, seed=seed, races=races, delayed_stores=delayed_stores), calls)
 
 
 @dataclass(frozen=True)
