@@ -7,11 +7,7 @@ import pytest
 import torch
 
 import tilelink
-<<<<<<< HEAD
 from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
-=======
-from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
->>>>>>> 7ecfdfb (Helpers that compare are called assert_…, so that a test shows that it asserts; one assert_close of nn, one reset of torch's compiler)
 from tilelink import ops
 
 FORMS = {
