@@ -251,6 +251,7 @@ def test_what_a_body_sees_of_a_tensor() -> None:
     def body(x: SymbolicTensor, table: SymbolicTensor) -> Any:
         assert [(a.name, int(a.size), a.split) for a in x.axes] == [("M", 16, "R"), ("e+1", 5, None)]
         assert (x.dtype, table.dtype) == ("bf16", "i32")
+        assert (x.itemsize, table.itemsize) == (2, 4)
         assert repr(x) == "<x: M/R e+1 bf16, M=16, e+1=5>"
         assert tracing() is not None
         return x

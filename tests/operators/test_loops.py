@@ -52,7 +52,7 @@ def test_a_loop_that_only_waits(gathered: bool) -> None:
     """Nothing is left of it but the waits, if there are any."""
     x = data(29, 10)
     operator = loops.sums_after_all.schedule(after_all=sms(M=8, K=16))
-    check(operator, [x], lambda rank: (x if gathered else x[part(29, rank, RANKS)]).sum(0), gathered=gathered)
+    assert_as_torch(operator, [x], lambda rank: (x if gathered else x[part(29, rank, RANKS)]).sum(0), gathered=gathered)
 
 
 @SPANS

@@ -16,21 +16,6 @@ from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 
-ITEM_BYTES = {
-    "bf16": 2,
-    "f16": 2,
-    "f32": 4,
-    "f64": 8,
-    "i8": 1,
-    "u8": 1,
-    "i16": 2,
-    "i32": 4,
-    "i64": 8,
-    "f8e4m3": 1,
-    "f8e5m2": 1,
-}
-
-
 PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 

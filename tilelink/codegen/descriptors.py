@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.codegen import access
-from tilelink.codegen.access import ITEM_BYTES, expression, index_of, padded
+from tilelink.codegen.access import expression, index_of, padded
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import part
 from tilelink.ir.program import At, Bounds, IndexEntry, Let, Load, OfTile, Tiles, Whole, walk
-from tilelink.ir.shape import rank_along
+from tilelink.ir.shape import ITEM_BYTES, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 

@@ -18,6 +18,7 @@ from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import Bounds, If, Load, Loop, Notify, OfTile, Op, Tiles, Wait, walk
+from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import entries
 
 Emit: TypeAlias = Callable[[Scope, tuple[Op, ...]], None]
@@ -150,7 +151,7 @@ def _fits(scope: Scope, op: Tiles) -> bool:
     if scope.plan.topology.ranks > UNROLLED:
         return False
     loads = [scope.declared(o.param) for o in op.body if isinstance(o, Load)]
-    widest = max((access.ITEM_BYTES[t.dtype] for t in loads), default=0)
+    widest = max((ITEM_BYTES[t.dtype] for t in loads), default=0)
     tile = math.prod(g.tile or access.padded(scope, g.step) for g in scope.step.grid if g.kind not in ("unit", "own"))
     room = UNDER_WAY * 32 * scope.step.warps
     return scope.step.pieces > 1 or len(loads) * widest * tile * scope.plan.topology.ranks <= room

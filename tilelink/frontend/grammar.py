@@ -10,7 +10,7 @@ from lark import Token, Tree
 
 from tilelink.errors import Loc
 from tilelink.frontend.reading import Text, parse, span, text_of, trees
-from tilelink.ir.shape import DTYPES, RANK_AXIS, Axis, Contract, Dim, Product, Shape, Signature, Size, Sum
+from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Axis, Contract, Dim, Product, Shape, Signature, Size, Sum
 
 CONTRACTS = ("offsets", "permutation")
 _AXIS_RULE = (
@@ -126,7 +126,7 @@ def _shape(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) 
             )
         elif shown in CONTRACTS:
             contract = _contract(source, contract, Contract(shown), start, end)
-        elif shown in DTYPES:
+        elif shown in ITEM_BYTES:
             dtype = _dtype(source, dtype, contract, shown, start, end)
         else:
             _axis_comes_first(source, shown, dtype or contract, start, end)
@@ -176,7 +176,7 @@ def _axis(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -
     if isinstance(size, Dim) and size.name in _FOREIGN_DTYPES:
         word = _FOREIGN_DTYPES[size.name]
         source.fail(
-            "TL102", f"`{size}` is no dtype here", start, end, f"dtypes are {', '.join(DTYPES)}", f"write `{word}`"
+            "TL102", f"`{size}` is no dtype here", start, end, f"dtypes are {', '.join(ITEM_BYTES)}", f"write `{word}`"
         )
     for ranks in named if not isinstance(size, Dim) else ():
         if ranks in _dims(size):
@@ -185,7 +185,7 @@ def _axis(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -
     if RANK_AXIS in _dims(size) and RANK_AXIS not in named:
         why = f"the ranks have the axes {', '.join(named)} here, and R is the name of an axis of ranks"
         source.fail("TL102", "`R` where the axes of ranks have names", start, end, why, "write one of them")
-    if reserved := _dims(size) & {*DTYPES, *CONTRACTS}:
+    if reserved := _dims(size) & {*ITEM_BYTES, *CONTRACTS}:
         word = sorted(reserved)[0]
         why = f"`{word}` is the name of a dtype or a contract"
         source.fail("TL102", f"`{word}` is not a size", start, end, why, "give the axis another name")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, SupportsIndex
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.callsite import call_site
 from tilelink.ir.formula import Const, Formula, binary
-from tilelink.ir.shape import Contract, MapTerm
+from tilelink.ir.shape import ITEM_BYTES, Contract, MapTerm
 
 
 class Extent(int):
@@ -149,6 +149,11 @@ class SymbolicTensor:
     @property
     def dtype(self) -> str:
         return self.record.dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return ITEM_BYTES[self.dtype]
 
     def size(self, name: str) -> Extent:
         """The global size of the axis that this operator's signature calls `name`.

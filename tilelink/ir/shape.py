@@ -13,7 +13,10 @@ from tilelink.ir.formula import Formula, Sym
 
 RANK_AXIS = "R"
 """The axis of ranks, where there is one; in a tile program, the one that the step speaks of."""
-DTYPES = ("bf16", "f16", "f32", "f64", "i8", "u8", "i16", "i32", "i64", "f8e4m3", "f8e5m2")
+ITEM_BYTES = {
+    "bf16": 2, "f16": 2, "f32": 4, "f64": 8, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "f8e4m3": 1, "f8e5m2": 1,
+}  # fmt: skip
+"""Dtypes, and how many bytes an element has."""
 
 
 def rank_along(axis: str = RANK_AXIS) -> Sym:

@@ -30,7 +30,7 @@ def gemm_ar(x: Any, weight: Any, *, form: str = "") -> Any:
     """
     if form not in ("", *FORMS):
         raise ValueError(f"gemm_ar has no form {form!r}: it has {', '.join(FORMS)}")
-    small = x.size("M") * weight.size("N") * (4 if x.dtype == "f32" else 2) <= SMALL
+    small = x.size("M") * weight.size("N") * x.itemsize <= SMALL
     return FORMS[form or ("one_shot" if small else "two_shot")](x, weight)
 
 

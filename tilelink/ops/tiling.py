@@ -9,13 +9,11 @@ import tilelink
 
 LEAST, MOST = 4 * 1024, 256 * 1024
 """Bytes of a tile."""
-BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i8": 1, "u8": 1, "f8e4m3": 1, "f8e5m2": 1}
-"""Of an element; of all other dtypes two."""
 
 
 def nbytes(x: Any) -> int:
     """Bytes of all of a tensor."""
-    return BYTES.get(x.dtype, 2) * math.prod(x.shape)
+    return x.itemsize * math.prod(x.shape)
 
 
 def rows_of(x: Any, tiles: int) -> int:
