@@ -42,7 +42,7 @@ def ag_attention_varlen(q: Any, k: Any, v: Any, starts: Any, *, causal: bool = T
     """`ag_attention` in which positions see their own sequence only; `starts`, `[e+1]` of i32 and alike on all ranks, says
     where each of `e` sequences begins, and where the last ends, which is `S` (`cu_seqlens`)."""
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
-    return flash_varlen(q, keys, values, starts, causal=causal, scale=exponent(q, scale), schedule=tiles(q))
+    return flash_varlen(q, keys, values, starts, causal=causal, scale=exponent(q, scale), schedule=tiles(q.size("D")))
 
 
 @ag_attention_varlen.reference

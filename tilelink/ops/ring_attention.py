@@ -41,7 +41,7 @@ def ring_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float 
     Args, returns: as of `ag_attention`.
     """
     keys, values = hand_on(k, name="hand_on_k"), hand_on(v, name="hand_on_v")
-    return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=tiles(q))
+    return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=tiles(q.size("D")))
 
 
 ring_attention.reference(reference)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,17 +27,6 @@ def attention(q: Any, keys: Any, values: Any, *, causal: bool) -> Any:
     return flash(q, keys, values, causal=causal, scale=exponent(q, None), schedule=placed(q))
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """Queries of which no more is known than how long a head is."""
-
-    d: int
-
-    def size(self, dim: str) -> int:
-        assert dim == "D"
-        return self.d
-
-
 def alone(operator: Operator) -> Operator:
     """What computes in `operator`, with its own placement."""
     own = operator.schedules.get("flash")
@@ -61,7 +49,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     q, padded = place.random(mine, h, d), [place.random(each, g, d) for _ in range(2)]
     whole = [place.random(place.world.ranks * each, g, d) for _ in range(2)]
     found = Contest(inputs=[q, *padded, *whole], roles=Roles(LONE, baseline=(SEQUENTIAL, SDPA_AFTER)))
-    kernel = {} if place.simulated else {KERNEL: ours[OURS].schedule(flash=tiles(Heads(d)))}
+    kernel = {} if place.simulated else {KERNEL: ours[OURS].schedule(flash=tiles(d))}
     for name, op in {**ours, **kernel}.items():
         found.enter(name, op, (q, *(t[:mine] for t in padded)), S=s, causal=bool(causal))
     lone, lib = alone(ours[OURS]), place.libraries
