@@ -14,7 +14,7 @@ from tests.frontend.harness import message
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import parse_owner, parse_shape, parse_signature
 from tilelink.ir.formula import evaluate
-from tilelink.ir.shape import DTYPES, Axis, Contract, Dim, Product, Shape, Signature, Sum
+from tilelink.ir.shape import ITEM_BYTES, Axis, Contract, Dim, Product, Shape, Signature, Sum
 
 
 def test_tensors_on_both_sides() -> None:
@@ -107,7 +107,7 @@ def shapes(draw: st.DrawFn) -> Shape:
     if draw(st.booleans()):
         axes.insert(draw(st.integers(0, len(axes))), draw(split))
     rest = draw(st.one_of(st.none(), st.integers(0, len(axes)))) if axes else 0
-    return Shape(tuple(axes), rest, draw(st.one_of(st.none(), st.sampled_from(DTYPES))), draw(contracts))
+    return Shape(tuple(axes), rest, draw(st.one_of(st.none(), st.sampled_from([*ITEM_BYTES]))), draw(contracts))
 
 
 @given(st.lists(shapes(), min_size=1, max_size=4), st.lists(shapes(), max_size=3))
@@ -206,7 +206,7 @@ def rendered(code: str, what: str, text: str, carets: str, why: str, hint: str) 
         ("M offsets permutation", "TL102", "`permutation` after `offsets`", "          ^^^^^^^^^^^", "a tensor makes one promise about its values", "keep one of them"),
         ("M i32 f32", "TL102", "`f32` after `i32`", "      ^^^", "a tensor has one dtype", "keep one of them"),
         ("M offsets i32", "TL102", "`i32` after `offsets`", "          ^^^", FIRST, "write `i32 offsets`"),
-        ("M int32", "TL102", "`int32` is no dtype here", "  ^^^^^", f"dtypes are {', '.join(DTYPES)}", "write `i32`"),
+        ("M int32", "TL102", "`int32` is no dtype here", "  ^^^^^", f"dtypes are {', '.join(ITEM_BYTES)}", "write `i32`"),
         ("R+1", "TL102", "`R+1` computes with R", "^^^", "R is the axis of ranks; its size is their number", "name a size of its own"),
         ("M i32/R", "TL102", "`i32` is not a size", "  ^^^^^", "`i32` is the name of a dtype or a contract", "give the axis another name"),
         ("M 0", "TL102", "an axis of size 0", "  ^", "an axis has at least one element", "leave it out"),
