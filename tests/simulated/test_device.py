@@ -54,7 +54,7 @@ def ptx(name: str, target: str = "sm_90", **options: Any) -> str:
     return compiled(getattr(emitted_device, name), CUDA[target], **options)["ptx"]
 
 
-def in_order(text: str, *patterns: str) -> None:
+def assert_in_order(text: str, *patterns: str) -> None:
     """Each pattern occurs after the one before."""
     at = 0
     for pattern in patterns:
@@ -78,28 +78,30 @@ def test_it_compiles_for_amd_without_a_word_of_ptx(kernel: str) -> None:
 
 def test_amd_writes_back_before_it_signals() -> None:
     text = compiled(emitted_device.store_to_peer, AMD)["amdgcn"]
-    in_order(text, r"buffer_store|global_store", "s_barrier", "buffer_wbl2 sc0 sc1", "global_atomic_swap")
+    assert_in_order(text, r"buffer_store|global_store", "s_barrier", "buffer_wbl2 sc0 sc1", "global_atomic_swap")
 
 
 @pytest.mark.parametrize("target", CUDA)
 def test_all_threads_have_stored_before_one_signals(target: str) -> None:
-    in_order(
+    assert_in_order(
         ptx("push", target), r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.add|red\.\S*release\S*add"
     )
-    in_order(ptx("store_to_peer", target), r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.exch")
+    assert_in_order(ptx("store_to_peer", target), r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.exch")
 
 
 @pytest.mark.parametrize("target", CUDA)
 def test_all_ranks_are_told_at_once(target: str) -> None:
     """One instruction, of which each lane has a rank of its own: round trips do not wait for one another."""
     text = ptx("store_and_tell_all", target)
-    in_order(text, r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.exch")
+    assert_in_order(text, r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.exch")
     assert len(re.findall(r"atom\.global\.sys\.release", text)) == 1
 
 
 @pytest.mark.parametrize("target", CUDA)
 def test_a_wait_is_a_loop_of_acquiring_loads_before_the_data(target: str) -> None:
-    in_order(ptx("pull", target), r"ld\.global\.sys\.acquire\.b64", r"ld\.global\.v4", r"st\.global\.v4", r"bar\.sync")
+    assert_in_order(
+        ptx("pull", target), r"ld\.global\.sys\.acquire\.b64", r"ld\.global\.v4", r"st\.global\.v4", r"bar\.sync"
+    )
     assert "atom.global.gpu.acq_rel.add" in ptx("pull", target)
 
 
@@ -108,7 +110,7 @@ def test_a_wait_for_several_words_looks_at_all_of_them_at_once(target: str) -> N
     """One warp's lanes acquire a word each; what they have seen goes to all threads by a barrier, and then the data is read."""
     text = ptx("wait_for_all", target)
     assert len(re.findall(r"atom\.global\.sys\.acquire\.add", text)) == 1
-    in_order(
+    assert_in_order(
         text,
         r"atom\.global\.sys\.acquire\.add",
         r"st\.shared",
@@ -120,7 +122,7 @@ def test_a_wait_for_several_words_looks_at_all_of_them_at_once(target: str) -> N
 
 
 def test_a_bulk_store_is_in_memory_before_the_signal() -> None:
-    in_order(
+    assert_in_order(
         ptx("through_descriptors"),
         r"ld\.global\.sys\.acquire",
         r"fence\.proxy\.async;",
@@ -196,5 +198,5 @@ def test_nvshmem_calls_have_the_librarys_types(monkeypatch: pytest.MonkeyPatch) 
     declared = dict(re.findall(r"^declare .*@(nvshmem\w+)(\([^)]*\))", made["llir"], re.M))
     assert declared == SYMBOLS
     text = made["ptx"]
-    in_order(text, "ld.global.sys.acquire", "nvshmem_signal_wait_until", "nvshmemx_getmem_nbi_block")
-    in_order(text, "nvshmemx_putmem_nbi_block", "nvshmem_quiet", "bar.sync", "%tid.x", "nvshmemx_signal_op")
+    assert_in_order(text, "ld.global.sys.acquire", "nvshmem_signal_wait_until", "nvshmemx_getmem_nbi_block")
+    assert_in_order(text, "nvshmemx_putmem_nbi_block", "nvshmem_quiet", "bar.sync", "%tid.x", "nvshmemx_signal_op")

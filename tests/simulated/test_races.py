@@ -35,7 +35,9 @@ def pushed() -> Operator:
     return gemm_rs.schedule(scatter=sms(2, M=16), matmul=sms(**TILES), reduce=sms(M=16, N=16))
 
 
-def run(operator: Operator, kind: Kind, seed: int, *, races: bool = True, delayed_stores: bool = False) -> None:
+def assert_right(
+    operator: Operator, kind: Kind, seed: int, *, races: bool = True, delayed_stores: bool = False
+) -> None:
     """Two calls of two ranks."""
     calls = [kind.call(40, 32, 32, 2, torch.bfloat16, salt=salt) for salt in range(2)]
 
@@ -97,7 +99,7 @@ def test_a_broken_order_is_a_race_under_every_schedule(name: str, seed: int, bre
     mistake = MISTAKES[name]
     breaking(mistake.edit)
     with pytest.raises(RaceError) as caught:
-        run(mistake.operator(), mistake.kind, seed)
+        assert_right(mistake.operator(), mistake.kind, seed)
     assert caught.value.race.missing in mistake.missing
 
 
@@ -114,21 +116,21 @@ def test_a_dropped_signal_stands_still(
 ) -> None:
     breaking(dropped(call))
     with pytest.raises(StandstillError):
-        run(operator(), kind, 0)
+        assert_right(operator(), kind, 0)
 
 
 def test_a_missing_wait_is_seen_even_when_the_numbers_come_out_right(breaking: Break) -> None:
     """The detector needs no unlucky schedule: of these, most give right numbers."""
     breaking(dropped("shmem.async_load_fence()"))
-    run(pulled(), AG, 0, races=False)
+    assert_right(pulled(), AG, 0, races=False)
     with pytest.raises(RaceError):
-        run(pulled(), AG, 0)
+        assert_right(pulled(), AG, 0)
 
 
 def test_the_report_is_pinned(breaking: Break) -> None:
     breaking(dropped("shmem.async_load_fence()"))
     with pytest.raises(RaceError) as caught:
-        run(pulled(), AG, 0)
+        assert_right(pulled(), AG, 0)
     text = re.sub(r"/\S*/tilelink/ops/", "", str(caught.value))
     assert text.splitlines() == PINNED.splitlines()
 

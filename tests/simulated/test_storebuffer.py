@@ -13,15 +13,15 @@ from tilelink import Operator
 __all__ = ["breaking"]
 
 
-def run(operator: Operator, kind: Kind, seed: int) -> None:
-    test_races.run(operator, kind, seed, races=False, delayed_stores=True)
+def assert_right(operator: Operator, kind: Kind, seed: int) -> None:
+    test_races.assert_right(operator, kind, seed, races=False, delayed_stores=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_ordered_stays_right(seed: int) -> None:
-    run(pulled(), AG, seed)
-    run(copied(), AG, seed)
-    run(pushed(), RS, seed)
+    assert_right(pulled(), AG, seed)
+    assert_right(copied(), AG, seed)
+    assert_right(pushed(), RS, seed)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_broken_order_gives_wrong_numbers(name: str, breaking: Break) -> None:
 
     def under_some() -> None:
         for seed in range(8):
-            run(mistake.operator(), mistake.kind, seed)
+            assert_right(mistake.operator(), mistake.kind, seed)
 
     with pytest.raises(AssertionError, match="relative error"):
         under_some()
