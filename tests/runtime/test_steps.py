@@ -19,6 +19,7 @@ from triton.backends.nvidia import driver as triton_driver
 from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeWorld, Notes, fake_gpu
 from tilelink import Operator, TilelinkError, by_runs, copy_engine, fused, library, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
+from tilelink.pipeline.preparing import prepare
 from tilelink.runtime import work as W
 from tilelink.runtime.memory import Workspace
 from tilelink.runtime.peer import driver, packing
@@ -267,7 +268,8 @@ def test_runs_are_kept_for_the_merge_of_their_own_call(notes: Notes, session: Se
     for _ in range(2):
         for name in ("gather_k_rows", "gather_v_rows"):
             workspace.view(f"{name}/{workspace.calls % 2}", torch.bfloat16, 64 * 16).copy_(torch.randn(64 * 16))
-        heard.clear(), made.clear(), merged.clear()
+        for told in (heard, made, merged):
+            told.clear()
         found = [line.split()[0] for line in lines(notes, op, session, given, out)]
         # enter; three streams forked; two pushes with their words to each peer; two words before the second run; joins.
         begin = 1 + 2 * 3 + 2 * 2 * (RANKS - 1)
@@ -301,8 +303,7 @@ def test_after_a_capture_every_call_takes_its_credits(notes: Notes, session: Ses
     given = tensors(op)
     out = begun(op, session, given)
 
-    (kept,) = session.prepared.values()
-    prepared, *_ = kept.values()
+    prepared = prepare(op.maker, session, given, (), {})
     kinds = [a.kind for a in prepared.loaded.source.kernel("enter").args if a.kind != "constant"]
 
     def credits() -> int:

@@ -33,8 +33,5 @@ class Recent(Generic[T]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def values(self) -> list[T]:
-        return list(self._kept.values())
-
     def clear(self) -> None:
         self._kept.clear()
