@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.codegen import signalling
+from tilelink.codegen import waiting, words
 from tilelink.codegen.scope import Scope, open_scope
-from tilelink.codegen.signalling import Word
 from tilelink.codegen.step import Function, arguments
 from tilelink.codegen.text import Lines, Names
+from tilelink.codegen.waiting import Word
 from tilelink.codegen.watching import Watch
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Sym
@@ -93,7 +93,7 @@ def _credits(scope: Scope) -> None:
     if checks.watchdog:
         lines.add(f"for {pe} in range(RANKS):")
         lines.depth += 1
-        signalling.wait_until(scope, lines, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
+        waiting.wait_until(scope, lines, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
         lines.depth -= 1
     else:
         lanes = 1 << (scope.plan.topology.ranks - 1).bit_length()
@@ -126,7 +126,7 @@ def _single(plan: Plan, watch: Watch) -> Scope:
 
 
 def _totals(scope: Scope, lines: Lines, channel: Channel, names: Passing) -> None:
-    due = scope.arg(Arg(signalling.due(channel), "due", channel.name))
+    due = scope.arg(Arg(words.due(channel), "due", channel.name))
     if not channel.axes:
         lines.add(f"tl.store({due}, tl.load({due}) + {scope.text(channel.target, 1)})")
         return
@@ -167,7 +167,7 @@ def emit_leave(plan: Plan, watch: Watch) -> Function:
     lines.add(f"shmem.signal_all({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, RANKS, ctx)")
     lines.add(f"for {pe} in range(RANKS):")
     lines.depth = 1
-    signalling.wait_until(scope, lines, Word(flags, pe, "left", "", path="leave"), f"tl.load({epoch})")
+    waiting.wait_until(scope, lines, Word(flags, pe, "left", "", path="leave"), f"tl.load({epoch})")
     lines.depth = 0
     rows = tuple(lines.rows)
     return Function("leave", (), arguments(scope, rows), rows)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tilelink.codegen import access, masks, ordering, signalling
+from tilelink.codegen import access, masks, ordering, waiting
 from tilelink.codegen.access import expression
 from tilelink.codegen.naming import read_names
 from tilelink.codegen.ordering import read_by_tma
@@ -267,9 +267,9 @@ def _awaited_before(scope: Scope, op: Tiles, waits: list[Wait], start: str, stop
     """Whether this worker's earlier tiles have awaited the loop's words; from here on they count as awaited: the loop that
     follows awaits what is new."""
     first, last = scope.named(f"{op.var}_first_word", start), scope.named(f"{op.var}_last_word", stop)
-    low, high = signalling.remembered(scope, scope.declared(waits[0].param).name)
+    low, high = waiting.remembered(scope, scope.declared(waits[0].param).name)
     new = scope.named(f"{op.var}_new", f"({first} < {low}) | ({last} > {high})")
-    for line in signalling.joined(scope, first, last, low, high):
+    for line in waiting.joined(scope, first, last, low, high):
         scope.lines.add(line)
     return Awaited(first, last, new)
 
@@ -283,7 +283,7 @@ def _await_run(scope: Scope, op: Tiles, waits: list[Wait], axis: ChannelAxis, sp
     for wait, fence in zip(waits, fenced, strict=True):
         signal = scope.plan.signal(scope.step.path, wait)
         known = {axis.axis: Sym(run)} if signal.channel == first else {}
-        signalling.await_signal(scope, scope.lines, wait, signal, None, known)
+        waiting.await_signal(scope, scope.lines, wait, signal, None, known)
         if fence:
             scope.lines.add("shmem.async_load_fence()")
     scope.tiles[op.var] = kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.codegen import signalling
+from tilelink.codegen import notifying, waiting
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
@@ -111,9 +111,9 @@ def emit_tile(scope: Scope) -> None:
         named = _name(scope, "source", where)
     signal = scope.plan.signal(scope.step.path, wait)
     if signal.action == "ready":
-        signalling.ready(scope, lines, wait, scope.step.step.binding(source).tensor, named)
+        waiting.ready(scope, lines, wait, scope.step.step.binding(source).tensor, named)
     elif signal.action == "await":
-        signalling.await_signal(scope, lines, wait, signal, Sym(named))
+        waiting.await_signal(scope, lines, wait, signal, Sym(named))
     (_push if scope.step.push else _pull)(scope, movement.source, movement.destination, length, named, notify)
 
 
@@ -181,7 +181,7 @@ def _pull(scope: Scope, source: str, target: str, length: Formula, named: str, n
     lines.depth -= len(walked)
     signal = scope.plan.signal(scope.step.path, notify)
     if signal.action == "notify":
-        signalling.notify(scope, lines, notify, signal, None)
+        notifying.notify(scope, lines, notify, signal, None)
 
 
 def _push(scope: Scope, source: str, target: str, length: Formula, named: str, notify: Notify) -> None:
@@ -215,10 +215,10 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
         # One release for all of them: each waits until what was written before it has arrived.
         lines.depth -= 1
         if signal.action == "notify":
-            signalling.notify(scope, lines, notify, signal, None)
+            notifying.notify(scope, lines, notify, signal, None)
         return
     if signal.action == "notify":
-        signalling.notify(scope, lines, notify, signal, pe)
+        notifying.notify(scope, lines, notify, signal, pe)
     lines.depth -= 1 if owner is None or scope.step.skip_own else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from tilelink.codegen import access, movement, signalling
+from tilelink.codegen import access, movement, notifying
 from tilelink.codegen.access import lane_lines, tile_names
 from tilelink.codegen.body import emit_body
 from tilelink.codegen.loops import FIRST_PIECE
@@ -50,7 +50,7 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
             functions.append(_call_fused(scope, plan.step(path)))
     inner, scope.lines = scope.lines, outer
     outer.extend(scope.carry)
-    signalling.notify_for_none(scope, outer)
+    notifying.notify_for_none(scope, outer)
     outer.add(f"for t in {_tiles_range(scope)}:", _tile_loc(step))
     outer.depth = 1
     for name, value in step.order:
@@ -420,7 +420,7 @@ def _push_block(
     where, mask = access.address(scope, there, pieces, blocks)
     lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
     if signal.action == "notify":
-        signalling.notify(scope, lines, notify, replace(signal, to="owner"), pe)
+        notifying.notify(scope, lines, notify, replace(signal, to="owner"), pe)
     lines.depth = 0
 
 

@@ -1,0 +1,106 @@
+"""Notifies as calls of the SHMEM vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilelink.codegen import words
+from tilelink.codegen.access import expression
+from tilelink.codegen.scope import Scope
+from tilelink.codegen.text import Lines
+from tilelink.errors import Loc
+from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.kernel import Arg
+from tilelink.ir.plan import Signal
+from tilelink.ir.program import Notify
+
+
+def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | None) -> None:
+    """Raise the word of a completed tile at everyone who waits for it."""
+    assert signal.channel is not None
+    channel = scope.plan.channel(signal.channel)
+    # What is stored for one word may still be on its way while the word's total is fetched.
+    late = scope.stored_async and channel.bells and signal.to == "self" and channel.scope == "gpu"
+    if scope.stored_async and not late:
+        lines.add("shmem.async_store_quiet()")
+    spans = [words.span(scope, lines, channel, a, op, None) for a in channel.axes]
+    pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
+    raise_ = _raiser(scope, lines, channel, pointer, op, signal, owner, late=late)
+    words.each_word(scope, lines, channel, spans, op.loc, raise_)
+
+
+def _raiser(
+    scope: Scope,
+    lines: Lines,
+    channel: Channel,
+    pointer: str,
+    op: Notify,
+    signal: Signal,
+    owner: str | None,
+    *,
+    late: bool,
+) -> Callable[[str], None]:
+    """Emits what raises one word, given its number; `late`: descriptor stores have yet to be waited for."""
+    loc: Loc = op.loc
+
+    def local(flat: str) -> None:
+        if channel.joined is not None:
+            counts = scope.arg(Arg(f"{channel.tensor}_counts", "counts", channel.name))
+            often = _at_once(channel, Sym(flat))
+            tiles = scope.text(Sym(f"{channel.joined}_tiles") * often)
+            lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", loc)
+            lines.add(f"    shmem.local_add({pointer} + {flat}, {scope.text(often)})")
+            return
+        if not channel.bells:
+            lines.add(f"shmem.local_add({pointer} + {flat}, 1)", loc)
+            return
+        total = scope.arg(Arg(words.due(channel), "due", channel.name))
+        bells = scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
+        expected = scope.names.fresh(f"{channel.tensor}_expected")
+        lines.add(f"{expected} = tl.load({total} + {flat})", loc)
+        if late:
+            lines.add("shmem.async_store_quiet()")
+        last = f"shmem.local_add({pointer} + {flat}, 1) + 1 == {expected}"
+        if channel.rings is not None:
+            told = {f"c{k}": index for k, index in enumerate(channel.indices(Sym(flat)))}
+            last = f"({last}) & ({scope.text(F.substitute(channel.rings, told))})"
+        lines.add(f"if {last}:", loc)
+        lines.add(f"    shmem.ring_bell({bells} + {flat})")
+
+    def remote(flat: str) -> None:
+        ctx = scope.context(channel.tensor)
+        if signal.to == "all":
+            lines.add(f"shmem.signal_all({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {scope.ranks}, {ctx})", loc)
+            return
+        lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
+
+    if signal.to == "self" and channel.scope == "gpu":
+        return local
+    target = owner if owner is not None else scope.rank
+    if signal.to == "peer":
+        assert op.peer is not None
+        target = expression(scope, op.peer.expr)
+    elif signal.to == "self":
+        target = scope.rank
+    return remote
+
+
+def _at_once(channel: Channel, word: Formula) -> Formula:
+    """What is added to a word when the last tile of a run-time split is there."""
+    return F.substitute(channel.target, {f"c{k}": index for k, index in enumerate(channel.indices(word))})
+
+
+def notify_for_none(scope: Scope, lines: Lines) -> None:
+    """A run-time split that makes no tile at all has no last one: the first worker notifies."""
+    notifies = [s for s in scope.plan.signals if s.path == scope.step.path and s.action == "notify"]
+    for signal in notifies:
+        channel = scope.plan.channel(signal.channel or "")
+        if channel.joined is None:
+            continue
+        pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
+        word = scope.names.fresh("c")
+        lines.add(f"if (worker == 0) & ({scope.text(Sym(f'{channel.joined}_tiles'))} == 0):", signal.op.loc)
+        lines.add(f"    for {word} in range({scope.text(channel.words)}):")
+        lines.add(f"        shmem.local_add({pointer} + {word}, {scope.text(_at_once(channel, Sym(word)))})")

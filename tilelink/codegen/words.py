@@ -1,0 +1,128 @@
+"""The words of a channel that a wait or a notify touches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilelink.codegen.access import expression, position
+from tilelink.codegen.scope import Scope
+from tilelink.codegen.text import Lines
+from tilelink.errors import Loc
+from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel, ChannelAxis
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.program import At, Gather, IndexEntry, Notify, OfTile, Wait
+from tilelink.ir.wiring import entries
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Words along one channel axis: `[first, last]`, the same formula twice where it is one word."""
+
+    first: Formula
+    last: Formula
+
+    @property
+    def single(self) -> bool:
+        return self.first == self.last
+
+
+def pointer(channel: Channel) -> str:
+    """The parameter that points to the words."""
+    return f"{channel.tensor}_words"
+
+
+def due(channel: Channel) -> str:
+    """The parameter that points to what they come to."""
+    return f"{channel.tensor}_due"
+
+
+def span(
+    scope: Scope,
+    lines: Lines,
+    channel: Channel,
+    axis: ChannelAxis,
+    op: Wait | Notify,
+    source: F.Like | None,
+) -> Span:
+    """The words along `axis` that a wait or a notify touches."""
+    if axis.axis is None:
+        if axis.every and isinstance(op, Wait) and op.peer is None:
+            return Span(F.of(0), axis.count - 1)
+        rank = F.of(source if source is not None else axis.rank)
+        return Span(rank, rank)
+    entry = entry_on(scope, op.param, op.index, axis.axis)
+    base = base_of(scope, axis, op.param)
+    if isinstance(entry, OfTile):
+        tile = scope.tiles[entry.var]
+        if axis.kind == "unit":
+            return Span(Sym(tile.begin), Sym(tile.begin))
+        first = axis.index(base + Sym(tile.begin))
+        return Span(first, first) if axis.holds(tile.grid) else Span(first, axis.index(base + Sym(tile.end) - 1))
+    if isinstance(entry, At):
+        at = base + position(scope, entry)
+        return Span(axis.index(at), axis.index(at))
+    if isinstance(entry, Gather):
+        vector = expression(scope, entry.expr)
+        low, high = scope.names.fresh("low"), scope.names.fresh("high")
+        lines.add(f"{high} = tl.max({vector}, 0)", scope.loc)
+        lines.add(f"{low} = tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)", scope.loc)
+        return Span(axis.index(base + Sym(low)), axis.index(base + F.maximum(Sym(high), 0)))
+    return Span(F.of(0), axis.count - 1)
+
+
+def base_of(scope: Scope, axis: ChannelAxis, param: str) -> Formula:
+    """From where the program counts positions on this axis: its rank's part, or the first."""
+    local = any(v.axis == axis.axis and v.local for v in scope.step.step.binding(param).view)
+    return axis.rank * axis.part if axis.kind == "cut" and local else F.of(0)
+
+
+def entry_on(scope: Scope, param: str, index: tuple[IndexEntry, ...] | None, axis: int) -> IndexEntry | None:
+    """What an index of `param` says along an axis of the tensor."""
+    step = scope.step.step
+    if step.program.movement is not None:
+        # The tiles of a movement are known by their position.
+        return next((OfTile(str(k)) for k, v in enumerate(step.binding(param).view) if v.axis == axis), None)
+    for v, e in zip(step.binding(param).view, entries(step, param, index), strict=True):
+        if v.axis == axis:
+            return e
+    return None
+
+
+def flat_of(channel: Channel, spans: list[Span], first: bool) -> Formula:
+    """The number of the first or the last of the words."""
+    return channel.flat(tuple(s.first if first else s.last for s in spans))
+
+
+def named(scope: Scope, lines: Lines, name: str, flat: Formula, loc: Loc) -> str:
+    """The word's number under a name."""
+    text = scope.text(flat)
+    if text.isidentifier():
+        return text
+    name = scope.names.fresh(name)
+    lines.add(f"{name} = {text}", loc)
+    return name
+
+
+def each_word(
+    scope: Scope, lines: Lines, channel: Channel, spans: list[Span], loc: Loc, emit: Callable[[str], None]
+) -> None:
+    """Loops over the axes that need one; `emit` gets the text of the word's number."""
+    depth = lines.depth
+    indices: list[Formula] = []
+    for k, span in enumerate(spans):
+        if span.single:
+            indices.append(span.first)
+            continue
+        name = scope.names.fresh("c" if len(spans) == 1 else f"c{k}")
+        lines.add(f"for {name} in range({scope.text(span.first)}, {scope.text(span.last + 1)}):", loc)
+        lines.depth += 1
+        indices.append(Sym(name))
+    flat = scope.text(channel.flat(tuple(indices)), 1)
+    if any(isinstance(i, F.Binary) for i in indices) and not flat.isidentifier():
+        name = scope.names.fresh("c")
+        lines.add(f"{name} = {flat}", loc)
+        flat = name
+    emit(flat)
+    lines.depth = depth
