@@ -13,7 +13,7 @@ import torch
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
 from tilelink.codegen import emit
-from tilelink.codegen.step import Function
+from tilelink.codegen.functions import Function
 from tilelink.codegen.traced import Root, traced_kernel
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.arguments import bind

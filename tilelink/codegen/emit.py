@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from tilelink.codegen.checked import check_text
 from tilelink.codegen.enter import emit_await, emit_begin, emit_end, emit_enter, emit_leave, emit_ready
+from tilelink.codegen.functions import Function
 from tilelink.codegen.naming import naming_of
-from tilelink.codegen.step import Function, emit_step
+from tilelink.codegen.step import emit_step
 from tilelink.codegen.traced import Root, traced_kernel
 from tilelink.codegen.watching import Watch, short
 from tilelink.errors import Loc
@@ -115,8 +116,8 @@ def _viewed(s: StepPlan) -> Iterator[str]:
     axes = (*s.grid, *s.loops) if s.by_runs else s.grid
     cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in axes if g.tile or g.kind == "cut"}
     for p in s.step.program.params:
-        axes = [v.dim if not v.dim.startswith("_") else "…" for v in s.step.binding(p.name).view]
-        text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in axes)}]"
+        dims = [v.dim if not v.dim.startswith("_") else "…" for v in s.step.binding(p.name).view]
+        text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in dims)}]"
         yield text if p.role == "in" else f"out={text}"
 
 
@@ -189,15 +190,15 @@ def _write_kernel(
     for path, _ in kernel.roles:
         for f in emit_step(plan, plan.step(path), watch):
             functions[f.name] = f
-    stored_async = any(".store([" in text for f in functions.values() for _, text, _ in f.lines)
-    frame = _frame(plan, kernel, watch, stored_async)
+    frame = _frame(plan, kernel, watch, any(f.stores_async for f in functions.values()))
     naming = naming_of(plan)
     roots = [naming.functions[path] for path, _ in kernel.roles]
     if traces is not None:
         functions, layout = traced_kernel(kernel.name, _trace_roots(plan, kernel), functions)
         traces.append(layout)
-    args = _union([f for name, f in functions.items() if name in roots] + [f for f in (frame.begin, frame.end) if f])
-    for f in (f for f in (frame.begin, frame.end) if f):
+    around = [f for f in (frame.begin, frame.end) if f is not None]
+    args = _union([f for name, f in functions.items() if name in roots] + around)
+    for f in around:
         _write(rows, f, _signature(f.name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
     for name, f in functions.items():
         if name not in roots and name not in written:
@@ -225,11 +226,11 @@ class Frame:
     end: Function | None
 
 
-def _frame(plan: Plan, kernel: KernelPlan, watch: Watch, stored_async: bool) -> Frame:
+def _frame(plan: Plan, kernel: KernelPlan, watch: Watch, stores_async: bool) -> Frame:
     kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
     return Frame(
         emit_begin(plan, watch) if kernels[:1] == (kernel.name,) else None,
-        emit_end(plan, watch, stored_async=stored_async) if kernels[-1:] == (kernel.name,) else None,
+        emit_end(plan, watch, stores_async=stores_async) if kernels[-1:] == (kernel.name,) else None,
     )
 
 

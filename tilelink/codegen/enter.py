@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.codegen import waiting, words
+from tilelink.codegen.functions import Function, arguments
 from tilelink.codegen.scope import Scope, open_scope
-from tilelink.codegen.step import Function, arguments
 from tilelink.codegen.text import Lines, Names
 from tilelink.codegen.waiting import Word
 from tilelink.codegen.watching import Watch
@@ -32,7 +32,7 @@ def emit_enter(plan: Plan, watch: Watch) -> Function:
     last = scope.arg(Arg("last_at", "state", "last"))
     lines.add(f"epoch = tl.load({epoch}) + 1")
     lines.add(f"tl.store({epoch}, epoch)")
-    _tell(scope, "epoch")
+    _tell(scope, "entered", "epoch")
     _all_totals(scope)
     _credits(scope)
     lines.add(f"tl.store({last}, epoch)")
@@ -44,20 +44,20 @@ def emit_begin(plan: Plan, watch: Watch) -> Function:
     scope = _single(plan, watch)
     scope.lines.add("if worker == 0:")
     scope.lines.depth = 1
-    _tell(scope, f"tl.load({scope.epoch()}) + 1")
+    _tell(scope, "entered", f"tl.load({scope.epoch()}) + 1")
     scope.lines.depth = 0
     _credits(scope)
     return _function("enter", scope, "worker")
 
 
-def emit_end(plan: Plan, watch: Watch, *, stored_async: bool) -> Function:
+def emit_end(plan: Plan, watch: Watch, *, stores_async: bool) -> Function:
     """The end of a call in its last kernel: whoever is through last advances the epoch and raises the totals, which
-    nobody looks at any more. `stored_async`: the kernel stores through descriptors, which it has to see done first."""
+    nobody looks at any more. `stores_async`: the kernel stores through descriptors, which it has to see done first."""
     scope = _single(plan, watch)
     lines = scope.lines
     through = scope.arg(Arg("through_at", "state", "through"))
     epoch, last = scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
-    if stored_async:
+    if stores_async:
         lines.add("shmem.async_store_quiet()")
     lines.add(f"if shmem.is_last({through}, workers):")
     lines.depth = 1
@@ -74,11 +74,12 @@ def _function(name: str, scope: Scope, *leading: str) -> Function:
     return Function(name, leading, arguments(scope, rows), rows)
 
 
-def _tell(scope: Scope, epoch: str) -> None:
-    """All ranks, that this one is here."""
-    entered = scope.arg(Arg("entered_at", "state", "entered"))
+def _tell(scope: Scope, what: str, epoch: str) -> str:
+    """All ranks, that this one has `entered`, is `ready`, or has `left`; gives the name of their words."""
+    flags = scope.arg(Arg(f"{what}_at", "state", what))
     scope.arg(Arg("ctx", "context", ""))
-    scope.lines.add(f"shmem.signal_all({entered} + rank, {epoch}, shmem.SIGNAL_SET, RANKS, ctx)")
+    scope.lines.add(f"shmem.signal_all({flags} + rank, {epoch}, shmem.SIGNAL_SET, RANKS, ctx)")
+    return flags
 
 
 def _credits(scope: Scope) -> None:
@@ -148,29 +149,21 @@ def _totals(scope: Scope, lines: Lines, channel: Channel, names: Passing) -> Non
 
 def emit_ready(plan: Plan, watch: Watch) -> Function:
     scope = _single(plan, watch)
-    lines = scope.lines
-    epoch = scope.epoch()
-    flags = scope.arg(Arg("ready_at", "state", "ready"))
-    scope.arg(Arg("ctx", "context", ""))
-    lines.add(f"shmem.signal_all({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, RANKS, ctx)")
-    rows = tuple(lines.rows)
-    return Function("ready", (), arguments(scope, rows), rows)
+    _tell(scope, "ready", f"tl.load({scope.epoch()})")
+    return _function("ready", scope)
 
 
 def emit_leave(plan: Plan, watch: Watch) -> Function:
     scope = _single(plan, watch)
     lines = scope.lines
     epoch = scope.epoch()
-    flags = scope.arg(Arg("left_at", "state", "left"))
-    scope.arg(Arg("ctx", "context", ""))
+    flags = _tell(scope, "left", f"tl.load({epoch})")
     pe = scope.names.fresh("pe")
-    lines.add(f"shmem.signal_all({flags} + rank, tl.load({epoch}), shmem.SIGNAL_SET, RANKS, ctx)")
     lines.add(f"for {pe} in range(RANKS):")
     lines.depth = 1
     waiting.wait_until(scope, lines, Word(flags, pe, "left", "", path="leave"), f"tl.load({epoch})")
     lines.depth = 0
-    rows = tuple(lines.rows)
-    return Function("leave", (), arguments(scope, rows), rows)
+    return _function("leave", scope)
 
 
 def emit_await(plan: Plan, watch: Watch) -> Function:
@@ -187,8 +180,7 @@ def emit_await(plan: Plan, watch: Watch) -> Function:
         )
     else:
         scope.lines.add("shmem.signal_wait_until(word_at, shmem.CMP_GE, tl.load(value_at))")
-    rows = tuple(scope.lines.rows)
-    return Function("await_word", (), arguments(scope, rows), rows)
+    return _function("await_word", scope)
 
 
 def transfer_sites(plan: Plan) -> list[Site]:

@@ -13,6 +13,7 @@ from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.kernel import Arg, Site
 from tilelink.ir.partition import GridAxis, here, part
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import Tile, walk
 from tilelink.ir.shape import RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl
 
@@ -129,6 +130,11 @@ class Scope:
     def ranks(self) -> str:
         """How many ranks there are along it."""
         return self.text(self.step.ranks)
+
+    @property
+    def tile_loc(self) -> Loc:
+        """The line of the program that names the domain."""
+        return next(op.loc for op in walk(self.step.step.program.body) if isinstance(op, Tile))
 
     def context(self, tensor: str) -> str:
         """That of the arena that holds a tensor, for the ranks along the step's axis."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tilelink.codegen.step import Function
+from tilelink.codegen.functions import Function
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import Arg, TraceLayout, TraceRole, TraceSite
@@ -135,10 +135,9 @@ def _assembled(body: _Body, slots: int, turn: int, turns: int) -> list[Row]:
     row = [f"trace_row = trace + tl.program_id(0) * (1 + trace_tiles * {slots * turns})"]
     row.append("tl.store(trace_row, shmem.multiprocessor())")
     if body.head:
-        before = f"{turn} * trace_tiles + " if turn else ""
-        tile = f"({before}tl.minimum((t - worker) // workers, trace_tiles - 1)) * {slots}"
-        tile = tile if turn else f"tl.minimum((t - worker) // workers, trace_tiles - 1) * {slots}"
-        first = [f"trace_tile = trace_row + 1 + {tile}", _store(0)]
+        tile = "tl.minimum((t - worker) // workers, trace_tiles - 1)"
+        tile = f"({turn} * trace_tiles + {tile})" if turn else tile
+        first = [f"trace_tile = trace_row + 1 + {tile} * {slots}", _store(0)]
         head, depth = [*body.head[:-1], *((0, line, None) for line in row), body.head[-1]], 1
     else:  # a kernel of one block
         first, head, depth = [*row, "trace_tile = trace_row + 1", _store(0)], [], 0

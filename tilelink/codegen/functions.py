@@ -1,0 +1,72 @@
+"""An emitted function, and what closes one: definitions at its head, and the kernel arguments that it needs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilelink.codegen import tables
+from tilelink.codegen.scope import Scope
+from tilelink.codegen.text import Lines
+from tilelink.errors import Loc
+from tilelink.ir.formula import Sym
+from tilelink.ir.kernel import Arg
+from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An emitted function: `leading` parameters are passed by its caller, `args` are the kernel's. `stores_async`: some of
+    what it stores goes through descriptors."""
+
+    name: str
+    leading: tuple[str, ...]
+    args: tuple[Arg, ...]
+    lines: tuple[tuple[int, str, Loc | None], ...]
+    stores_async: bool = False
+
+
+def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
+    """The function with its definitions at the head and every kernel argument it needs."""
+    step = scope.step
+    head = Lines()
+    table = tables.head(scope)
+    definitions = scope.formulas.definitions()
+    head.rows += [(0, f"{n} = {text}", None) for n, text in definitions]
+    head.extend(table)
+    for tile in scope.wholes.values():
+        if tile.used:
+            head.add(f"{tile.at} = tl.arange(0, {tile.extent})")
+        if "inside" in tile.used:
+            head.add(f"{tile.inside} = {tile.at} < {tile.end}")
+    for const, value in step.step.constants:
+        if not isinstance(value, float):
+            head.add(f"{scope.local(const)}: tl.constexpr = {value!r}")
+    rows = tuple(head.rows + scope.lines.rows)
+    return Function(name, leading, arguments(scope, rows), rows, scope.stored_async)
+
+
+def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tuple[Arg, ...]:
+    words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(text for _, text, _ in rows)))
+    # Sizes that a fused function needs are among the host's own.
+    args = [a for a in scope.args.values() if a.name in words and a.kind not in ("size", "constant")]
+    named = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}
+    sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
+    axes = dict.fromkeys((RANK_AXIS, *scope.plan.axes))
+    rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in words]
+    size = scope.plan.topology.size
+    ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in words]
+    order = {
+        "tensor": 0,
+        "stage": 0,
+        "descriptor": 1,
+        "words": 2,
+        "due": 2,
+        "bells": 2,
+        "counts": 2,
+        "state": 3,
+        "watch": 3,
+        "context": 4,
+    }
+    args.sort(key=lambda a: order.get(a.kind, 5))
+    return (*args, *sizes, *rank, *ranks)

@@ -1,0 +1,205 @@
+"""Fused steps: functions that a host calls for the tile it has just made, which it hands over in registers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from tilelink.codegen import access, notifying
+from tilelink.codegen.access import lane_lines, tile_names
+from tilelink.codegen.body import emit_body
+from tilelink.codegen.functions import Function, close
+from tilelink.codegen.loops import FIRST_PIECE
+from tilelink.codegen.scope import Scope, TileNames, open_scope
+from tilelink.codegen.text import Lines
+from tilelink.codegen.watching import Watch
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Sym
+from tilelink.ir.partition import holder
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import At, Expr, Notify, OfTile, Whole, walk
+
+
+def call_fused(host: Scope, step: StepPlan) -> Function:
+    """Call the fused step's function for the tile that the host has just made; emit that function."""
+    passed: list[str] = []
+    owner: str | None = None
+    for g, (a, v) in zip(step.grid, enumerate(step.step.binding(step.domain).view), strict=True):
+        at = step.host_axes[a]
+        if at is None:
+            continue
+        names = host.tiles[host.step.grid[at].var or ""]
+        names.used.add("end")
+        first = ""
+        if (
+            v.local
+            and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].over == step.axis
+        ):
+            first = f" - {host.text(g.rank * g.part, 2)}"
+            owner = host.text(Sym(names.begin) // g.part)
+        elif (
+            step.own_rows
+            and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].over == step.axis
+        ):
+            owner = host.text(Sym(names.begin) // g.part)
+        passed += [f"{names.begin}{first}", f"{names.end}{first}"]
+    held = _held(host, step)
+    function = _fused_function(host.plan, step, held, host.watch)
+    # What the function's formulas name has to reach it through the host.
+    for arg in function.args:
+        host.args.setdefault(arg.name, arg)
+    lines, depth = host.lines, host.lines.depth
+    if step.own_rows and owner is not None:
+        lines.add(f"if {owner} == {host.rank}:", step.step.program.loc)
+        lines.depth += 1
+    tiles = list(dict.fromkeys(held.values()))
+    for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
+        tile = ["t"] if "t" in function.leading else []
+        first = [str(k == 0)] if any(n.startswith(FIRST_PIECE) for n in function.leading) else []
+        given = [*values, *passed[:-2], begin, end, *tile, *first, *[a.name for a in function.args]]
+        lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
+    lines.depth = depth
+    return function
+
+
+def _in_pieces(
+    host: Scope, step: StepPlan, tiles: list[str], begin: str, end: str
+) -> list[tuple[list[str], tuple[str, str]]]:
+    """The tiles that are handed over, and where their columns begin and end: once, or piece by piece."""
+    if step.pieces == 1:
+        return [(tiles, (begin, end))]
+    width = (step.grid[-1].tile or 0) // step.pieces
+    parts: list[list[str]] = []
+    for tile in tiles:
+        names = [tile]
+        while len(names) < step.pieces:
+            halved: list[str] = []
+            for name in names:
+                left, right = host.names.fresh(f"{tile}_piece"), host.names.fresh(f"{tile}_piece")
+                host.lines.add(f"{left}, {right} = blocks.halves({name})", step.step.program.loc)
+                halved += [left, right]
+            names = halved
+        parts.append(names)
+    return [
+        (
+            [names[k] for names in parts],
+            (f"{begin} + {k * width}" if k else begin, f"tl.minimum({begin} + {(k + 1) * width}, {end})"),
+        )
+        for k in range(step.pieces)
+    ]
+
+
+def _held(host: Scope, step: StepPlan) -> dict[str, str]:
+    """Tensors of a fused step -> the host's name of the tile that stands for them."""
+    movement = step.step.program.movement
+    tensors = step.forwarded if movement is None else (step.step.binding(movement.source).tensor,)
+    return {t: host.forwarded[_origin(host.plan, t, host.forwarded)] for t in tensors}
+
+
+def _origin(plan: Plan, tensor: str, stored: dict[str, str]) -> str:
+    """What the host stores and movements make `tensor` of."""
+    while tensor not in stored:
+        step = plan.wiring.producers(tensor)[0]
+        assert step.program.movement is not None
+        tensor = step.binding(step.program.movement.source).tensor
+    return tensor
+
+
+def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watch) -> Function:
+    scope = open_scope(plan, step, watch, frozenset(held.values()))
+    leading = list(dict.fromkeys(held.values()))
+    outer, scope.lines = scope.lines, Lines()
+    tiles: list[TileNames] = []
+    if step.step.program.movement is not None:
+        tiles = _emit_fused_movement(scope, leading[0])
+        leading += [n for t in tiles for n in (t.begin, t.end)]
+    else:
+        for a, g in enumerate(step.grid):
+            if g.kind == "own" and g.var is not None:
+                scope.replaced[g.var] = scope.rank
+                scope.tiles[g.var] = TileNames(scope.rank, "", "", "", g, 1)
+            elif step.host_axes[a] is not None:
+                last = a == len(step.grid) - 1
+                piece = replace(g, tile=(g.tile or 0) // step.pieces) if last and step.pieces > 1 else g
+                names = tile_names(scope, g.var or f"axis{a}", piece)
+                tiles.append(names)
+                leading += [names.begin, names.end]
+        scope.forwarded |= held
+        emit_body(scope, step.step.program.body)
+    inner, scope.lines = scope.lines, outer
+    if watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
+        leading.append("t")  # the host's tile, for reports
+    if any(text == f"if {FIRST_PIECE}:" for _, text, _ in inner.rows):
+        leading.append(f"{FIRST_PIECE}: tl.constexpr")
+    for names in tiles:
+        lane_lines(scope.lines, names)
+    scope.lines.extend(inner)
+    return close(scope, scope.naming.functions[step.path], tuple(leading))
+
+
+def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
+    """Push the host's tile from registers to whoever holds it, and tell them."""
+    step = scope.step
+    program = step.step.program
+    assert program.movement is not None
+    target = program.movement.destination
+    tensor = scope.plan.wiring.tensor(step.step.binding(target).tensor)
+    tiles: list[TileNames] = []
+    index: list[At | OfTile | Whole] = []
+    for k, g in enumerate(step.grid):
+        if g.kind == "own":
+            scope.tiles[str(k)] = TileNames(scope.rank, "", "", "", g, 1)
+            index.append(At(Expr(scope.rank), ring=(scope.rank, 0)))
+            continue
+        names = tile_names(scope, g.dim if not g.dim.startswith("_") else f"axis{g.dim}", g)
+        scope.tiles[str(k)] = names
+        tiles.append(names)
+        index.append(OfTile(str(k)))
+    notify = next(op for op in walk(program.body) if isinstance(op, Notify))
+    owner = _owner(scope, target, tiles)
+    _push_block(scope, tensor.name, target, tuple(index), value, owner, notify)
+    return tiles
+
+
+def _owner(scope: Scope, target: str, tiles: list[TileNames]) -> F.Formula | None:
+    tensor = scope.declared(target)
+    for k, v in enumerate(scope.step.step.binding(target).view):
+        if v.axis is not None and tensor.names_holder(v):
+            return holder(tensor, v.axis, Sym(scope.tiles[str(k)].begin))
+    return None
+
+
+def _push_block(
+    scope: Scope,
+    tensor_name: str,
+    target: str,
+    index: tuple[At | OfTile | Whole, ...],
+    value: str,
+    owner: F.Formula | None,
+    notify: Notify,
+) -> None:
+    tensor = scope.plan.wiring.tensor(tensor_name)
+    view = scope.step.step.binding(target).view
+    signal = scope.plan.signal(scope.step.path, notify)
+    lines, ctx = scope.lines, scope.context(tensor_name)
+    loc = scope.step.step.program.loc
+    pe = scope.names.fresh("owner")
+    if owner is None:
+        turn = scope.names.fresh("turn")
+        ranks = scope.ranks
+        lines.add(f"for {turn} in range({ranks}):", loc)
+        lines.depth += 1
+        lines.add(f"{pe} = ({scope.rank} + {ranks} - {turn}) % {ranks}")
+    else:
+        lines.add(f"{pe} = {scope.text(owner)}", loc)
+    if scope.step.skip_own:
+        lines.add(f"if {pe} != {scope.rank}:")
+        lines.depth += 1
+    there = scope.names.fresh(f"{tensor_name}_there")
+    lines.add(f"{there} = shmem.ptr({scope.tensor(tensor_name)}, {pe}, {ctx})")
+    pieces, blocks = access.terms(scope, tensor, view, index, Sym(pe))
+    where, mask = access.address(scope, there, pieces, blocks)
+    lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
+    if signal.action == "notify":
+        notifying.notify(scope, lines, notify, replace(signal, to="owner"), pe)
+    lines.depth = 0

@@ -1,0 +1,55 @@
+"""Tiles of axes that an offsets table splits at run time."""
+
+from __future__ import annotations
+
+from tilelink.codegen import access
+from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen.text import Lines
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.schedule import ACROSS
+
+
+def head(scope: Scope) -> Lines:
+    """How many tiles each segment of a run-time split has."""
+    lines = Lines()
+    for g in scope.step.grid:
+        if g.kind != "table":
+            continue
+        assert g.table is not None
+        table = scope.tensor(g.table)
+        segments = scope.plan.wiring.tensor(g.table).axes[0].size - 1
+        lines.add(f"{table}_lane = tl.arange(0, {access.padded(scope, segments)})")
+        ends = f"tl.load({table} + {table}_lane + 1, mask={table}_lane < {scope.text(segments)}, other=0)"
+        begins = f"tl.load({table} + {table}_lane, mask={table}_lane < {scope.text(segments)}, other=0)"
+        pieces = f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})"
+        if scope.watch.checks.debug:
+            most = scope.text(g.size)
+            said = f"offsets `{g.table}`, from 0, sorted, up to {most}"
+            report = scope.report("holds", said, scope.tile_loc)
+            first = f"(({table}_lane != 0) | ({begins} == 0))"
+            fine = f"{first} & ({ends} >= {begins}) & ({ends} <= {most})"
+            lines.add(f"{table}_fine = tl.min(({fine}).to(tl.int32), 0)")
+            lines.add(f"shmem.check({table}_fine, {report}, -1)")
+            # No tile lies in another, nor where there is no room for it.
+            pieces = f"tl.where({table}_fine == 1, {pieces}, 0)"
+        lines.add(f"{table}_pieces = {pieces}")
+        if ACROSS not in scope.step.order_names:
+            lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
+        lines.add(f"{table}_tiles = tl.sum({table}_pieces, 0)")
+    return lines
+
+
+def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> None:
+    assert g.table is not None and g.var is not None
+    table, tile = scope.tensor(g.table), scope.text(g.step, 3)
+    segment = scope.segments[g.var]
+    if ACROSS in scope.step.order_names:
+        piece = scope.names.fresh(f"{g.var}_piece")
+        lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, i{a})")
+    else:
+        before = scope.names.fresh(f"{g.var}_before")
+        lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
+        lines.add(f"{before} = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
+        piece = f"(i{a} - {before})"
+    lines.add(f"{names.begin} = tl.load({table} + {segment}) + {piece} * {tile}")
+    lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, tl.load({table} + {segment} + 1))")
