@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from tilelink.errors import Loc, Note
 from tilelink.frontend import primitives
+from tilelink.frontend.bounds import Walk
 from tilelink.frontend.lowering import Lowering, is_index
 from tilelink.frontend.merging import Environment, at_loop_head
 from tilelink.frontend.scope import Builtin, Language, Primitive
@@ -72,7 +73,7 @@ def _tiles(
     state: Lowering, node: ast.For, call: ast.Call, target: ast.Name, block: Block, bind_index: BindIndex
 ) -> None:
     walk = primitives.invoke(state, call, "tiles")
-    assert isinstance(walk, primitives.Walk)
+    assert isinstance(walk, Walk)
 
     def bind() -> None:
         bind_index(state, target.id, walk.param, walk.at, target)
