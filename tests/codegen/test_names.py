@@ -98,24 +98,26 @@ def placements(random: Random, names: dict[str, str]) -> tuple[Placement, Placem
     )
 
 
-def compare(operator: tilelink.Operator, arguments: list[tuple[torch.Tensor, ...]], expected: Iterable[Any]) -> None:
+def assert_gives(
+    operator: tilelink.Operator, arguments: list[tuple[torch.Tensor, ...]], expected: Iterable[Any]
+) -> None:
     results = tilelink.launch(lambda: operator(*arguments[tilelink.rank()]), RANKS, races=False)
     for got, want in zip(results, expected, strict=True):
         assert float((got - want).norm()) <= 1e-4 * float(want.norm())
 
 
-def run(both: Case) -> None:
-    """The helper makes each product twice as large."""
+def assert_right(both: Case) -> None:
+    """Both run, and the helper makes each product twice as large."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> list[torch.Tensor]:
         return [torch.randn(*shape, generator=generator) for _ in range(RANKS)]
 
     x, w = random(20, 24), random(24, 18)
-    compare(both.ag_gemm, list(zip(x, w, strict=True)), [2 * (torch.cat(x) @ mine) for mine in w])
+    assert_gives(both.ag_gemm, list(zip(x, w, strict=True)), [2 * (torch.cat(x) @ mine) for mine in w])
     x, w = random(20, 12), random(12, 18)
     total = 2 * torch.stack([a @ b for a, b in zip(x, w, strict=True)]).sum(0)
-    compare(both.gemm_rs, list(zip(x, w, strict=True)), [total[:10], total[10:]])
+    assert_gives(both.gemm_rs, list(zip(x, w, strict=True)), [total[:10], total[10:]])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -123,7 +125,7 @@ def test_any_name_runs(seed: int, tmp_path: Path) -> None:
     """Each seed has one of the names for each role: the operators run, and mean what they meant."""
     random = Random(seed)
     names = assignment(random)
-    run(case(module(tmp_path / "hostile.py", names), names, *placements(random, names)))
+    assert_right(case(module(tmp_path / "hostile.py", names), names, *placements(random, names)))
 
 
 def test_the_names_are_those_of_emitted_files() -> None:
@@ -135,7 +137,7 @@ def _refused(names: dict[str, str], tmp_path: Path) -> str:
     whole = plain(**names)
     moved = sms(1, **{whole["M"]: 16})
     with pytest.raises(TilelinkError) as caught:
-        run(case(module(tmp_path / "refused.py", whole), whole, moved, moved, fused(whole["matmul"])))
+        assert_right(case(module(tmp_path / "refused.py", whole), whole, moved, moved, fused(whole["matmul"])))
     return str(caught.value)
 
 

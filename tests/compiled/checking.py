@@ -34,7 +34,7 @@ def emitted(
     return stages.plan, stages.source
 
 
-def check(plan: Plan, source: KernelSource, target: str, *, pipelined: bool = True) -> None:
+def assert_compiles(plan: Plan, source: KernelSource, target: str, *, pipelined: bool = True) -> None:
     """Compiles all kernels, and looks for every hazard that a kernel can have.
 
     `pipelined`: sizes and strides allow each loop of products to load ahead, and stores to be wide; then they are.

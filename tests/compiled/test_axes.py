@@ -7,7 +7,7 @@ import torch
 
 from examples.data_and_tensor_parallel import LINEAR
 from examples.two_levels import GATHER, SCATTER
-from tests.compiled.checking import check, emitted
+from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import TARGETS, texts
 from tilelink import copy_engine, sms
 from tilelink.ir.topology import RankAxis
@@ -28,12 +28,12 @@ def made(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_product_that_waits_along_two_axes(target: str) -> None:
     plan, source = emitted(SCHEDULES["SMs"], [made(64, 128), made(64, 64)], target, axes=DATA)
-    check(plan, source, target, pipelined=False)
+    assert_compiles(plan, source, target, pipelined=False)
 
 
 def test_copy_engines_along_two_axes() -> None:
     plan, source = emitted(SCHEDULES["copy engines"], [made(64, 128), made(64, 64)], "sm_90", axes=DATA)
-    check(plan, source, "sm_90", pipelined=False)
+    assert_compiles(plan, source, "sm_90", pipelined=False)
 
 
 @pytest.mark.usefixtures("_unlinked")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.compiled import checking, hazards
-from tests.compiled.checking import check, emitted
+from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, compile_kernel, functions, texts
 from tilelink import Operator, ops, sms
 from tilelink.ir import formula as F
@@ -43,7 +43,7 @@ OPERATORS: dict[str, tuple[Operator, list[torch.Tensor]]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_kernels(name: str, target: str) -> None:
     operator, tensors = OPERATORS[name]
-    check(*emitted(operator, tensors, target), target)
+    assert_compiles(*emitted(operator, tensors, target), target)
 
 
 @pytest.mark.parametrize("target", EACH_TARGET)
@@ -51,7 +51,7 @@ def test_decoding(target: str) -> None:
     """A group has fewer queries than a product has rows; greatest scores and sums are stored one by one."""
     tensors = [bf16(2, 1, 8, 64), bf16(2, 128, 1, 64), bf16(2, 128, 1, 64), i32(2)]
     plan, source = emitted(ops.flash_decode, tensors, target)
-    check(plan, source, target, pipelined=False)
+    assert_compiles(plan, source, target, pipelined=False)
     kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
     if target != "gfx942":
         assert hazards.loops_without_copies(texts(plan, source, kernel, target)["ttgir"]) == []

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.compiled import hazards
-from tests.compiled.checking import check, emitted
+from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import texts
 from tilelink import Operator, fused, sms
 from tilelink.ir.schedule import Placement
@@ -40,7 +40,7 @@ def product(name: str, target: str) -> dict[str, str]:
     """The kernel with the products in it; every other one is checked on the way."""
     operator, shapes = (SUBJECTS | GRADIENTS)[name]
     plan, source = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], target)
-    check(plan, source, target)
+    assert_compiles(plan, source, target)
     kernel = next(k.name for k in plan.kernels if any(path in ("matmul", "outer") for path, _ in k.roles))
     return texts(plan, source, source.kernel(kernel), target)
 
@@ -75,4 +75,4 @@ def test_pushed_tiles_are_stored_in_vectors() -> None:
 def test_other_dtypes(dtype: torch.dtype) -> None:
     operator = ag_gemm.schedule(gather=sms(8, M=64), matmul=sms(M=64, N=64, K=32, order="ring"))
     tensors = [torch.empty(s, dtype=dtype) for s in ((256, 128), (128, 256))]
-    check(*emitted(operator, tensors, "sm_90"), "sm_90")
+    assert_compiles(*emitted(operator, tensors, "sm_90"), "sm_90")

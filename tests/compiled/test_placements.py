@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.compiled import hazards
-from tests.compiled.checking import RANKS, check, emitted
+from tests.compiled.checking import RANKS, assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, TARGETS, functions, texts
 from tests.operators import loops, raw, splits
 from tests.operators.placements import Placed, placements
@@ -40,7 +40,7 @@ CASES = [
 
 @pytest.mark.parametrize(("placed", "target"), CASES, ids=str)
 def test_kernels(placed: Placed, target: str) -> None:
-    check(*emitted(placed.operator, of_rank(placed, 64, 64, 64), target), target)
+    assert_compiles(*emitted(placed.operator, of_rank(placed, 64, 64, 64), target), target)
 
 
 @pytest.mark.parametrize("target", OF_ONE_TEXT)
@@ -61,7 +61,7 @@ def test_two_targets_have_one_text(target: str) -> None:
 def test_sizes_that_do_not_divide(placed: Placed, target: str) -> None:
     plan, source = emitted(placed.operator, of_rank(placed, 37, 41, 29), target)
     assert not any(a.kind == "descriptor" for k in source.kernels for a in k.args)
-    check(plan, source, target, pipelined=False)
+    assert_compiles(plan, source, target, pipelined=False)
 
 
 def test_there_are_no_descriptors_where_there_is_no_tma() -> None:
@@ -79,7 +79,7 @@ def test_a_wait_in_a_loop_of_products(target: str) -> None:
         gather_x=sms(2, M=64), gather_y=sms(2, M=128), outer=sms(M=32, N=64, K=64, num_stages=3)
     )
     plan, source = emitted(operator, [torch.empty(256, 128, dtype=torch.bfloat16)] * 2, target)
-    check(plan, source, target)
+    assert_compiles(plan, source, target)
     kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
     lines, loop = next(hazards.dot_loops(texts(plan, source, kernel, target)["ttgir"]))
     assert len(loop.around) == 2
@@ -92,7 +92,7 @@ def test_raw_pointers(target: str) -> None:
     """The token of a wait stands between the poll and what is loaded through it."""
     operator = raw.gather_with(raw.exchange)
     plan, source = emitted(operator, [torch.empty(64, 64, dtype=torch.bfloat16)], target)
-    check(plan, source, target, pipelined=False)
+    assert_compiles(plan, source, target, pipelined=False)
     text = texts(plan, source, source.kernel("exchange"), target)["ttgir"]
     polls = [k for k, line in enumerate(text.splitlines()) if hazards.POLL.search(line)]
     tokens = [
@@ -109,4 +109,4 @@ def test_tiles_that_the_device_counts(target: str) -> None:
     start, at = (torch.empty(n, dtype=torch.int32) for n in (9, 64))
     plan, source = emitted(operator, [x, start, weight, at], target)
     assert "shmem.is_last(" in source.text
-    check(plan, source, target, pipelined=False)
+    assert_compiles(plan, source, target, pipelined=False)

@@ -10,7 +10,7 @@ import torch
 from triton.compiler.errors import CompilationError
 
 from tests.compiled import hazards
-from tests.compiled.checking import check, emitted
+from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, functions, texts
 from tilelink import Operator, copy_engine, fused, ops, sms
 
@@ -87,9 +87,9 @@ def test_kernels(name: str, target: str) -> None:
     plan, source = emitted(one.operator, list(one.tensors), target, **dict(one.constants))  # pyright: ignore[reportArgumentType]
     if (name, target) == ("ep_dispatch_fp8", "sm_80"):
         with pytest.raises(CompilationError, match="fp8e4nv not supported in this architecture"):
-            check(plan, source, target, pipelined=False)
+            assert_compiles(plan, source, target, pipelined=False)
     else:
-        check(plan, source, target, pipelined=False)
+        assert_compiles(plan, source, target, pipelined=False)
 
 
 @pytest.mark.parametrize("name", ["ag_moe", "moe_rs", "moe_layer"])

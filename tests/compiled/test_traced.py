@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.compiled.checking import check, emitted
+from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import texts
 from tests.compiled.test_placements import of_rank
 from tests.operators.placements import Placed, placements
@@ -20,7 +20,7 @@ SOME = ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")
 def test_traced_kernels(placed: Placed, target: str) -> None:
     plan, source = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
     traced = emit(plan, traced=True)
-    check(plan, traced, target)
+    assert_compiles(plan, traced, target)
     for decl in traced.kernels:
         if target == "sm_90" and decl.name != "await_word":
             assert "%globaltimer" in texts(plan, traced, decl, target)["ptx"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.compiled import hazards
-from tests.compiled.checking import check, emitted
+from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, TARGETS, texts
 from tests.compiled.test_placements import PLACEMENTS, of_rank
 from tilelink import Operator, copy_engine, sms
@@ -26,7 +26,7 @@ def test_kernels(target: str) -> None:
     """One placement after the other, the targets taking turns; SMs, copy engines, fusion and a ring are among them."""
     for placed in PLACEMENTS[list(TARGETS).index(target) :: 2 * len(TARGETS)]:
         plan, _ = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
-        check(plan, emit(plan, WATCHED), target)
+        assert_compiles(plan, emit(plan, WATCHED), target)
 
 
 def product(plan: Plan, source: KernelSource) -> dict[str, str]:
@@ -100,4 +100,4 @@ def test_debug_mode(target: str) -> None:
     plan, _ = emitted(operator, [tokens, torch.empty(64, 2, dtype=torch.int32), weight], target)
     source = emit(plan, Checks(watchdog=True, debug=True))
     assert source.text.count("shmem.check") > 2
-    check(plan, source, target, pipelined=False)
+    assert_compiles(plan, source, target, pipelined=False)
