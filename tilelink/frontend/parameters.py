@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from types import MappingProxyType
 from typing import NoReturn
 
 from tilelink.errors import TilelinkError
@@ -93,10 +94,16 @@ def _dims(size: Size) -> set[str]:
     return {size.name} if isinstance(size, Dim) else set()
 
 
+OF_A_USE = MappingProxyType(
+    {"name": "the name of a use", "over": "the axis of ranks of a use", "schedule": "the placement of a use"}
+)
+"""Keywords that every call of a program takes."""
+
+
 def _one(source: FunctionSource, argument: ast.arg, default: ast.expr | None, dims: set[str]) -> Constant:
     name = argument.arg
-    if name in dims or name == "name":
-        taken = "the name of a use" if name == "name" else "a size of the signature"
+    if name in dims or name in OF_A_USE:
+        taken = OF_A_USE.get(name, "a size of the signature")
         why = f"`{name}=` in a call of the program already is {taken}"
         _fail(source, "TL113", argument, f"a constant called `{name}`", why, "use another name")
     value = None if default is None else _given(source, argument)
