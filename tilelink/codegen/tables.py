@@ -21,7 +21,7 @@ def head(scope: Scope) -> Lines:
         lines.add(f"{table}_lane = tl.arange(0, {access.padded(scope, segments)})")
         ends = f"tl.load({table} + {table}_lane + 1, mask={table}_lane < {scope.text(segments)}, other=0)"
         begins = f"tl.load({table} + {table}_lane, mask={table}_lane < {scope.text(segments)}, other=0)"
-        pieces = f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})"
+        pieces = _narrow(scope, g.table, f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})")
         if scope.watch.checks.debug:
             most = scope.text(g.size)
             said = f"offsets `{g.table}`, from 0, sorted, up to {most}"
@@ -51,5 +51,11 @@ def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> N
         lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
         lines.add(f"{before} = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
         piece = f"(i{a} - {before})"
-    lines.add(f"{names.begin} = tl.load({table} + {segment}) + {piece} * {tile}")
-    lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, tl.load({table} + {segment} + 1))")
+    begin, end = (_narrow(scope, g.table, f"tl.load({table} + {at})") for at in (segment, f"{segment} + 1"))
+    lines.add(f"{names.begin} = {begin} + {piece} * {tile}")
+    lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, {end})")
+
+
+def _narrow(scope: Scope, table: str, text: str) -> str:
+    """A position out of a table, as 32 bits like every other."""
+    return text if scope.plan.wiring.tensor(table).dtype == "i32" else f"tl.cast({text}, tl.int32)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilelink.codegen.access import expression, position
+from tilelink.codegen.access import expression, from_data, in_range, position
 from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
@@ -61,13 +61,16 @@ def span(
         first = axis.index(base + Sym(tile.begin))
         return Span(first, first) if axis.holds(tile.grid) else Span(first, axis.index(base + Sym(tile.end) - 1))
     if isinstance(entry, At):
-        at = base + position(scope, entry)
-        return Span(axis.index(at), axis.index(at))
+        at: Formula = position(scope, entry)
+        if not entry.expr.positional and not in_range(scope, entry):
+            at = Sym(named(scope, lines, "at", Sym(from_data(entry.expr, scope.text(at))), scope.loc))
+        return Span(axis.index(base + at), axis.index(base + at))
     if isinstance(entry, Gather):
         vector = expression(scope, entry.expr)
         low, high = scope.names.fresh("low"), scope.names.fresh("high")
-        lines.add(f"{high} = tl.max({vector}, 0)", scope.loc)
-        lines.add(f"{low} = tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)", scope.loc)
+        lines.add(f"{high} = {from_data(entry.expr, f'tl.max({vector}, 0)')}", scope.loc)
+        least = f"tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)"
+        lines.add(f"{low} = {from_data(entry.expr, least)}", scope.loc)
         return Span(axis.index(base + Sym(low)), axis.index(base + F.maximum(Sym(high), 0)))
     return Span(F.of(0), axis.count - 1)
 
@@ -95,7 +98,7 @@ def flat_of(channel: Channel, spans: list[Span], first: bool) -> Formula:
     return channel.flat(tuple(s.first if first else s.last for s in spans))
 
 
-def named(scope: Scope, lines: Lines, name: str, flat: Formula, loc: Loc) -> str:
+def named(scope: Scope, lines: Lines, name: str, flat: Formula, loc: Loc | None) -> str:
     """The word's number under a name."""
     text = scope.text(flat)
     if text.isidentifier():
