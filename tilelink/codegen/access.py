@@ -73,8 +73,12 @@ def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
 
 def padded(scope: Scope, size: Formula) -> int:
     """The power of two that holds `size` on every rank."""
-    most = max(int(F.evaluate(size, scope.plan.env(r))) for r in (0, scope.plan.topology.ranks - 1))
-    return 1 << max(0, (most - 1).bit_length())
+    return power_of_two(max(int(F.evaluate(size, scope.plan.env(r))) for r in (0, scope.plan.topology.ranks - 1)))
+
+
+def power_of_two(n: int) -> int:
+    """The lanes of a block that has room for `n` values."""
+    return 1 << (n - 1).bit_length()
 
 
 def lanes(tile: TileNames) -> str:

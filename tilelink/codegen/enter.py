@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.codegen import waiting, words
+from tilelink.codegen.access import power_of_two
 from tilelink.codegen.functions import Function, arguments
 from tilelink.codegen.scope import Scope, open_scope
 from tilelink.codegen.text import Lines, Names
@@ -97,7 +98,7 @@ def _credits(scope: Scope) -> None:
         waiting.wait_until(scope, lines, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
         lines.depth -= 1
     else:
-        lanes = 1 << (scope.plan.topology.ranks - 1).bit_length()
+        lanes = power_of_two(scope.plan.topology.ranks)
         lines.add(f"{pe} = tl.arange(0, {lanes})")
         lines.add(f"shmem.signal_wait_each({entered} + {pe}, shmem.CMP_GE, {used} + 1, {pe} < RANKS)")
     lines.depth -= 1

@@ -137,7 +137,7 @@ def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waits: tuple[Wait, .
     done = all(ordering.wait_each(scope, o, each) for o in waits)
     inner, scope.lines, scope.replaced = scope.lines, outer, replaced
     if done:
-        lanes = 1 << (scope.plan.topology.size(scope.step.axis) - 1).bit_length()
+        lanes = access.power_of_two(scope.plan.topology.size(scope.step.axis))
         outer.add(f"{each} = tl.arange(0, {lanes})", op.loc)
         outer.extend(inner)
     return done

@@ -29,9 +29,6 @@ class Lines:
         """Put the lines of `other` here, at this depth."""
         self.rows += [(self.depth + d, text, loc) for d, text, loc in other.rows]
 
-    def blank(self) -> None:
-        self.rows.append((0, "", None))
-
 
 @dataclass(slots=True)
 class Names:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.codegen import words
-from tilelink.codegen.access import expression
+from tilelink.codegen.access import expression, power_of_two
 from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import Lines
 from tilelink.codegen.words import Span
@@ -193,7 +193,7 @@ def _await_members(
     """Wait for the words that the vector's positions have, those left out that this worker has waited for before."""
     axis = channel.axes[0]
     vector = expression(scope, entry.expr)
-    count = 1 << (_most(scope, channel) - 1).bit_length()
+    count = power_of_two(_most(scope, channel))
     names = [scope.names.fresh(n) for n in ("wanted", "missing", "c")]
     wanted, missing, word = names
     seen = scope.carried(f"{channel.tensor}_seen", "0")
@@ -245,7 +245,7 @@ def _wait_for_all(scope: Scope, lines: Lines, channel: Channel, first: str, loc:
         apart = apart * axis.count
     ranks = scope.plan.topology.size(channel.axes[source].over)
     every, word = scope.names.fresh("every"), scope.names.fresh("c_each")
-    lines.add(f"{every} = tl.arange(0, {1 << (ranks - 1).bit_length()})", loc)
+    lines.add(f"{every} = tl.arange(0, {power_of_two(ranks)})", loc)
     lines.add(f"{word} = {scope.text(Sym(first) + Sym(every) * apart)}")
     _await_block(scope, lines, channel, word, f"{every} < {scope.text(channel.axes[source].count)}", loc)
 
