@@ -9,9 +9,8 @@ from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
-from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.plan import Signal
 from tilelink.ir.program import Notify
@@ -48,7 +47,8 @@ def _raiser(
     def local(flat: str) -> None:
         if channel.joined is not None:
             counts = scope.arg(Arg(f"{channel.tensor}_counts", "counts", channel.name))
-            often = _at_once(channel, Sym(flat))
+            # What the last tile of a run-time split adds for all of them.
+            often = words.of_word(channel, channel.target, Sym(flat))
             tiles = scope.text(Sym(f"{channel.joined}_tiles") * often)
             lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", loc)
             lines.add(f"    shmem.local_add({pointer} + {flat}, {scope.text(often)})")
@@ -64,8 +64,7 @@ def _raiser(
             lines.add("shmem.async_store_quiet()")
         last = f"shmem.local_add({pointer} + {flat}, 1) + 1 == {expected}"
         if channel.rings is not None:
-            told = {f"c{k}": index for k, index in enumerate(channel.indices(Sym(flat)))}
-            last = f"({last}) & ({scope.text(F.substitute(channel.rings, told))})"
+            last = f"({last}) & ({scope.text(words.of_word(channel, channel.rings, Sym(flat)))})"
         lines.add(f"if {last}:", loc)
         lines.add(f"    shmem.ring_bell({bells} + {flat})")
 
@@ -87,11 +86,6 @@ def _raiser(
     return remote
 
 
-def _at_once(channel: Channel, word: Formula) -> Formula:
-    """What is added to a word when the last tile of a run-time split is there."""
-    return F.substitute(channel.target, {f"c{k}": index for k, index in enumerate(channel.indices(word))})
-
-
 def notify_for_none(scope: Scope, lines: Lines) -> None:
     """A run-time split that makes no tile at all has no last one: the first worker notifies."""
     notifies = [s for s in scope.plan.signals if s.path == scope.step.path and s.action == "notify"]
@@ -103,4 +97,6 @@ def notify_for_none(scope: Scope, lines: Lines) -> None:
         word = scope.names.fresh("c")
         lines.add(f"if (worker == 0) & ({scope.text(Sym(f'{channel.joined}_tiles'))} == 0):", signal.op.loc)
         lines.add(f"    for {word} in range({scope.text(channel.words)}):")
-        lines.add(f"        shmem.local_add({pointer} + {word}, {scope.text(_at_once(channel, Sym(word)))})")
+        lines.add(
+            f"        shmem.local_add({pointer} + {word}, {scope.text(words.of_word(channel, channel.target, Sym(word)))})"
+        )

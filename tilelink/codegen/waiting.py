@@ -265,13 +265,11 @@ def _due(scope: Scope, lines: Lines, channel: Channel, flat: str, mask: str = ""
     if not any(isinstance(h, Enter) and h.kernels for h in scope.plan.host):
         return total
     counted = channel.target if channel.guard is None else F.select(channel.guard, channel.target, 0)
-    names = [f"c{k}" for k in range(len(channel.axes))]
-    if F.symbols(counted) & {*names} and not flat.isidentifier():
+    if F.symbols(counted) & {f"c{k}" for k in range(len(channel.axes))} and not flat.isidentifier():
         word = scope.names.fresh("c")
         lines.add(f"{word} = {flat}")
         flat = word
-    told = dict(zip(names, channel.indices(Sym(flat)), strict=True))
-    return f"{total} + {scope.text(F.substitute(counted, told), 2)}"
+    return f"{total} + {scope.text(words.of_word(channel, counted, Sym(flat)), 2)}"
 
 
 def ready(scope: Scope, lines: Lines, op: Wait, tensor: str, source: str) -> None:

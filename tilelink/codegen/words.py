@@ -129,3 +129,8 @@ def each_word(
         flat = name
     emit(flat)
     lines.depth = depth
+
+
+def of_word(channel: Channel, formula: Formula, word: Formula) -> Formula:
+    """What a formula of the channel's (its target, its guard) comes to for one word."""
+    return F.substitute(formula, {f"c{k}": index for k, index in enumerate(channel.indices(word))})
