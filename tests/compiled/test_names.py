@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.codegen.test_names import case, module, plain, run
+from tests.codegen.test_names import assert_right, case, module, plain
 from tests.compiled.checking import assert_compiles, emitted
 from tilelink import fused, sms
 
@@ -36,7 +36,7 @@ def test_they_compile(names: dict[str, str], target: str, tmp_path: Path) -> Non
     whole = plain(**names)
     into = fused(whole["matmul"])
     both = case(module(tmp_path / "shadows.py", whole), whole, sms(1, **{whole["M"]: 16}), into, into)
-    run(both)
+    assert_right(both)
     assert_compiles(
         *emitted(both.gemm_rs, [torch.empty(128, 32), torch.empty(32, 32)], target), target, pipelined=False
     )
