@@ -1,15 +1,18 @@
 """The interpreter computes what a GPU would: bfloat16 and 8-bit types, reductions, dots."""
 
 import math
+import operator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from triton.runtime import interpreter as stock
 
 from tests.simulated import emitted_numbers
 from tilelink.errors import TilelinkError
-from tilelink.runtime.simulated import SimulatedWorld, simulate
+from tilelink.runtime.simulated import SimulatedWorld, scalars, simulate
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -163,3 +166,56 @@ def test_single_integers(a: int, b: int, bits: int) -> None:
     assert out[:16].tolist() == [wrapped(value) for value in expected]
     assert out[16] == int(torch.tensor(float(a)) + torch.tensor(b * 2.0))
     assert out[17] == a + b
+
+
+def operands() -> list[Any]:
+    """Single values and blocks of integers, truth values, floats and pointers, blocks whose shapes do not meet, and constants."""
+
+    def made(values: list[int], ty: Any, *shape: int) -> Any:
+        data = np.array(values).astype(stock._get_np_dtype(ty)).reshape(shape or (1,))
+        return tl.tensor(stock.TensorHandle(data, ty), tl.block_type(ty, list(shape)) if shape else ty)
+
+    some, pointer = [7, -3, 2**31 - 1, 5], tl.pointer_type(tl.bfloat16)
+    found = [made(some, ty, *shape) for ty in (tl.int32, tl.int64) for shape in ((4,), (4, 1), (1, 4), (2, 2))]
+    found += [made([9], ty) for ty in (tl.int32, tl.int64, tl.int8, tl.uint32, tl.float32)]
+    found += [
+        made([9], tl.int32, 1),
+        made([0, 1, 1, 0], tl.int1, 4),
+        made([0, 1, 1, 0], tl.int1, 4, 1),
+        made([1], tl.int1),
+    ]
+    found += [made(some, tl.float32, 4), made([1 << 40] * 4, pointer, 4), made([1 << 40], pointer)]
+    return [*found, 3, -2, 2**31, 1.5, True]
+
+
+def test_the_short_way_is_the_long_way_in_all_but_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same values, of the same type, and the same refusals, for every pair of operands."""
+    signs = [operator.add, operator.sub, operator.mul, operator.mod, operator.floordiv, operator.and_, operator.or_]
+    signs += [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+
+    def kind(value: Any) -> str:
+        return value.type.name if isinstance(value, tl.tensor) else repr(value)
+
+    def outcome(function: Any, a: Any, b: Any) -> object:
+        try:
+            with np.errstate(all="ignore"):
+                made = function(a, b)
+        except Exception as error:  # noqa: BLE001 - what Triton refuses is compared, too
+            return type(error).__name__
+        return made.type.name, str(made.handle.data.dtype), str(made.handle.data.tolist())
+
+    def outcomes() -> list[object]:
+        def main(world: SimulatedWorld) -> list[object]:
+            functions = [*signs, tl.minimum, tl.maximum]
+            pairs = [
+                (a, b) for a in operands() for b in operands() if isinstance(a, tl.tensor) or isinstance(b, tl.tensor)
+            ]
+            return [(n, kind(a), kind(b), outcome(f, a, b)) for n, f in enumerate(functions) for a, b in pairs]
+
+        return simulate(main, 1)[0]
+
+    short = outcomes()
+    monkeypatch.setattr(scalars, "methods", dict)
+    monkeypatch.setattr(scalars, "functions", dict)
+    long = outcomes()
+    assert [pair for pair in zip(short, long, strict=True) if pair[0] != pair[1]] == []
