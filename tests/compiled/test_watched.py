@@ -10,21 +10,23 @@ import torch
 from tests.compiled import hazards
 from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, TARGETS, texts
+from tests.compiled.test_large_tiles import SUBJECTS
 from tests.compiled.test_placements import PLACEMENTS, of_rank
-from tilelink import Operator, copy_engine, sms
+from tilelink import copy_engine, sms
 from tilelink.codegen import emit
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ops import ag_gemm, ag_moe, gemm_rs
 
 WATCHED = Checks(watchdog=True)
-BIG = sms(M=128, N=256, K=64, num_warps=8, num_stages=3, order="ring+1")
 
 
 @pytest.mark.parametrize("target", EACH_TARGET)
 def test_kernels(target: str) -> None:
-    """One placement after the other, the targets taking turns; SMs, copy engines, fusion and a ring are among them."""
-    for placed in PLACEMENTS[list(TARGETS).index(target) :: 2 * len(TARGETS)]:
+    """One placement after the other, the targets taking turns; SMs, copy engines, fusion and a ring are among them. Large
+    tiles are below."""
+    small = [p for p in PLACEMENTS if not p.name.endswith("as it comes")]
+    for placed in small[list(TARGETS).index(target) :: 2 * len(TARGETS)]:
         plan, _ = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
         assert_compiles(plan, emit(plan, WATCHED), target)
 
@@ -35,16 +37,10 @@ def product(plan: Plan, source: KernelSource) -> dict[str, str]:
 
 
 @pytest.mark.each_triton
-@pytest.mark.parametrize(
-    ("operator", "shapes"),
-    [
-        (ag_gemm.schedule(gather=sms(8, M=128), matmul=BIG), ((2048, 1024), (1024, 512))),
-        (gemm_rs.schedule(matmul=BIG), ((8192, 256), (256, 1024))),
-    ],
-    ids=["ag_gemm", "gemm_rs"],
-)
-def test_products_stay_as_they_are(operator: Operator, shapes: tuple[tuple[int, int], ...]) -> None:
+@pytest.mark.parametrize("name", ["ag pull", "rs copy engine"])
+def test_products_stay_as_they_are(name: str) -> None:
     """Hazard 23: the wait is a loop of its own, outside the pipelined one; as much is in flight as without a limit."""
+    operator, shapes = SUBJECTS[name]
     plan, plain = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], "sm_90")
     off, on = product(plan, plain), product(plan, emit(plan, WATCHED))
     copies = [len(hazards.ASYNC_COPY.findall(asm["ttgir"])) for asm in (off, on)]

@@ -32,7 +32,8 @@ RULES = [
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_ragged_rows(name: str, ranks: int) -> None:
-    for rows in (1, 3, 16 * ranks, 33 * ranks, 997 * ranks, 997 * ranks - 5):
+    """Each number of ranks with three kinds of rows, each kind with four numbers of ranks."""
+    for rows in (1, 33 * ranks, 997 * ranks - 5) if (ranks + NAMES.index(name)) % 2 else (3, 16 * ranks, 997 * ranks):
         verdict = verify(form(name, ranks, {"M": rows, "K": 40, "N": 50}))
         left_out = next(p for p in verdict.proofs if p.rule == "elided signals")
         assert "exact graph" not in left_out.text  # shown by structure, and so in worlds of any size

@@ -18,7 +18,7 @@ from benchmarks.mutants.simulating import noticed
 from benchmarks.mutants.table import read, share
 from tilelink import ops
 
-SOME = 40
+SOME = 25
 """Mutants of an operator that are looked at here."""
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants.json"
 OPERATORS = m.operators()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import cycle
 
 import pytest
 import torch
@@ -15,15 +16,8 @@ from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-SEEDS = (
-    (2, torch.bfloat16, 0),
-    (3, torch.float16, 2),
-    (4, torch.float32, 1),
-    (2, torch.float32, 1),
-    (3, torch.bfloat16, 0),
-    (4, torch.float16, 3),
-)
-"""Ranks, type and who is late: each number of ranks with two types and two stragglers, each type with two numbers."""
+SEEDS = 20
+"""Seeds that the placements of an operator have, at the least, each with a straggler."""
 
 
 def each(placements: Iterable[Placed] = PLACEMENTS) -> pytest.MarkDecorator:
@@ -35,11 +29,37 @@ def calls(placed: Placed, sizes: Iterable[tuple[int, int, int]], ranks: int, dty
     return [placed.kind.call(*s, ranks, dtype, salt=salt) for salt, s in enumerate(sizes)]
 
 
+def turns(placed: Placed) -> list[tuple[int, int, torch.dtype, int]]:
+    """Seed, ranks, type and who is late: two to four ranks and all types for each placement; its seeds are its own among
+    those of its operator, whose placements take turns in which ranks have which type, and in who is late.
+    """
+    alike = [p.name for p in PLACEMENTS if p.operator.name == placed.operator.name]
+    many, at = max(3, -(-SEEDS // len(alike))), alike.index(placed.name)
+    return [
+        (at * many + n, ranks, DTYPES[(at + n) % 3], (at + n // 3) % ranks)
+        for n, ranks in zip(range(many), cycle((2, 3, 4)), strict=False)
+    ]
+
+
 @each()
 def test_seeds_with_a_straggler(placed: Placed) -> None:
     """Three calls back to back; the last rank has fewer rows than the others, and tiles are cut by every border."""
-    for seed, (ranks, dtype, late) in enumerate(SEEDS):
+    for seed, ranks, dtype, late in turns(placed):
         assert_calls(placed.operator, calls(placed, [(13, 20, 12)] * 3, ranks, dtype), seed=seed, straggler=late)
+
+
+def test_the_placements_of_an_operator_have_every_seed_type_and_straggler() -> None:
+    for name in {p.operator.name for p in PLACEMENTS}:
+        each_of = [turns(p) for p in PLACEMENTS if p.operator.name == name]
+        assert len({seed for turn in each_of for seed, *_ in turn}) >= SEEDS
+        assert {(ranks, dtype) for turn in each_of for _, ranks, dtype, _ in turn} == {
+            (r, t) for r in (2, 3, 4) for t in DTYPES
+        }
+        assert {(ranks, late) for turn in each_of for _, ranks, _, late in turn} == {
+            (r, n) for r in (2, 3, 4) for n in range(r)
+        }
+        assert all({2, 3, 4} == {ranks for _, ranks, *_ in turn} for turn in each_of)
+        assert all(set(DTYPES) == {dtype for _, _, dtype, _ in turn} for turn in each_of)
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
@@ -77,8 +97,7 @@ def test_ranks_without_rows(placed: Placed, rows: int) -> None:
     assert_calls(placed.operator, calls(placed, [(rows, 20, 9)] * 2, 4, torch.float32), seed=rows, straggler=3)
 
 
-@pytest.mark.parametrize("slots", [1, 3])
-@each()
+@pytest.mark.parametrize(("placed", "slots"), [(p, 3 if n % 3 == 0 else 1) for n, p in enumerate(PLACEMENTS)], ids=str)
 def test_slots(placed: Placed, slots: int) -> None:
     """One more call than there are slots, and one that reuses a slot twice."""
     operator = placed.operator.schedule(slots=slots)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,25 +23,18 @@ HERE = Path(__file__).parent
 
 
 def test_four_processes_in_two_groups(tmp_path: Path) -> None:
-    command = [sys.executable, str(HERE / "group_ranks.py")]
     environment = {"PYTHONPATH": str(HERE.parents[1]), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(4)
-    ]
+    command = [sys.executable, str(HERE / "group_ranks.py"), str(tmp_path / "store")]
+    # A session of its own, so that no rank outlives the others.
+    ranks = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
     try:
-        for process in processes:
-            output, errors = process.communicate(timeout=100)
-            assert (process.returncode, output) == (0, "ok\n"), errors
+        output, errors = ranks.communicate(timeout=100)
+        assert (ranks.returncode, output) == (0, "ok\n"), errors
     finally:
-        for process in processes:
-            process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(ranks.pid, signal.SIGKILL)
 
 
 def pool(size: int = 1 << 20, pes: int = 4) -> Pool:

@@ -194,7 +194,8 @@ def test_the_short_way_is_the_long_way_in_all_but_time(monkeypatch: pytest.Monke
     signs += [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
 
     def kind(value: Any) -> str:
-        return value.type.name if isinstance(value, tl.tensor) else repr(value)
+        ty: Any = value.type if isinstance(value, tl.tensor) else None
+        return repr(value) if ty is None else ty.name
 
     def outcome(function: Any, a: Any, b: Any) -> object:
         try:

@@ -99,7 +99,8 @@ def _integers(left: Any, right: Any) -> tuple[np.ndarray, np.ndarray] | None:
 
 def _element(value: Any) -> str:
     """The name of the elements' type; empty for what is no tensor."""
-    return value.dtype.name if isinstance(value, tl.tensor) else ""
+    ty: Any = value.dtype if isinstance(value, tl.tensor) else None
+    return "" if ty is None else ty.name
 
 
 def _is_block(value: Any) -> bool:
