@@ -239,6 +239,57 @@ def test_a_trace_shows_the_runs() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- refusals
+NO_RUNS = "runs are of one axis that the program walks and its tiles do not have, and it walks no such axis or more"
+
+
+@program("M K, K N -> M N")
+def branching(rows: Any, weight: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(weight, axis=0):
+        if tl.tile_begin(weight, k) > 4:
+            acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
+@program("M K, K N -> M N")
+def going_round(rows: Any, weight: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    times = tl.sum(tl.tile_load(rows, m)).to(tl.int32)
+    for _ in range(times):
+        for k in tl.tiles(weight, axis=0):
+            acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
+@program("M K, K N -> M N")
+def shared_out(rows: Any, weight: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(weight, axis=0, part=(0, 2)):
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
+@program("M K, K N -> M N")
+def nested(rows: Any, weight: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(weight, axis=0):
+        for _ in tl.tiles(weight, axis=0):
+            acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
+def alone(body: Any, split: str = "") -> tuple[Operator, dict[str, Any]]:
+    @operator(f"M K{split}, K{split} N -> M N")
+    def of_one(x: Any, weight: Any) -> Any:
+        return body(x, weight, name="only")
+
+    return of_one, {"only": library(product, K=4)}
+
+
 @pytest.mark.parametrize(
     ("op", "placed", "why"),
     [
@@ -260,8 +311,13 @@ def test_a_trace_shows_the_runs() -> None:
             {"flash_there": RUNS},
             "a library function makes one tensor, tile by tile, and this program is not made so",
         ),
+        (*alone(branching), "it branches, and a function takes each run whole"),
+        (*alone(going_round), "nobody knows how often it loops (`for _ in range(times)`), and so which runs there are"),
+        (*alone(shared_out), "it walks a share of the axis, and so which runs there are"),
+        (*alone(nested), NO_RUNS),
+        (*alone(matmul_as_it_comes, "/R"), "this rank has a part of `weight` only"),
     ],
-    ids=["no merge", "whole axis", "depth", "data", "pushes"],
+    ids=["no merge", "whole axis", "depth", "data", "pushes", "branch", "loop", "share", "nested", "local"],
 )
 def test_what_cannot_be_placed_so_says_why(op: Operator, placed: dict[str, Any], why: str) -> None:
     with pytest.raises(TilelinkError, match="TL312") as caught:
@@ -281,9 +337,7 @@ def test_programs_without_runs_have_none() -> None:
 
     with pytest.raises(TilelinkError, match="TL312") as caught:
         plan_of(twice, 2, {"M": 16, "N": 16}, doubled=library(product))
-    assert caught.value.why == (
-        "runs are of one axis that the program walks and its tiles do not have, and it walks no such axis or more"
-    )
+    assert caught.value.why == NO_RUNS
 
 
 def test_a_merge_that_leaves_something_out_is_found_out() -> None:

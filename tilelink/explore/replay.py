@@ -13,7 +13,7 @@ from tilelink import ops
 from tilelink.errors import Loc, TilelinkError
 from tilelink.explore.cases import Case
 from tilelink.explore.placements import placement_text
-from tilelink.ir.schedule import Library, Placement
+from tilelink.ir.schedule import simulated
 
 PREFIX = "run1-"
 
@@ -69,14 +69,9 @@ def _fits(model: Any, value: Any) -> bool:
     return type(value) is type(model)
 
 
-def _simulated(placement: Placement) -> Placement:
-    """What a simulated rank runs."""
-    return (isinstance(placement, Library) and placement.otherwise) or placement
-
-
 def recipe(case: Case, calls: int, policy: str, delayed_stores: bool) -> Recipe | None:
     """None where a schedule holds a function, which no token can name."""
-    texts = [placement_text(path, _simulated(placement)) for path, placement in case.operator.schedules.entries]
+    texts = [placement_text(path, simulated(placement)) for path, placement in case.operator.schedules.entries]
     if None in texts:
         return None
     name, file = case.operator.name, case.operator.loc.file

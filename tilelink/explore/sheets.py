@@ -326,8 +326,10 @@ def signals_of(plan: Plan) -> int:
 def _through(plan: Plan, kernel: KernelPlan, rank: int) -> int:
     """How many workers of a kernel say that they are through: no more than there are tiles for."""
     tiles = [_count(plan, plan.step(path), rank) for path in kernel.in_turn]
-    beside = sum(n or 0 for _, n in kernel.beside)
-    return min([kernel.workers, *(beside + max(1, *(t or 0 for t in tiles)) for _ in tiles[:1] if None not in tiles)])
+    known = [t for t in tiles if t is not None]
+    if len(known) < len(tiles):
+        return kernel.workers
+    return min(kernel.workers, sum(n or 0 for _, n in kernel.beside) + max(1, *known))
 
 
 def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:

@@ -5,6 +5,7 @@ Open primitives become closed ops here: a new primitive is a new entry in `front
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -100,6 +101,12 @@ class Loop:
     target: str | None
     body: tuple[Op, ...]
     loc: Loc
+
+    @property
+    def length(self) -> int | str | None:
+        """How often it goes round, a number or the name of one; None: its header does not say."""
+        said = re.fullmatch(r"for \w+ in (?:tl\.)?(?:static_)?range\((\w+)\)", self.header.text)
+        return None if said is None else int(said[1]) if said[1].isdecimal() else said[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

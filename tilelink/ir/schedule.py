@@ -110,6 +110,11 @@ class Library:
 Placement: TypeAlias = Sms | CopyEngine | Fused | Library
 
 
+def simulated(placement: Placement) -> Placement:
+    """What simulated ranks run: what a simulation is to look at is what is emitted, where there is such a way."""
+    return (isinstance(placement, Library) and placement.otherwise) or placement
+
+
 def under(prefix: str, entries: Iterable[tuple[str, Placement]]) -> dict[str, Placement]:
     """Placements of an operator's steps, as another operator's that has it inside: paths begin with `prefix`."""
     return {prefix + path: _within(prefix, p) for path, p in entries}

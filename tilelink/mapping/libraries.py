@@ -9,7 +9,6 @@ all positions of axes that the program walks one at a time, and so does the prog
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from tilelink.ir import formula as F
@@ -121,7 +120,7 @@ def _of_tiles(step: Step, placement: Library) -> str | None:
     view = step.binding(step.program.domain).view
     dims = {v.dim for v, n in zip(view, (*tile_names(step.program), *view), strict=False) if n is not None}
     if placement.runs:
-        dims.add(walked(step.program, step))
+        dims.add(walked(step))
     loose = next((dim for dim, _ in placement.tile if dim not in dims and _has(step, dim)), None)
     if loose is None:
         return None
@@ -235,13 +234,12 @@ def _positions(step: Step) -> frozenset[str]:
 
 def turns(op: Loop, step: Step) -> int | None:
     """How often a loop over a range of a known length goes round."""
-    said = re.fullmatch(r"for \w+ in (?:tl\.)?(?:static_)?range\((\w+)\)", op.header.text)
-    if said is None:
-        return None
-    found = int(said[1]) if said[1].isdecimal() else dict(step.constants).get(said[1])
+    found = op.length
+    if isinstance(found, str):
+        found = dict(step.constants).get(found)
     return found if isinstance(found, int) else None
 
 
-def walked(program: TileProgram, step: Step) -> str:
+def walked(step: Step) -> str:
     """The dimension of the runs."""
-    return next(step.binding(op.param).view[op.axis].dim for op in walk(program.body) if isinstance(op, Tiles))
+    return next(step.binding(op.param).view[op.axis].dim for op in walk(step.program.body) if isinstance(op, Tiles))

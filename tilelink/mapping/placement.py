@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.program import Let, Tiles
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, simulated
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called, unsuitable
@@ -81,9 +81,7 @@ def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple
 def placement_of(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
     found = schedule.get(step.path) or step.shipped or default(step, wiring, topology)
-    # What a simulation is to look at is what is emitted.
-    instead = topology.world == "simulated" and isinstance(found, Library) and found.otherwise
-    return instead or found
+    return simulated(found) if topology.world == "simulated" else found
 
 
 def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:

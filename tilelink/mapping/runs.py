@@ -16,7 +16,7 @@ Span = tuple[int, int]
 
 def axis_of(step: StepPlan) -> GridAxis:
     """The partition of the axis that runs are of."""
-    return step.loop(walked(step.step.program, step.step))
+    return step.loop(walked(step.step))
 
 
 def runs_of(plan: Plan, step: StepPlan, rank: int, bounds: Sequence[Span]) -> tuple[Span, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Let, walk
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, simulated
 from tilelink.mapping import placement_of
 from tilelink.mapping.libraries import unsuitable
 from tilelink.tuning.nearby import apart, around
@@ -53,7 +53,7 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
     if is_matmul(step):
         runs = [own] if isinstance(own, Library) and own.runs else []
         runs += [p for p in _attentions(plan, step) if p.tile not in [o.tile for o in runs]]
-        kernel = own.otherwise if isinstance(own, Library) else own
+        kernel = simulated(own)
         # A step that leaves a dimension whole, as attention its heads' elements, is no product of two matrices.
         if isinstance(kernel, Sms) and not set(dims) <= {d for d, _ in kernel.tile}:
             return [*runs, *around(plan, step, kernel, (2, 3, 4))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -268,8 +267,7 @@ class TileRun:
     def _loop(self, op: Loop) -> None:
         if not any(isinstance(o, (Wait, Notify, Load, Store, Move)) for o in walk(op.body)):
             return
-        said = re.fullmatch(r"for \w+ in (?:tl\.)?(?:static_)?range\((\w+)\)", op.header.text)
-        turns = None if said is None else int(said[1]) if said[1].isdecimal() else self.names.get(said[1])
+        turns = self.names.get(op.length) if isinstance(op.length, str) else op.length
         if turns is None or op.target is None:
             raise NotExact(f"a loop whose length the plan does not know (`{op.header}`)")
         for turn in range(turns):
