@@ -379,6 +379,28 @@ def test_a_wait_for_all_that_all_ranks_write_looks_at_the_words_of_each(ranks: i
     assert caught.value.code == "TL608"
 
 
+@program("M K -> R/R M K")
+def after_the_next(rows: Any, out: Any) -> None:
+    s, m, k = tl.tile_id(out)
+    tl.peer_tile_wait(rows, (), s + 1)
+    tl.tile_store(out, (s, m, k), tl.tile_load(rows, (m, k)))
+
+
+@operator("M/R K -> M K", name="next_first")
+def next_first(x: Any) -> Any:
+    return after_the_next(spread(x))
+
+
+def test_a_wait_for_one_peer_is_no_wait_for_all_that_write() -> None:
+    plan = plan_of(next_first, 3, {"M": 7, "K": 2}, spread=sms(M=2), after_the_next=sms(M=4))
+    assert [(a.axis, a.every) for a in plan.channel("rows").axes] == [(None, True)]
+    finding = examine(plan).finding
+    assert finding is not None
+    assert finding.text == "`rows` of rank 0 is read and nothing makes sure that it is there"
+    with pytest.raises(TilelinkError, match="TL608"):
+        verify(plan)
+
+
 def test_experts_are_taken_along_the_ring() -> None:
     """What is pushed to whoever holds an expert begins with a rank's own ones, so that not all ranks send to one at once."""
     plan = next(mappings(ep_dispatch)).plan
