@@ -26,7 +26,7 @@ from tilelink.mapping import issued, verify
 from tilelink.mapping.exact import examine
 from tilelink.mapping.runs import runs_of
 from tilelink.ops.attention import flash
-from tilelink.ops.programs import gather
+from tilelink.ops.programs import gather, matmul
 from tilelink.runtime.functions import function_of
 
 NAME = "tilelink.libraries.attention"
@@ -79,6 +79,25 @@ def test_a_product_whose_depth_arrives_part_by_part(tile: dict[str, Any]) -> Non
     x, weight = random(20, 22), random(22, 12, seed=1)
     op = gathered_depth.schedule(gather=copy_engine(push=True), matmul_as_it_comes=library(product, **tile))
     assert_as_torch(op, Problem(each([x] * 3, split(weight, 3)), [[x @ weight]] * 3, {"K": 22}), 3)
+
+
+@operator("M K, K J, J N -> M N")
+def made_depth(x: Any, a: Any, b: Any) -> Any:
+    return matmul_as_it_comes(x, matmul(a, b))
+
+
+def test_what_workers_of_the_rank_make_is_waited_for_by_words_and_not_by_bells() -> None:
+    """Two tiles wait for the same runs, and a bell is heard once."""
+    sizes = {"M": 8, "K": 8, "J": 4, "N": 4}
+    placed: dict[str, Any] = {"matmul": sms(M=4, N=4, K=4), "matmul_as_it_comes": library(product, M=4, K=4)}
+    plan = plan_of(made_depth, 2, sizes, **placed)
+    assert [(c.scope, c.bells) for c in plan.channels] == [("gpu", False)]
+    (found,) = issued(plan, "matmul_as_it_comes", 0)
+    assert [(op.kind, op.word) for op in found if isinstance(op, WordWait)] == [("channel", 0), ("channel", 1)] * 2
+    assert verify(plan).ok
+    assert_right(plan)
+    x, a, b = random(8, 8), random(8, 4, seed=1), random(4, 4, seed=2)
+    check(made_depth.schedule(placed), Problem(each([x] * 2, [a] * 2, [b] * 2), [(x @ a @ b,)] * 2), 2)
 
 
 def test_a_program_may_call_a_position_what_the_operator_calls_a_size() -> None:
