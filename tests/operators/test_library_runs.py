@@ -97,7 +97,7 @@ def test_what_workers_of_the_rank_make_is_waited_for_by_words_and_not_by_bells()
     assert verify(plan).ok
     assert_right(plan)
     x, a, b = random(8, 8), random(8, 4, seed=1), random(4, 4, seed=2)
-    check(made_depth.schedule(placed), Problem(each([x] * 2, [a] * 2, [b] * 2), [(x @ a @ b,)] * 2), 2)
+    assert_as_torch(made_depth.schedule(placed), Problem(each([x] * 2, [a] * 2, [b] * 2), [(x @ a @ b,)] * 2), 2)
 
 
 def test_a_program_may_call_a_position_what_the_operator_calls_a_size() -> None:
