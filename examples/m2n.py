@@ -12,11 +12,11 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tilelink.ops.programs import matmul
-from tilelink.ops.routing import count, place
+from tilelink.ops.routing import tables
 
 
-@tilelink.program("T H, P i32 <T, e+1 i32 offsets, e R/R i32, e R C H, e R i32")
-def m2n_send(x, order, start, mine, inbox, counts):  # this rank's tokens of expert `e`, to whoever has that expert
+@tilelink.program("T H, P i32 <T, e+1 i32 offsets, e R C H, e R i32 -> e R/R i32")
+def m2n_send(x, order, start, inbox, counts, mine):  # this rank's tokens of expert `e`, to whoever has that expert
     e, s = tl.tile_id(mine)
     tl.consumer_tile_wait(x)
     tl.consumer_tile_wait(order)
@@ -67,11 +67,10 @@ def layer(x_a, choice_a, score_a, x_b, choice_b, score_b, attend, weight, *, att
     going, coming = [], []
     for n, x, choice in (("a", x_a, choice_a), ("b", x_b, choice_b)):
         made = matmul(x, attend, name=f"attend_{n}")  # stands for the attention
-        mine = count(choice, e=experts, name=f"count_{n}")
-        order, start, slot = place(choice, mine, name=f"place_{n}")
+        order, start, slot = tables(choice, experts, name=n)
         inbox = tilelink.symmetric("e R C H", like=x, e=experts, C=capacity, owner=f"e -> {attention} + e // {held}")
         counts = tilelink.symmetric("e R i32", e=experts, owner=f"e -> {attention} + e // {held}")
-        m2n_send(made, order, start, mine, inbox, counts, name=f"m2n_send_{n}")
+        m2n_send(made, order, start, inbox, counts, name=f"m2n_send_{n}")
         going.append((inbox, counts, choice, slot, start))
     for n, (inbox, counts, choice, slot, start) in zip("ab", going, strict=True):
         back = tilelink.symmetric("e R/R C H", like=inbox)

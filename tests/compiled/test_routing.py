@@ -14,7 +14,7 @@ from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, functions, texts
 from tilelink import Operator, copy_engine, fused, ops, sms
 
-TABLES = {"count": sms(T=32), "place": sms(T=32)}
+TABLES = {"place": sms(T=32)}
 GATHERS = {"gather": copy_engine(push=True), "gather_choice": sms(1, M=32)}
 DOWN = {
     "grouped_down": sms(P=32, H=32, I=32, order="column"),

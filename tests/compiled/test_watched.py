@@ -90,7 +90,7 @@ def test_every_look_may_leave_out_the_hosts_memory(target: str) -> None:
 def test_debug_mode(target: str) -> None:
     """Reductions over index vectors and tables, beside everything else."""
     operator = ag_moe.schedule(
-        gather=sms(2, M=32), gather_choice=sms(1, M=32), count=sms(T=32), place=sms(T=32), grouped=sms(P=32, N=32, H=32)
+        gather=sms(2, M=32), gather_choice=sms(1, M=32), place=sms(T=32), grouped=sms(P=32, N=32, H=32)
     )
     tokens, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))
     plan, _ = emitted(operator, [tokens, torch.empty(64, 2, dtype=torch.int32), weight], target)

@@ -12,7 +12,6 @@ from tilelink.ops.ag_moe import grouped
 from tilelink.ops.gemm_rs_ring import ring  # noqa: F401  # for texts of programs
 from tilelink.ops.moe_rs import combine, grouped_down
 from tilelink.ops.programs import gather, matmul, move, reduce, scatter, share  # noqa: F401
-from tilelink.ops.routing import count, place
 
 NEG = -1e30
 
@@ -82,6 +81,39 @@ def merge(accs, tops, totals, out):
             total, top = total * old + tl.tile_load(totals, (s, c, b, g)) * this, new
     tl.tile_store(out, (b, g), acc / total[:, None])
     tl.producer_tile_notify(out, (b, g))
+
+
+# ------------------------------------------------------------------------------------------------------------------- routing
+@program("T k i32 <e -> e i32")
+def count(choice, counts):
+    """How many choices fall on each expert. A choice of −1 falls on none."""
+    e, n = tl.tile_id(counts), 0
+    for t in tl.tiles(choice, axis=0):
+        tl.consumer_tile_wait(choice, t)
+        n += tl.sum((tl.tile_load(choice, t, other=-1) == e).to(tl.int32))
+    tl.tile_store(counts, e, n)
+    tl.producer_tile_notify(counts, e)
+
+
+@program("T k i32 <e, e i32 -> T*k i32 <T, e+1 i32 offsets, T k i32 permutation")
+def place(choice, counts, order, start, slot):
+    e = tl.tile_id(counts)
+    tl.consumer_tile_wait(counts)
+    base = tl.sum(tl.where(tl.tile_range(counts) < e, tl.tile_load(counts), 0))
+    for t in tl.tiles(choice, axis=0):
+        tl.consumer_tile_wait(choice, t)
+        chosen = tl.tile_load(choice, t, other=-1)
+        one = (chosen == e).to(tl.int32)
+        at = tl.where(tl.ravel(one) > 0, base + tl.cumsum(tl.ravel(one)) - 1, -1)
+        tl.tile_store(order, at, tl.ravel(tl.tile_range(choice, t)[:, None] + 0 * one))
+        tl.tile_store(slot, t, tl.reshape(at, one.shape), mask=chosen == e)
+        base += tl.sum(one)
+    tl.tile_store(start, e + 1, base)
+    if e == 0:
+        tl.tile_store(start, 0, 0)
+    tl.producer_tile_notify(order)
+    tl.producer_tile_notify(start)
+    tl.producer_tile_notify(slot)
 
 
 # --------------------------------------------------------------------------------------------------------- expert parallelism

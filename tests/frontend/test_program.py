@@ -15,8 +15,8 @@ def test_what_it_shows() -> None:
     assert o.count._repr_markdown_() == (
         "**count**: `T k i32 <e -> e i32`\n\n"
         "```python\n"
-        '@tilelink.program("T k i32 <e -> e i32")\n'
-        "def count(choice: Any, counts: Any) -> None:\n"
+        '@program("T k i32 <e -> e i32")\n'
+        "def count(choice, counts):\n"
         '    """How many choices fall on each expert. A choice of −1 falls on none."""\n'
         "    e, n = tl.tile_id(counts), 0\n"
         "    for t in tl.tiles(choice, axis=0):\n"

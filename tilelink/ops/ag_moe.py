@@ -8,7 +8,7 @@ import tilelink
 import tilelink.language as tl
 from tilelink.ops import plain
 from tilelink.ops.programs import gather
-from tilelink.ops.routing import ROUTED, count, place
+from tilelink.ops.routing import ROUTED, tables
 
 
 @tilelink.program("T H, P i32 <T, e+1 i32 offsets, e H N -> P/start N")
@@ -30,7 +30,7 @@ def grouped(rows: Any, order: Any, start: Any, weight: Any, out: Any) -> None:
     "T/R H, T/R k i32 <e, e H I/R -> T*k I/R, e+1 i32 offsets, T k i32 permutation",
     schedule={
         **ROUTED,
-        "grouped": tilelink.sms(P=128, N=256, H=64, order=("across", "group 16"), num_warps=8, num_stages=3),
+        "grouped": tilelink.sms(P=128, N=256, H=64, order=("across 2", "group 16"), num_warps=8, num_stages=3),
     },
 )
 def ag_moe(tokens: Any, choice: Any, weight: Any) -> Any:
@@ -48,8 +48,7 @@ def ag_moe(tokens: Any, choice: Any, weight: Any) -> Any:
         by expert, then by token from this rank's own on, in a ring; `start`: `[e+1]` int32, where each expert's rows
         begin; `slot`: `[T, k]` int32, the row of each choice. `moe_rs` takes all three.
     """
-    choices = gather(choice, name="gather_choice")
-    order, start, slot = place(choices, count(choices, e=weight.size("e")), ring=True)
+    order, start, slot = tables(gather(choice, name="gather_choice"), weight.size("e"), ring=True)
     return grouped(gather(tokens), order, start, weight), start, slot
 
 

@@ -9,7 +9,7 @@ import tilelink
 import tilelink.language as tl
 from tilelink.ops import plain
 from tilelink.ops.programs import gather
-from tilelink.ops.routing import ROUTED, count, place
+from tilelink.ops.routing import ROUTED, tables
 
 
 @tilelink.program("T H, P i32 <T, e+1 i32 offsets, P N -> e H N")
@@ -45,8 +45,7 @@ def ag_moe_outer(tokens: Any, choice: Any, others: Any, *, experts: int) -> Any:
     Returns:
         `[experts, H, N]` in the dtype of `tokens`, accumulated in fp32.
     """
-    choices = gather(choice, name="gather_choice")
-    order, start, _ = place(choices, count(choices, e=experts), ring=True)
+    order, start, _ = tables(gather(choice, name="gather_choice"), experts, ring=True)
     return grouped_outer(gather(tokens), order, start, others)
 
 

@@ -10,7 +10,7 @@ from tilelink.ops import plain
 from tilelink.ops.moe_rs import moe_rs
 from tilelink.ops.moe_rs import reference as moe_rs_reference
 from tilelink.ops.programs import gather
-from tilelink.ops.routing import ROUTED, count, place
+from tilelink.ops.routing import ROUTED, tables
 
 
 @tilelink.program("T H, P i32 <T, e+1 i32 offsets, e H N, e H N -> P/start N")
@@ -52,8 +52,7 @@ def moe_layer(tokens: Any, choice: Any, score: Any, gate: Any, up: Any, down: An
     Returns:
         this rank's tokens, `[T/R, H]` in the dtype of `tokens`.
     """
-    choices = gather(choice, name="gather_choice")
-    order, start, slot = place(choices, count(choices, e=gate.size("e")), ring=True)
+    order, start, slot = tables(gather(choice, name="gather_choice"), gate.size("e"), ring=True)
     hidden = grouped_glu(gather(tokens), order, start, gate, up)
     return moe_rs(hidden, start, slot, down, gather(score, name="gather_score"))
 
