@@ -6,7 +6,7 @@ from tilelink.codegen import access
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.schedule import ACROSS
+from tilelink.ir.schedule import ACROSS_RING, across
 
 
 def head(scope: Scope) -> Lines:
@@ -21,7 +21,8 @@ def head(scope: Scope) -> Lines:
         lines.add(f"{table}_lane = tl.arange(0, {access.padded(scope, segments)})")
         ends = f"tl.load({table} + {table}_lane + 1, mask={table}_lane < {scope.text(segments)}, other=0)"
         begins = f"tl.load({table} + {table}_lane, mask={table}_lane < {scope.text(segments)}, other=0)"
-        pieces = _narrow(scope, g.table, f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})")
+        lines.add(f"{table}_sizes = {_narrow(scope, g.table, f'{ends} - {begins}')}")
+        pieces = f"tl.cdiv({table}_sizes, {scope.text(g.step)})"
         if scope.watch.checks.debug:
             most = scope.text(g.size)
             said = f"offsets `{g.table}`, from 0, sorted, up to {most}"
@@ -33,7 +34,7 @@ def head(scope: Scope) -> Lines:
             # No tile lies in another, nor where there is no room for it.
             pieces = f"tl.where({table}_fine == 1, {pieces}, 0)"
         lines.add(f"{table}_pieces = {pieces}")
-        if ACROSS not in scope.step.order_names:
+        if not _crosses(scope):
             lines.add(f"{table}_last = tl.cumsum({table}_pieces, 0)")
         lines.add(f"{table}_tiles = tl.sum({table}_pieces, 0)")
     return lines
@@ -43,9 +44,12 @@ def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> N
     assert g.table is not None and g.var is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, 3)
     segment = scope.segments[g.var]
-    if ACROSS in scope.step.order_names:
+    if _crosses(scope):
         piece = scope.names.fresh(f"{g.var}_piece")
-        lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, i{a})")
+        found = f"across({table}_pieces, i{a}, {across(scope.step.order_names)})"
+        if ACROSS_RING in scope.step.order_names:
+            found = f"across_ring({table}_sizes, i{a}, {tile}, {scope.ranks})"
+        lines.add(f"{segment}, {piece} = blocks.{found}")
     else:
         before = scope.names.fresh(f"{g.var}_before")
         lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
@@ -54,6 +58,11 @@ def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> N
     begin, end = (_narrow(scope, g.table, f"tl.load({table} + {at})") for at in (segment, f"{segment} + 1"))
     lines.add(f"{names.begin} = {begin} + {piece} * {tile}")
     lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, {end})")
+
+
+def _crosses(scope: Scope) -> bool:
+    """Whether tiles of other segments come between a segment's."""
+    return across(scope.step.order_names) > 0 or ACROSS_RING in scope.step.order_names
 
 
 def _narrow(scope: Scope, table: str, text: str) -> str:

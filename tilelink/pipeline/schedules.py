@@ -90,9 +90,10 @@ def sms(
     Args:
         count: SMs of its own (default: all that other steps leave; steps of one kernel that have no number take turns, each
             worker being through with one step before it begins the next).
-        order: `row`, `column`, `group N`, `ring`, `ring+N`, `across`, or several, the first outermost; and a function
-            `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that. `across`
-            is for axes split at run time: the first tiles of all segments come before all second ones.
+        order: `row`, `column`, `group N`, `ring`, `ring+N`, `across N`, or several, the first outermost; and a function
+            `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that. `across N`
+            is for axes split at run time: the first N tiles of all segments come before all later ones; `across`: N is 1;
+            `across ring`: first those that one rank is likely to bring, then those of the next.
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps: Triton's.
         num_stages: Triton's; fewer where a GPU's shared memory does not hold them.
