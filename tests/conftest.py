@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("the same cases", derandomize=True)
+# How long it takes to make a case is the machine's matter.
+settings.register_profile(
+    "the same cases", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("the same cases")
 
 

@@ -130,14 +130,6 @@ def test_a_wait_for_one_word_in_a_loop_over_all_ranks_is_no_wait_for_a_block() -
     assert (row.caught_by, row.simulation_too) == ("static", True)
 
 
-def test_a_word_that_another_rank_raises_is_within_its_reach_though_nobody_relies_on_it() -> None:
-    """Whoever pulls tells all ranks, of which only its own waits; of GPU scope the word would lie beyond the others' reach."""
-    placed = Placed(mapping("all_to_all", "scatter: SMs pull", "keep_parts: SMs pull"))
-    said = [(x.name, x.signal) for x in placed.mutations]
-    row = placed.row(said.index(("scope weakened", "words of dst")))
-    assert (row.caught_by, row.by, row.simulation_too) == ("static", "TL612", True)
-
-
 def test_a_slow_rank_of_which_nothing_is_chosen_shows_what_is_used_too_early() -> None:
     """Whoever needs none of its rows may be a call ahead of it, and writes what it has not read yet."""
     placed = Placed(mapping("ag_moe", "gather_choice: own kernel pull"))
