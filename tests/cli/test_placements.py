@@ -27,6 +27,7 @@ RUNS = tilelink.library("tilelink.libraries.attention", T="T/R")
             "m",
             tilelink.sms(num_warps=8, num_stages=2, own_kernel=True),
         ),
+        ("merge=sms(Q=1, joins='partial')", "merge", tilelink.sms(Q=1, joins="partial")),
         ("scatter=fused('matmul')", "scatter", tilelink.fused("matmul")),
         ("matmul=library(function='torch.mm', M=512)", "matmul", tilelink.library("torch.mm", M=512)),
         ("flash=library('tilelink.libraries.attention', T='T/R')", "flash", RUNS),

@@ -54,6 +54,7 @@ SMS = st.fixed_dictionaries(
         "num_warps": mostly(NUMBERS),
         "num_stages": mostly(NUMBERS),
         "own_kernel": mostly(st.booleans()),
+        "joins": mostly(st.one_of(st.none(), st.sampled_from(PATHS))),
     },
 )
 ENGINE = st.fixed_dictionaries(

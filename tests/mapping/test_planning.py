@@ -23,12 +23,13 @@ from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
+from tilelink.ir.host import Enter, Launch
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
-from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, gemm_rs
+from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, flash_decode, gemm_rs
 from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot
 from tilelink.ops.programs import gather, keep, matmul, scatter
 
@@ -151,6 +152,36 @@ def test_steps_without_a_number_of_sms_take_turns(ranks: int) -> None:
     beside = plan_of(all_reduce_two_shot, ranks, {"M": 7, "N": 12}, **own, gather=sms(3, **tile, push=False))
     assert [(k.beside, k.in_turn) for k in beside.kernels] == [((("gather", 3),), ("scatter", "reduce"))]
     assert verify(beside).ok
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_computing_step_joins_the_kernel_of_an_earlier_one(ranks: int) -> None:
+    """One kernel that begins and ends the call, where two would, with a movement between the steps; and a third step."""
+    sizes, tile = {"M": 32, "K": 8, "N": 16}, {"M": 4, "N": 16}
+    apart, joined = (
+        plan_of(gemm_rs, ranks, sizes, matmul=TILE, scatter=sms(M=4), reduce=sms(**tile, joins=name))
+        for name in (None, "matmul")
+    )
+    assert len(apart.kernels) == 2
+    (kernel,) = joined.kernels
+    assert kernel.in_turn == ("matmul", "scatter", "reduce")
+    assert joined.host == (Enter((kernel.name,)), Launch(kernel.name, 0))
+    assert verify(joined).ok
+    assert_right(joined)
+    turned = replace(joined, kernels=(replace(kernel, roles=kernel.roles[::-1]),))
+    with pytest.raises(TilelinkError, match="TL605"):
+        verify(turned)
+
+    @operator("M K -> M K", name="chain")
+    def chain(x: Any) -> Any:
+        return of_own_rows(of_own_rows(of_own_rows(x, name="first"), name="second"), name="third")
+
+    tile = {"M": 4, "K": 8}
+    after = sms(joins="first", **tile)
+    (kernel,) = plan_of(chain, 1, {"M": 16, "K": 8}, first=sms(**tile), second=after, third=after).kernels
+    assert kernel.in_turn == ("first", "second", "third")
+    error = refused(chain, 1, {"M": 16, "K": 8}, first=sms(**tile), second=sms(**tile), third=after)
+    assert (error.code, error.why) == ("TL312", "it needs what is made after the kernel of `first` has begun")
 
 
 def test_of_movements_alone_who_takes_what_is_brought_leads() -> None:
@@ -399,6 +430,18 @@ def test_a_wait_for_one_peer_is_no_wait_for_all_that_write() -> None:
     assert finding.text == "`rows` of rank 0 is read and nothing makes sure that it is there"
     with pytest.raises(TilelinkError, match="TL608"):
         verify(plan)
+
+
+def test_two_words_raised_for_everyone_side_by_side_take_one_release() -> None:
+    """Behind the last of what is stored for either; each of the two is awaited by itself."""
+    plan = plan_of(flash_decode, 2, {"b": 1, "g": 2, "Q": 1, "D": 16, "S": 9}, partial_decode=sms(S=16))
+    (function,) = [n for n in ast.parse(emit(plan).text).body if getattr(n, "name", "") == "partial_decode"]
+    called = [n for n in ast.walk(function) if isinstance(n, ast.Call) and ast.unparse(n.func) == "shmem.signal_all"]
+    told = [ast.unparse(a).split(" + ")[0] for call in called for a in call.args if "words" in ast.unparse(a)]
+    assert (len(called), told) == (1, ["means_words", "logs_words"])
+    stores = [n.lineno for n in ast.walk(function) if isinstance(n, ast.Call) and ast.unparse(n.func) == "tl.store"]
+    assert len(stores) == 2
+    assert max(stores) < called[0].lineno
 
 
 def test_experts_are_taken_along_the_ring() -> None:

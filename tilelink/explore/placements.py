@@ -27,6 +27,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "num_warps": ("a number", lambda v: _number(v) and v > 0),
     "num_stages": ("a number", lambda v: _number(v) and v > 0),
     "own_kernel": ("True or False", lambda v: isinstance(v, bool)),
+    "joins": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "streams": ("a number of side streams", lambda v: _number(v) and v > 0),
     "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "function": ('the name of a function, as "torch.mm"', lambda v: isinstance(v, str)),
@@ -94,6 +95,8 @@ def placement_text(path: str, placement: Placement) -> str | None:
     if isinstance(placement, CopyEngine):
         return f"{path}=copy_engine({', '.join([*given, f'streams={placement.streams}'])})"
     given += [f"num_warps={placement.warps}", f"num_stages={placement.stages}", f"own_kernel={placement.own_kernel}"]
+    if placement.joins is not None:
+        given.append(f"joins={placement.joins!r}")
     if placement.count is not None:
         given.insert(0, str(placement.count))
     return f"{path}=sms({', '.join(given)})"

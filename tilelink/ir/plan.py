@@ -62,6 +62,8 @@ class StepPlan:
     stages: int = 3
     workers: int | None = None
     own_kernel: bool = False
+    joins: str | None = None
+    """The step whose kernel it takes turns in, behind it."""
     into: str | None = None
     fused: tuple[str, ...] = ()
     streams: int = 1

@@ -31,7 +31,8 @@ class Sms:
     compose, the first outermost: row | column | `group N` | ring | ring+N | across | `across N` | across ring (segments),
     and a sort key, by which the tiles are sorted, stably, after the others have ordered them;
     `push`: direction of a movement (None: as written); `warps`, `stages`: Triton's num_warps and num_stages;
-    `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel.
+    `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel; `joins`: the computing step
+    in whose kernel a computing step runs, in turn after it, with its warps and stages.
     """
 
     count: int | None = None
@@ -41,6 +42,7 @@ class Sms:
     warps: int = 4
     stages: int = 3
     own_kernel: bool = False
+    joins: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ def under(prefix: str, entries: Iterable[tuple[str, Placement]]) -> dict[str, Pl
 def _within(prefix: str, p: Placement) -> Placement:
     if isinstance(p, Library) and p.otherwise is not None:
         return replace(p, otherwise=_within(prefix, p.otherwise))
+    if isinstance(p, Sms) and p.joins is not None:
+        return replace(p, joins=prefix + p.joins)
     return replace(p, into=prefix + p.into) if isinstance(p, Fused) else p
 
 

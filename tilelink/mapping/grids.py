@@ -162,6 +162,7 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
         stages=placement.stages if isinstance(placement, Sms) else 3,
         workers=placement.count if isinstance(placement, Sms) else None,
         own_kernel=isinstance(placement, Sms) and placement.own_kernel,
+        joins=placement.joins if isinstance(placement, Sms) else None,
         streams=1 if isinstance(placement, Sms) else placement.streams,
         library=placement if isinstance(placement, Library) else None,
         own_rows=any(v.axis is not None and v.axis == tensor.owned for v in view),

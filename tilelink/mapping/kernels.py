@@ -48,7 +48,7 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> P
     for s in standing:
         if s.path in leading:
             continue
-        lead = _neighbour(wiring, s, standing, leading)
+        lead = s.joins or _neighbour(wiring, s, standing, leading)
         roles[lead if lead is not None else s.path] = [*roles.get(lead or s.path, []), s.path]
     kernels: list[KernelPlan] = []
     kernel_of: dict[str, str] = {}
@@ -79,7 +79,7 @@ def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:
 
     Movements join a neighbour's kernel unless told otherwise.
     """
-    computing = [s for s in standing if s.step.program.movement is None]
+    computing = [s for s in standing if s.step.program.movement is None and s.joins is None]
     if not computing:
         # Of movements alone, whoever takes what another one brings.
         brought = {t for s in standing for t in _tensors(s, "out")}

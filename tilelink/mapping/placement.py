@@ -183,6 +183,8 @@ def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topo
     if isinstance(placement, Sms):
         if placement.push is not None and movement is None:
             raise _refuse(p, "only a movement has a direction", "leave `push` out")
+        if placement.joins is not None:
+            _check_joins(p, placement, placed, wiring)
         if placement.count is not None and placement.count > topology.device.sms:
             raise TilelinkError(
                 "TL313",
@@ -192,6 +194,57 @@ def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topo
                 hint=f"ask for at most {topology.device.sms}, fewer if another step shares the kernel",
             )
     _check_tiles(p)
+
+
+def _check_joins(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: Wiring) -> None:
+    paths = [q.step.path for q in placed]
+    if placement.joins not in paths:
+        raise TilelinkError(
+            "TL311",
+            f"`{p.step.path}` is to join `{placement.joins}`, which is not a step of `{wiring.name}`",
+            loc=wiring.loc,
+            why=f"its steps are {', '.join(paths)}",
+            hint="name one of them",
+        )
+    host = placed[paths.index(placement.joins)]
+    leads = isinstance(host.placement, Sms) and host.placement.count is None and host.placement.joins is None
+    if p.step.program.movement is not None or placement.count is not None or placement.own_kernel:
+        raise _refuse(
+            p, "only a computing step, without SMs or a kernel of its own, joins another", "leave `joins` out"
+        )
+    if not leads or host.step.program.movement is not None:
+        raise _refuse(
+            p, f"`{placement.joins}` has no kernel that others take turns in", "join a computing step on all SMs"
+        )
+    between = placed[paths.index(placement.joins) + 1 : max(paths.index(p.step.path), 0)]
+    made = {t for q in between if _leads(q) for t in _made(q.step)}
+    if placed.index(host) > placed.index(p) or made & _read_from(p.step, wiring):
+        raise _refuse(
+            p, f"it needs what is made after the kernel of `{placement.joins}` has begun", "join a later step, or none"
+        )
+
+
+def _leads(p: Placed) -> bool:
+    """Whether it has a kernel of its own."""
+    computes = isinstance(p.placement, Sms) and p.step.program.movement is None
+    return computes and isinstance(p.placement, Sms) and p.placement.joins is None
+
+
+def _made(step: Step) -> set[str]:
+    return {b.tensor for b in step.bindings if step.program.param(b.param).role == "out"}
+
+
+def _read_from(step: Step, wiring: Wiring) -> set[str]:
+    """Tensors that a step takes, and those that they are made of."""
+    found: set[str] = set()
+    ahead = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
+    while ahead:
+        tensor = ahead.pop()
+        if tensor not in found:
+            found.add(tensor)
+            makers = wiring.producers(tensor)
+            ahead += [b.tensor for s in makers for b in s.bindings if s.program.param(b.param).role == "in"]
+    return found
 
 
 def _check_numbers(p: Placed) -> None:

@@ -83,6 +83,7 @@ def sms(
     num_warps: int = 4,
     num_stages: int = 3,
     own_kernel: bool = False,
+    joins: str | None = None,
     **tile: int,
 ) -> Sms:
     """Run on streaming multiprocessors.
@@ -98,6 +99,8 @@ def sms(
         num_warps: Triton's.
         num_stages: Triton's; fewer where a GPU's shared memory does not hold them.
         own_kernel: a kernel of its own on a side stream, rather than a role in its neighbour's kernel.
+        joins: of a computing step, an earlier one: no kernel of its own, but its turn in that one's, on the same workers
+            with the same warps and stages, when each is through with its tiles of that step.
         tile: elements per dimension of the program, `M=128`; a dimension that is not named is whole.
 
     Raises:
@@ -105,6 +108,8 @@ def sms(
     """
     _numbers(**({} if count is None else {"count": count}), num_warps=num_warps, num_stages=num_stages)
     _flags(push=push, own_kernel=own_kernel)
+    if joins is not None and not isinstance(joins, str):
+        raise refuse("`joins`", joins, 'the name of a step, as "matmul"')
     return Sms(
         count=count,
         tile=_tile(tile),
@@ -113,6 +118,7 @@ def sms(
         warps=num_warps,
         stages=num_stages,
         own_kernel=own_kernel,
+        joins=joins,
     )
 
 
