@@ -57,6 +57,13 @@ def store_and_tell_all(source, target, words, context, pe):
 
 
 @triton.jit
+def store_and_tell_all_of_two(source, target, words, context, pe):
+    at = tl.arange(0, 1024)
+    tl.store(shmem.ptr(target, pe, context) + at, tl.load(source + at))
+    shmem.signal_all(words, 1, shmem.SIGNAL_ADD, RANKS, context, words + 64)
+
+
+@triton.jit
 def wait_for_all(source, target, words, count):
     lane = tl.arange(0, 32)
     inside = lane < count

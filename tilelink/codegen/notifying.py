@@ -71,7 +71,7 @@ def _raiser(
     def remote(flat: str) -> None:
         ctx = scope.context(channel.tensor)
         if signal.to == "all":
-            lines.add(f"shmem.signal_all({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {scope.ranks}, {ctx})", loc)
+            _tell_all(lines, f"{pointer} + {flat}", f"1, shmem.SIGNAL_ADD, {scope.ranks}, {ctx}", loc)
             return
         lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
 
@@ -84,6 +84,15 @@ def _raiser(
     elif signal.to == "self":
         target = scope.rank
     return remote
+
+
+def _tell_all(lines: Lines, word: str, how: str, loc: Loc) -> None:
+    """Raise a word at everyone; with the line before, where that raises another one so: a release takes a round trip."""
+    depth, before, at = lines.rows[-1] if lines.rows else (-1, "", None)
+    if depth == lines.depth and before.startswith("shmem.signal_all(") and before.endswith(f", {how})"):
+        lines.rows[-1] = (depth, f"{before[:-1]}, {word})", at)
+        return
+    lines.add(f"shmem.signal_all({word}, {how})", loc)
 
 
 def notify_for_none(scope: Scope, lines: Lines) -> None:

@@ -194,13 +194,15 @@ def signal_op(word, value, op: tl.constexpr, pe, ctx):
 
 
 @triton.jit
-def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx):
-    """`signal_op` for `word` of each of the `ranks` ranks, oneself included."""
+def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx, further=None):
+    """`signal_op` for `word` of each of the `ranks` ranks, oneself included; and for a `further` word of each."""
     quiet()
     for pe in range(ranks):
         number = _number(pe, ctx)
         if _thread() == 0:
             _signal(word.to(tl.int64), value, op, number)
+            if further is not None:
+                _signal(further.to(tl.int64), value, op, number)
 
 
 @triton.jit

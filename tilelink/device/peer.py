@@ -112,16 +112,19 @@ def signal_op(word, value, op: tl.constexpr, pe, ctx):
 
 
 @triton.jit
-def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx):
-    """`signal_op` for `word` of each of the `ranks` ranks, oneself included.
+def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx, further=None):
+    """`signal_op` for `word` of each of the `ranks` ranks, oneself included; and for a `further` word of each.
 
-    One lane a rank, so that the links' round trips run side by side: a release waits for the one before it.
+    One lane a rank and word, so that the links' round trips run side by side: a release waits for the one before it.
     """
     block_barrier()
-    pe = tl.arange(0, triton.next_power_of_2(ranks))  # pyright: ignore[reportArgumentType]
+    many: tl.constexpr = triton.next_power_of_2(ranks)  # pyright: ignore[reportArgumentType]
+    lane = tl.arange(0, many if further is None else 2 * many)
+    pe = lane % many
     inside = pe < ranks
+    here = word if further is None else tl.where(lane < many, word, further)
     distance = tl.load(ctx + 2 + pe, mask=inside, other=0) - tl.load(ctx + 2 + my_pe(ctx))
-    remote = (word.to(tl.pointer_type(tl.int8), bitcast=True) + distance).to(word.dtype, bitcast=True)
+    remote = (here.to(tl.pointer_type(tl.int8), bitcast=True) + distance).to(word.dtype, bitcast=True)
     if op == SIGNAL_ADD:
         tl.atomic_add(remote, tl.cast(value, tl.int64), mask=inside, sem="release", scope="sys")
     else:
