@@ -54,7 +54,10 @@ def test_decoding(target: str) -> None:
     assert_compiles(plan, source, target, pipelined=False)
     kernel = next(k for k in source.kernels if "tl.dot" in functions(source, k.name))
     if target != "gfx942":
-        assert hazards.loops_without_copies(texts(plan, source, kernel, target)["ttgir"]) == []
+        loops = list(hazards.dot_loops(texts(plan, source, kernel, target)["ttgir"]))
+        slow = hazards.loops_without_copies(texts(plan, source, kernel, target)["ttgir"])
+        # The other one is of the tile in which a part ends.
+        assert (len(loops), len(slow)) == (2, 1)
 
 
 def by_kernel(d: int) -> Operator:

@@ -12,7 +12,7 @@ import tilelink
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.ir.topology import Device
-from tilelink.ops.flash_decode import parts_of
+from tilelink.ops.flash_decode import parts_of, putting_together
 
 T = torch.Tensor
 FLASH = sms(S=16, T=16)
@@ -172,6 +172,8 @@ def test_as_many_parts_as_keep_all_sms_busy() -> None:
     found = {tiles: parts_of(tiles, 131072) for tiles in (1, 8, 24, 64, 100, 128, 256)}
     assert found == {1: 32, 8: 16, 24: 5, 64: 2, 100: 5, 128: 1, 256: 1}
     assert [parts_of(8, positions) for positions in (70, 2048, 4096)] == [1, 2, 4]
+    together = [dict(putting_together(groups, 4).tile) for groups in (1, 8, 32, 33, 64, 96, 512)]
+    assert [tile["Q"] for tile in together] == [1, 1, 1, 1, 2, 4, 4]
 
 
 def test_decoding_as_one_rank_does() -> None:

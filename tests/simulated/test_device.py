@@ -96,7 +96,7 @@ def test_all_ranks_are_told_at_once(target: str) -> None:
     assert_in_order(text, r"st\.global\.v4", r"bar\.sync", r"atom\.global\.sys\.release\.exch")
     assert len(re.findall(r"atom\.global\.sys\.release", text)) == 1
     two = ptx("store_and_tell_all_of_two", target)
-    in_order(two, r"st\.global\.v4", r"bar\.sync", r"(atom|red)\.global\.sys\.release\.add")
+    assert_in_order(two, r"st\.global\.v4", r"bar\.sync", r"(atom|red)\.global\.sys\.release\.add")
     assert len(re.findall(r"(atom|red)\.global\.sys\.release", two)) == 1
 
 

@@ -94,7 +94,9 @@ def _split(
     _walked(scope, op, plain, bare, high, f"for {names.begin} in range({begin}, {end}, {step}):")
     scope.tiles[op.var] = names
     if whole.start is None:
-        _walked(scope, op, names, others, high, f"for {names.begin} in range({end}, {last}, {step}):")
+        # Nothing is under way before a loop of one tile, and mostly of none.
+        span = f"tl.range({end}, {last}, {step}, num_stages=1)" if whole.rest else f"range({end}, {last}, {step})"
+        _walked(scope, op, names, others, high, f"for {names.begin} in {span}:")
         return
     turn = fresh(f"{op.var}_other")
     place = f"{names.begin} = tl.where({turn} < {begin}, {turn}, {turn} + ({end} - {begin}))"

@@ -15,10 +15,14 @@ from tilelink.ir.program import Bounds, Expr, Notify, Tiles, walk
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Where whole tiles of a loop begin (None: with the first tile) and stop: positions at which tiles begin, by name."""
+    """Where whole tiles of a loop begin (None: with the first tile) and stop: positions at which tiles begin, by name.
+
+    `rest`: whether at most one tile is left, that in which the loop ends.
+    """
 
     start: str | None
     stop: str
+    rest: bool = False
 
 
 def emit(scope: Scope, op: Bounds) -> None:
@@ -65,7 +69,7 @@ def split(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Whole
     step = scope.text(grid.step, 3)
     stop = scope.named(f"{op.var}_whole_stop", _aligned(least, low, step, "tl.minimum", "//"))
     if most == [low]:
-        return Whole(None, stop)
+        return Whole(None, stop, rest=least == [high])
     return Whole(scope.named(f"{op.var}_whole_start", _aligned(most, low, step, "tl.maximum", "cdiv")), stop)
 
 

@@ -118,7 +118,7 @@ def signal_all(word, value, op: tl.constexpr, ranks: tl.constexpr, ctx, further=
     One lane a rank and word, so that the links' round trips run side by side: a release waits for the one before it.
     """
     block_barrier()
-    many: tl.constexpr = triton.next_power_of_2(ranks)  # pyright: ignore[reportArgumentType]
+    many: tl.constexpr = triton.next_power_of_2(ranks)  # pyright: ignore[reportArgumentType, reportAssignmentType]
     lane = tl.arange(0, many if further is None else 2 * many)
     pe = lane % many
     inside = pe < ranks

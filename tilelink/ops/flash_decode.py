@@ -16,10 +16,18 @@ def parts_of(tiles: int, positions: int) -> int:
     return min(range(1, most + 1), key=lambda c: -(-tiles * c // 128) / c * (1 + c / 64))
 
 
-@tilelink.operator(
-    "b g Q D, b S/R g D, b S/R g D, b i32 <S+1 -> b g Q D",
-    schedule={"partial_decode": tilelink.sms(S=64, num_warps=8, num_stages=4), "merge": tilelink.sms(num_warps=8)},
-)
+def looking(positions: int) -> Any:
+    """How parts of so many positions are looked at: short ones by few warps, which meet sooner."""
+    return tilelink.sms(S=64, num_warps=4 if positions <= 4096 else 8, num_stages=4)
+
+
+def putting_together(groups: int, queries: int) -> Any:
+    """How parts are put together, by the workers that have looked at them: in some 128 tiles, or one for each query."""
+    rows = min(queries, groups * queries // 128)
+    return tilelink.sms(Q=1 << max(0, rows - 1).bit_length(), joins="partial_decode")
+
+
+@tilelink.operator("b g Q D, b S/R g D, b S/R g D, b i32 <S+1 -> b g Q D")
 def flash_decode(q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 0, scale: float | None = None) -> Any:
     """Attention of one new position per sequence over a cache: `softmax(q @ keys.T * scale) @ values`.
 
@@ -35,11 +43,13 @@ def flash_decode(q: Any, keys: Any, values: Any, lengths: Any, *, splits: int = 
     Returns:
         `[b, g, Q, D]` in the dtype of `q`, alike on all ranks; partial sums travel in fp32.
     """
-    parts = splits if splits else parts_of(int(q.size("b")) * int(q.size("g")), int(keys.size("S")))
-    means = tilelink.symmetric("b g R c Q D", like=q, dtype="f32", c=parts)
-    logs = tilelink.symmetric("b g R c Q", like=means)
-    partial_decode(q, keys, values, lengths, means, logs, scale=exponent(q, scale))
-    return merge(q, means, logs)
+    groups = int(q.size("b")) * int(q.size("g"))
+    parts = splits if splits else parts_of(groups, int(keys.size("S")))
+    means = tilelink.symmetric("b g Q R c D", like=q, dtype="f32", c=parts)
+    logs = tilelink.symmetric("b g Q R c", like=means)
+    length = int(keys.size("S")) // (parts * int(means.size("R")))
+    partial_decode(q, keys, values, lengths, means, logs, scale=exponent(q, scale), schedule=looking(length))
+    return merge(q, means, logs, schedule=putting_together(groups, int(q.size("Q"))))
 
 
 @flash_decode.reference
