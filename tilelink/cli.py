@@ -282,6 +282,7 @@ def bench_command(
     world: World = 4, schedule: Schedule = None,
     also: Annotated[list[str] | None, typer.Option(help="'NAME: STEP=PLACEMENT; …': compare this too.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds, in each of which every contender runs once.", min=1)] = 20,
+    seconds: Annotated[float, typer.Option(help="Seconds after which no further round of a case begins.")] = 15.0,
     budget: Annotated[float, typer.Option(help="Seconds after which no further case of an operator begins.")] = 600.0,
     out: Annotated[Path | None, typer.Option(help="Write the rows: a .json file, or a folder for one each.")] = None,
     known: Annotated[bool, typer.Option("--list", help="Say what can be measured, against what.")] = False,
@@ -302,7 +303,7 @@ def bench_command(
         found = bench(
             name, subject, _bench_cases(name, shape, cases, tokens, ranks, session is None),
             _variants(subject.operator, schedule or [], also or [], several=len(ops_asked) > 1),
-            Options(rounds if session is not None else 1, budget), session=session, ranks=ranks,
+            Options(rounds if session is not None else 1, seconds, budget), session=session, ranks=ranks,
             say=lambda row: console.print(f"{row.case}: {row.schedule}", style="dim", markup=False),
         )  # fmt: skip
         console.print(report(name, found))

@@ -47,6 +47,38 @@ def test_every_round_begins_with_another_contender() -> None:
     tilelink.launch(body, ranks=1)
 
 
+class Slow(Told):
+    """Another rank says that its rounds have taken so long, whenever both are asked."""
+
+    def __init__(self, real: World, *said: float) -> None:
+        super().__init__(real)
+        self.said = list(said)
+
+    def agree(self, value):
+        return [value, self.said.pop(0)] if isinstance(value, float) else [value]
+
+
+def test_rounds_end_with_their_time_but_for_three() -> None:
+    """By the slowest rank's clock."""
+
+    def rounds_of(*said: float, seconds: float) -> int:
+        runs = {name: lambda: None for name in "ab"}
+        world = Slow(require().world, *said)
+        times, _ = interleaved(world, runs, 6, lambda: None, seconds=seconds)  # type: ignore[arg-type]
+        assert len({len(t.ms) for t in times.values()}) == 1
+        return len(times["a"].ms)
+
+    def body() -> list[int]:
+        return [
+            rounds_of(20.0, seconds=15.0),
+            rounds_of(1.0, 14.0, 15.5, seconds=15.0),
+            rounds_of(1.0, 2.0, 3.0, seconds=15.0),
+            rounds_of(seconds=float("inf")),
+        ]
+
+    assert tilelink.launch(body, ranks=1) == [[3, 5, 6, 6]]
+
+
 def test_theslowest_rank_counts_and_a_late_one_too() -> None:
     fast, slow = [(1.0, 10.0, False), (2.0, 30.0, False)], [(3.0, 20.0, True), (1.0, 20.0, False)]
     assert slowest([fast, slow]) == Times((3.0, 2.0), (20.0, 30.0), late=1)

@@ -27,9 +27,11 @@ from tilelink.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`rounds`: of each case. `budget`: seconds after which no further case is begun."""
+    """`rounds`: of each case; `seconds`: after which no further one begins. `budget`: seconds after which no further case
+    does."""
 
     rounds: int = 20
+    seconds: float = 15.0
     budget: float = 600.0
 
 
@@ -88,7 +90,7 @@ def _one(
     errors, missing = errors_of(place, contest)
     missing = contest.missing | missing
     runs = {n: c.run for n, c in contest.contenders.items() if n not in missing and not _untimed(place, c)}
-    times, failed = interleaved(place.world, runs, options.rounds, contest.fresh)
+    times, failed = interleaved(place.world, runs, options.rounds, contest.fresh, seconds=options.seconds)
     graphed, ungraphed, error = in_graphs(place, contest, list(times), options.rounds)
     missing = {n: NO_GPU for n, c in contest.contenders.items() if _untimed(place, c)} | missing | failed | ungraphed
     schedules = {n: contest.ran[n]() for n in contest.ran if n in times}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -70,8 +71,18 @@ def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
+LEAST = 3
+"""Rounds that are run however long they take."""
+
+
 def interleaved(
-    world: World, runs: Runs, rounds: int, fresh: Callable[[], None], done: Callable[[], None] = lambda: None
+    world: World,
+    runs: Runs,
+    rounds: int,
+    fresh: Callable[[], None],
+    done: Callable[[], None] = lambda: None,
+    *,
+    seconds: float = math.inf,
 ) -> tuple[dict[str, Times], dict[str, str]]:
     """Collective: times of the contenders that run on every rank, and why the others do not.
 
@@ -79,6 +90,7 @@ def interleaved(
         rounds: in each, every contender is timed once; each round begins with another one.
         fresh: called before every round, makes new inputs.
         done: called after every round.
+        seconds: after which no further round begins, if `LEAST` have been run.
     """
     missing: dict[str, str] = {}
     alive: dict[str, float] = {}
@@ -91,7 +103,10 @@ def interleaved(
             alive[name] = started[-1]
     names = list(alive)
     mine: dict[str, list[Timed]] = {name: [] for name in names}
+    begun = time.monotonic()
     for turn in range(rounds):
+        if turn >= LEAST and seconds < math.inf and max(world.agree(time.monotonic() - begun)) > seconds:
+            break
         fresh()
         for name in names[turn % len(names) :] + names[: turn % len(names)] if names else []:
             host: list[float] = []
