@@ -142,5 +142,5 @@ def test_bells_that_are_rung_for_what_stays() -> None:
 
 def test_chunks_that_leave_without_a_bell() -> None:
     plan = with_channel(pushed(), "matmul_out", rings=F.binary("==", Sym("c0") // 2, Sym("rank")))
-    assert refused(plan).code == "TL606"
+    assert refused(plan).code == "TL607"
     assert any(f.kind == "race" for f in examine(plan).findings)

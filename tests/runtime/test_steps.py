@@ -183,7 +183,7 @@ def test_bells_are_waited_for_and_reset_before_the_copy(notes: Notes, session: S
         wait, write, then = found[k : k + 3]
         assert (write[0], then[0]) == ("write", "copy")
         assert wait[1] == write[1]
-        assert (wait[2], write[2]) == ("value=1", "value=0")
+        assert (wait[2], write[2]) == ("value=3", "value=0")  # the tiles of a chunk
         assert wait[3] == write[3] == then[-1]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from tilelink.codegen.checked import check_text
 from tilelink.codegen.enter import emit_await, emit_begin, emit_end, emit_enter, emit_leave, emit_ready
 from tilelink.codegen.functions import Function
 from tilelink.codegen.naming import naming_of
-from tilelink.codegen.step import emit_step
+from tilelink.codegen.step import emit_behind, emit_step
 from tilelink.codegen.traced import Root, traced_kernel
 from tilelink.codegen.watching import Watch, short
 from tilelink.errors import Loc
@@ -102,7 +102,7 @@ def describe(s: StepPlan) -> str:
     direction += "" if s.axis == RANK_AXIS else f"along {s.axis}, "
     if s.engine == "fused":
         pieces = f", in {s.pieces} pieces" if s.pieces > 1 else ""
-        return f"{direction}fused into {s.into}{pieces}"
+        return f"{direction}fused into {s.into}{pieces}{', behind its tiles' if s.behind else ''}"
     order = f", order {' '.join(s.order_names)}"
     if s.library is not None:
         return f"{direction}library {s.library.name}({', '.join(_viewed(s))}){order}{_streams(s)}"
@@ -196,18 +196,21 @@ def _write_kernel(
     if traces is not None:
         functions, layout = traced_kernel(kernel.name, _trace_roots(plan, kernel), functions)
         traces.append(layout)
-    around = [f for f in (frame.begin, frame.end) if f is not None]
-    args = _union([f for name, f in functions.items() if name in roots] + around)
-    for f in around:
+    args = _union([f for name, f in functions.items() if name in roots] + frame.called)
+    functions |= frame.fused
+    for f in (f for f in (frame.begin, frame.end) if f is not None):
         _write(rows, f, _signature(f.name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
     for name, f in functions.items():
         if name not in roots and name not in written:
             written.add(name)
             _write(rows, f, _signature(name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
+    for f in frame.behind:
+        _write(rows, f, _signature(f.name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
     if len(roots) == 1:
         f = functions[roots[0]]
         first = ["worker = tl.program_id(0)", "workers = tl.num_programs(0)", *_called(frame.begin)]
-        f = replace(f, lines=(*f.lines, *((0, line, None) for line in _called(frame.end))))
+        last = [line for after in (*frame.behind, frame.end) for line in _called(after)]
+        f = replace(f, lines=(*f.lines, *((0, line, None) for line in last)))
         _write(rows, f, _signature(kernel.name, [_parameter(a) for a in args]), _decorator(args), first)
     else:
         for name in roots:
@@ -220,17 +223,28 @@ def _write_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a kernel does around its roles: begins the call, ends it, both, or neither."""
+    """What a kernel does around its roles: begins the call, ends it, both, or neither; and the fused steps that come behind
+    its tiles: `behind` takes them, `fused` does them."""
 
     begin: Function | None
     end: Function | None
+    behind: tuple[Function, ...] = ()
+    fused: Mapping[str, Function] = field(default_factory=dict[str, Function])
+
+    @property
+    def called(self) -> list[Function]:
+        return [f for f in (self.begin, *self.behind, self.end) if f is not None]
 
 
 def _frame(plan: Plan, kernel: KernelPlan, watch: Watch, stores_async: bool) -> Frame:
     kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
+    later = [plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused if plan.step(p).behind]
+    pairs = [emit_behind(plan, s, watch) for s in later]
     return Frame(
         emit_begin(plan, watch) if kernels[:1] == (kernel.name,) else None,
         emit_end(plan, watch, stores_async=stores_async) if kernels[-1:] == (kernel.name,) else None,
+        tuple(driver for driver, _ in pairs),
+        {does.name: does for _, does in pairs},
     )
 
 
@@ -284,7 +298,7 @@ def _write_roles(
     for f, _ in roles[len(kernel.beside) :]:
         mine = [f"worker - {base}", f"tl.num_programs(0) - {base}"] if base else ["worker", "workers"]
         rows.append((f"{indent}{f.name}({', '.join([*mine, *[a.name for a in f.args]])})", None))
-    rows += [(f"    {line}", None) for line in _called(frame.end)]
+    rows += [(f"    {line}", None) for after in (*frame.behind, frame.end) for line in _called(after)]
 
 
 def _declare(plan: Plan, kernel: KernelPlan, args: tuple[Arg, ...]) -> KernelDecl:

@@ -107,7 +107,7 @@ def _credits(scope: Scope) -> None:
 def _all_totals(scope: Scope) -> None:
     names = Passing(*(scope.names.fresh(name) for name in ("start", "word", "inside")))
     for channel in scope.plan.channels:
-        if channel.writers != "stream":
+        if channel.writers != "stream" and not channel.counted:
             _totals(scope, scope.lines, channel, names)
 
 

@@ -64,6 +64,8 @@ def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tu
         "due": 2,
         "bells": 2,
         "counts": 2,
+        "made": 2,
+        "tickets": 2,
         "state": 3,
         "watch": 3,
         "context": 4,

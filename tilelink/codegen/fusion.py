@@ -22,6 +22,28 @@ from tilelink.ir.program import At, Expr, Notify, OfTile, Whole, walk
 
 def call_fused(host: Scope, step: StepPlan) -> Function:
     """Call the fused step's function for the tile that the host has just made; emit that function."""
+    passed, owner = bounds_passed(host, step)
+    held = held_of(host, step)
+    function = fused_function(host.plan, step, held, host.watch)
+    # What the function's formulas name has to reach it through the host.
+    for arg in function.args:
+        host.args.setdefault(arg.name, arg)
+    lines, depth = host.lines, host.lines.depth
+    if step.own_rows and owner is not None:
+        lines.add(f"if {owner} == {host.rank}:", step.step.program.loc)
+        lines.depth += 1
+    tiles = list(dict.fromkeys(held.values()))
+    for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
+        tile = ["t"] if "t" in function.leading else []
+        first = [str(k == 0)] if any(n.startswith(FIRST_PIECE) for n in function.leading) else []
+        given = [*values, *passed[:-2], begin, end, *tile, *first, *[a.name for a in function.args]]
+        lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
+    lines.depth = depth
+    return function
+
+
+def bounds_passed(host: Scope, step: StepPlan) -> tuple[list[str], str | None]:
+    """Begin and end of the host's tile per axis, as the fused step counts; and whose the tile is."""
     passed: list[str] = []
     owner: str | None = None
     for g, (a, v) in zip(step.grid, enumerate(step.step.binding(step.domain).view), strict=True):
@@ -43,23 +65,7 @@ def call_fused(host: Scope, step: StepPlan) -> Function:
         ):
             owner = host.text(Sym(names.begin) // g.part)
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]
-    held = _held(host, step)
-    function = _fused_function(host.plan, step, held, host.watch)
-    # What the function's formulas name has to reach it through the host.
-    for arg in function.args:
-        host.args.setdefault(arg.name, arg)
-    lines, depth = host.lines, host.lines.depth
-    if step.own_rows and owner is not None:
-        lines.add(f"if {owner} == {host.rank}:", step.step.program.loc)
-        lines.depth += 1
-    tiles = list(dict.fromkeys(held.values()))
-    for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
-        tile = ["t"] if "t" in function.leading else []
-        first = [str(k == 0)] if any(n.startswith(FIRST_PIECE) for n in function.leading) else []
-        given = [*values, *passed[:-2], begin, end, *tile, *first, *[a.name for a in function.args]]
-        lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
-    lines.depth = depth
-    return function
+    return passed, owner
 
 
 def _in_pieces(
@@ -89,7 +95,7 @@ def _in_pieces(
     ]
 
 
-def _held(host: Scope, step: StepPlan) -> dict[str, str]:
+def held_of(host: Scope, step: StepPlan) -> dict[str, str]:
     """Tensors of a fused step -> the host's name of the tile that stands for them."""
     movement = step.step.program.movement
     tensors = step.forwarded if movement is None else (step.step.binding(movement.source).tensor,)
@@ -105,7 +111,7 @@ def _origin(plan: Plan, tensor: str, stored: dict[str, str]) -> str:
     return tensor
 
 
-def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watch) -> Function:
+def fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watch) -> Function:
     scope = open_scope(plan, step, watch, frozenset(held.values()))
     leading = list(dict.fromkeys(held.values()))
     outer, scope.lines = scope.lines, Lines()
@@ -130,7 +136,7 @@ def _fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Wat
     if watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
     if any(text == f"if {FIRST_PIECE}:" for _, text, _ in inner.rows):
-        leading.append(f"{FIRST_PIECE}: tl.constexpr")
+        leading.append(FIRST_PIECE if step.behind else f"{FIRST_PIECE}: tl.constexpr")
     for names in tiles:
         lane_lines(scope.lines, names)
     scope.lines.extend(inner)

@@ -17,7 +17,7 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, OfTile, Op, Raw, Tile, TileProgram, Tiles, walk
 from tilelink.ir.shape import rank_along, ranks_along
 
-_SUFFIX = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+(x\d+)+)"
+_SUFFIX = r"_(words|due|bells|counts|made|tickets|stage|ctx|stride_\d+|\d+(x\d+)+)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
 
 

@@ -20,6 +20,9 @@ def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | 
     """Raise the word of a completed tile at everyone who waits for it."""
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
+    if channel.counted:
+        _count(scope, lines, op, channel)
+        return
     # What is stored for one word may still be on its way while the word's total is fetched.
     late = scope.stored_async and channel.bells and signal.to == "self" and channel.scope == "gpu"
     if scope.stored_async and not late:
@@ -28,6 +31,24 @@ def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | 
     pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
     raise_ = _raiser(scope, lines, channel, pointer, op, signal, owner, late=late)
     words.each_word(scope, lines, channel, spans, op.loc, raise_)
+
+
+def _count(scope: Scope, lines: Lines, op: Notify, channel: Channel) -> None:
+    """Ring the bells of a tile, of which a stream counts the strokes; what stays has none."""
+    spans = [words.span(scope, lines, channel, a, op, None) for a in channel.axes]
+    bells = scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
+
+    def ring(flat: str) -> None:
+        depth = lines.depth
+        if channel.rings is not None:
+            lines.add(f"if {scope.text(words.of_word(channel, channel.rings, Sym(flat)))}:", op.loc)
+            lines.depth += 1
+        if scope.stored_async:
+            lines.add("shmem.async_store_quiet()")
+        lines.add(f"shmem.count({bells} + {flat})", op.loc)
+        lines.depth = depth
+
+    words.each_word(scope, lines, channel, spans, op.loc, ring)
 
 
 def _raiser(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import movement, notifying, tables
+from tilelink.codegen import behind, movement, notifying, tables
 from tilelink.codegen.access import lane_lines, tile_names
 from tilelink.codegen.body import emit_body
 from tilelink.codegen.functions import Function, close
-from tilelink.codegen.fusion import call_fused
+from tilelink.codegen.fusion import bounds_passed, call_fused, fused_function, held_of
+from tilelink.codegen.loops import FIRST_PIECE
 from tilelink.codegen.naming import read_names
 from tilelink.codegen.scope import Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
@@ -31,8 +32,11 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
     else:
         bounds = _open_tiles(scope)
         emit_body(scope, step.step.program.body)
-        for path in step.fused:
-            functions.append(call_fused(scope, plan.step(path)))
+        for fused in map(plan.step, step.fused):
+            if fused.behind:
+                behind.say_made(scope, fused)
+            else:
+                functions.append(call_fused(scope, fused))
     inner, scope.lines = scope.lines, outer
     outer.extend(scope.carry)
     notifying.notify_for_none(scope, outer)
@@ -51,6 +55,31 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
         outer.add("blocks.end_of_tile()")
     functions.append(close(scope, scope.naming.functions[step.path], ("worker", "workers")))
     return functions
+
+
+def emit_behind(plan: Plan, step: StepPlan, watch: Watch) -> tuple[Function, Function]:
+    """A fused step behind its host's tiles: the function that takes tickets, and what it calls for each."""
+    scope = open_scope(plan, plan.step(step.into or ""), watch)
+    bounds = _open_tiles(scope)
+    ticket = behind.open_tickets(scope, step)
+    outer, scope.lines = scope.lines, Lines()
+    passed, _ = bounds_passed(scope, step)
+    begin, end = behind.take(scope, step, ticket)
+    held = held_of(scope, step)
+    does = fused_function(plan, step, held, watch)
+    for arg in does.args:
+        scope.args.setdefault(arg.name, arg)
+    tile = ["t"] if "t" in does.leading else []
+    first = [behind.anew(scope, step, ticket)] if FIRST_PIECE in does.leading else []
+    given = [*dict.fromkeys(held.values()), *passed[:-2], begin, end, *tile, *first, *[a.name for a in does.args]]
+    scope.lines.add(f"{does.name}({', '.join(given)})", step.step.program.loc)
+    inner, scope.lines = scope.lines, outer
+    for name, value in scope.step.order:
+        _assign_order(scope, name, value)
+    outer.extend(_late(scope, bounds))
+    outer.extend(inner)
+    behind.close_tickets(scope, step, ticket)
+    return close(scope, f"{does.name}_behind", ("workers",)), does
 
 
 def _if_held(scope: Scope, lines: Lines) -> None:

@@ -33,6 +33,7 @@ _WORDS = {
     "ready": "{path} waits until {of} is staged",
     "entered": "{path} waits until the peers have entered the call",
     "left": "{path} waits until the peers have left the call",
+    "made": "{of} waits for a tile of {path}",
     "below": "{path}: {of} in range",
     "holds": "{path}: {of}",
 }

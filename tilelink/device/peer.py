@@ -140,6 +140,21 @@ def local_add(word, value):
 
 
 @triton.jit
+def count(bell):
+    """Ring a bell that a stream of this rank counts, after everything this program has read and written. Nothing comes back,
+    so nothing is waited for."""
+    block_barrier()
+    tl.atomic_add(bell, tl.cast(1, tl.int64), sem="release", scope="gpu")
+
+
+@triton.jit
+def local_set(word, value):
+    """Set a word that only this GPU reads, after everything this program has read and written."""
+    block_barrier()
+    tl.atomic_xchg(word, tl.cast(value, tl.int64), sem="release", scope="gpu")
+
+
+@triton.jit
 def is_last(counter, tiles):
     """Whether this is the last of so many tiles of this GPU that call it; the count then begins anew.
 

@@ -29,6 +29,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "own_kernel": ("True or False", lambda v: isinstance(v, bool)),
     "joins": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "streams": ("a number of side streams", lambda v: _number(v) and v > 0),
+    "behind": ("True, False or None", lambda v: v is None or isinstance(v, bool)),
     "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "function": ('the name of a function, as "torch.mm"', lambda v: isinstance(v, str)),
 }
@@ -82,7 +83,8 @@ def placement_text(path: str, placement: Placement) -> str | None:
     """What `parse_placement` reads back; None where an order, or what computes, is a function of the user's, or where another
     placement stands for it elsewhere."""
     if isinstance(placement, Fused):
-        return f"{path}=fused({', '.join([repr(placement.into), *(f'{d}={n}' for d, n in placement.tile)])})"
+        behind = [] if placement.behind is False else [f"behind={placement.behind}"]
+        return f"{path}=fused({', '.join([repr(placement.into), *behind, *(f'{d}={n}' for d, n in placement.tile)])})"
     if not all(isinstance(word, str) for word in placement.order):
         return None
     tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in placement.tile]

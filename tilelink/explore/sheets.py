@@ -104,7 +104,12 @@ def _placement_words(placement: Placement) -> str:
     values = [f"{f.name}={getattr(placement, f.name)!r}" for f in fields(placement) if f.name not in ("tile", "order")]
     defaults = [f"{f.name}={f.default!r}" for f in fields(placement)]
     if isinstance(placement, Fused):
-        return " ".join([f"fused into {placement.into}", *(f"{d}={n}" for d, n in placement.tile)])
+        behind = (
+            []
+            if placement.behind is False
+            else ["behind its tiles" + (" where it can" if placement.behind is None else "")]
+        )
+        return " ".join([f"fused into {placement.into}", *behind, *(f"{d}={n}" for d, n in placement.tile)])
     order = getattr(placement, "order", ())
     words = [*(f"{d}={n or f'{d}/R'}" for d, n in placement.tile), *(v for v in values if v not in defaults)]
     return f"{type(placement).__name__.lower()} {' '.join(words)}{f' order {order}' if order else ''}"
@@ -318,7 +323,7 @@ def signals_of(plan: Plan) -> int:
     for c in (c for c in plan.channels if c.writers == "workers"):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
-            bells = len(targets) if c.bells else 0
+            bells = len(targets) if c.bells and not c.counted else 0
             count += sum(t or 0 for t in targets) + sum(c.rung(word, plan.env(rank)) for word in range(bells))
     return count
 

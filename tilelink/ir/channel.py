@@ -119,6 +119,8 @@ class Channel:
     rings: Formula | None = None
     """Of a channel with bells, words whose bell is rung and waited for where this is not 0: a stream does not wait for what
     stays on its rank. None: all."""
+    counted: bool = False
+    """Streams alone wait for it: its bells count the notifies themselves, and there are neither words nor totals."""
     joined: str | None = None
 
     @property
@@ -141,6 +143,13 @@ class Channel:
             return True
         indices = {f"c{k}": F.evaluate(index, env) for k, index in enumerate(self.indices(word))}
         return bool(F.evaluate(self.rings, {**env, **indices}))
+
+    def strokes(self, word: int, env: Mapping[str, F.Number]) -> int:
+        """How often the bell of a word is rung in a call before the stream goes on that waits for it."""
+        if not self.counted:
+            return 1
+        indices = {f"c{k}": F.evaluate(index, env) for k, index in enumerate(self.indices(word))}
+        return int(F.evaluate(self.target, {**env, **indices}))
 
     def indices(self, word: F.Like) -> tuple[Formula, ...]:
         """The word's index per axis, of its number: what `c0`, `c1`, … stand for."""

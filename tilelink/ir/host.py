@@ -61,10 +61,12 @@ HostStep: TypeAlias = Enter | Stage | Fork | Join | Launch | Transfer | Leave
 
 @dataclass(frozen=True, slots=True)
 class BellWait:
-    """The stream waits until word `word` of a channel is complete, and resets its bell."""
+    """The stream waits until word `word` of a channel is complete, when its bell has been rung so many `times`, and resets
+    the bell."""
 
     channel: str
     word: int
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ class Site:
     """A place of an emitted file that can make a report; its number is its position in `KernelSource.sites`.
 
     `path`: of the step, or the one-block kernel. `kind`: `channel` | `ready` | `entered` | `left` (a wait, for words of
-    channel or state `of`), `below` (a position, `of` what) | `holds` (a condition, `of` its text).
+    channel or state `of`), `made` (a wait for a tile of the host of step `of`), `below` (a position, `of` what) | `holds` (a
+    condition, `of` its text).
     """
 
     path: str
@@ -60,7 +61,8 @@ class Arg:
 
     `kind`: `word` (one word, given by a transfer), `number` (the same, a number), `watch` (where reports go), `tensor`
     (this call's slot of buffer `of`), `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of
-    its axes), `words` | `due` | `bells` | `counts` (of channel `of`), `stage` (symmetric slot of a staged argument),
+    its axes), `words` | `due` | `bells` | `counts` (of channel `of`),
+    `made` | `tickets` (of step `of`, which comes behind its host), `stage` (symmetric slot of a staged argument),
     `order` (int32 table of step `of`), `state` (`of`: epoch | last | through | entered | ready |
     left), `context` (of the arena that
     holds `of`, for the ranks along axis `along`),

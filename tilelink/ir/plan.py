@@ -16,7 +16,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula
 from tilelink.ir.host import HostStep
-from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import GridAxis, here
 from tilelink.ir.program import Notify, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
 from tilelink.ir.shape import rank_along, ranks_along
@@ -75,6 +75,10 @@ class StepPlan:
     """Fused: tensors whose tile is taken from the host's registers (at slice `rank`, where it has slices)."""
     pieces: int = 1
     """Fused: how many pieces of its columns the host's tile is taken in, one after the other."""
+    behind: bool = False
+    """Fused: its tiles come behind all of the host's, from memory, each taken by the next worker that is free."""
+    own_axis: int | None = None
+    """Fused, for own rows: the axis of the host's grid that says whose a tile is."""
     in_place: tuple[InPlace, ...] = ()
     skip_own: bool = False
     """A push: what stays on this rank is not moved, because its consumer takes it from registers."""
@@ -107,6 +111,13 @@ class StepPlan:
 
     def loop(self, dim: str) -> GridAxis:
         return next(a for a in self.loops if a.dim == dim)
+
+    def own_tiles(self, host: StepPlan) -> Formula:
+        """Of a fused step for own rows: how many tiles of its host a rank holds."""
+        out: Formula = F.of(1)
+        for a, g in enumerate(host.grid):
+            out = out * (F.cdiv(here(g.size, over=g.over), g.step) if a == self.own_axis else g.count)
+        return out
 
 
 @dataclass(frozen=True, slots=True)

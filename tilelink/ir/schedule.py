@@ -62,11 +62,13 @@ class CopyEngine:
 class Fused:
     """Run right after (or before) the tile it depends on, in the same worker.
 
-    `tile`: take the host's tile in pieces of this many elements along the last axis, one after the other.
+    `tile`: take the host's tile in pieces of this many elements along the last axis, one after the other. `behind`: not right
+    after the tile but behind all tiles of the host, from memory, by whichever worker is free; None: where that can be.
     """
 
     into: str
     tile: tuple[tuple[str, int], ...] = ()
+    behind: bool | None = False
 
 
 PART = 0

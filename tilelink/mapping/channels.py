@@ -61,6 +61,12 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
     ):
         axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis, every=True))
     guard, target = _raised(wiring, axes, told, tensor)
+    # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
+    hearing = [u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses]
+    rings = None if remote else _rings(wiring, axes, uses)
+    counted = all(hearing) and writers == "workers" and joined is None and not remote
+    if counted and rings is not None:
+        guard = rings if guard is None else F.binary("and", guard, rings)
     return Channel(
         name=name,
         tensor=name,
@@ -69,9 +75,9 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         guard=guard,
         writers=writers,
         scope="sys" if remote or writers == "stream" else "gpu",
-        # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
-        bells=any(u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses),
-        rings=None if remote else _rings(wiring, axes, uses),
+        bells=any(hearing),
+        rings=rings,
+        counted=counted,
         joined=joined,
     )
 

@@ -243,7 +243,7 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
         lineage = lineage | _through_loads(step, lineage)
     axes: list[int | None] = []
     grid: list[GridAxis] = []
-    own_rows = False
+    own_axis: int | None = None
     names = _domain_names(step) if step.program.movement is None else (None,) * len(binding.view)
     for a, v in enumerate(binding.view):
         if v.axis is None or tensor.axes[v.axis].own_slice:
@@ -255,7 +255,7 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
             raise _no_relation(p, host, v)
         axes.append(found)
         base = host.grid[found]
-        own_rows = own_rows or tensor.axes[v.axis].over == step.axis
+        own_axis = found if own_axis is None and tensor.axes[v.axis].over == step.axis else own_axis
         grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table, step.axis))
     return StepPlan(
         step=step,
@@ -269,7 +269,8 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
         push=True if step.program.movement is not None else None,
         into=host.path,
         host_axes=tuple(axes),
-        own_rows=own_rows,
+        own_rows=own_axis is not None,
+        own_axis=own_axis,
         forwarded=_forwarded(wiring, placed, step, host),
         pieces=_pieces(p, tuple(grid)),
     )

@@ -103,7 +103,8 @@ class _Tile:
             return
         for word in self._words(channel, signal.op, self.rank, None):
             bell = channel.bells and channel.scope == "gpu" and not self.step.by_runs
-            yield BellWait(channel.name, word) if bell else WordWait(channel.name, "channel", word)
+            times = channel.strokes(word, self.plan.env(self.rank)) if bell else 0
+            yield BellWait(channel.name, word, times) if bell else WordWait(channel.name, "channel", word)
 
     def _tells(self, signal: Signal) -> Iterator[StreamOp]:
         channel = self._channel(signal)

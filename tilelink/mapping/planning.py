@@ -17,6 +17,7 @@ from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping import credits, kernels
+from tilelink.mapping.behind import with_behind
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.grids import divisible, plan_steps, table_name
 from tilelink.mapping.in_place import with_own_parts
@@ -53,6 +54,7 @@ def make_plan(
     where = kernels.assign(wiring, steps, topology)
     steps = tuple(_with_workers(s, where) for s in steps)
     found = lower(wiring, schedule, steps, where)
+    steps = with_behind(steps, placed, where.kernels, found.signals, sizes, topology)
     buffers = tuple(
         b for t in wiring.tensors if (b := _buffer(wiring, t, steps, dict(layouts), schedule.slots)) is not None
     )
@@ -233,14 +235,19 @@ def _buffer(
                 hint="schedule its last movement as a pull (push=False)",
             )
         return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "result")
+    taken = any(s.behind and _stores(by_path[s.into or ""], tensor) for s in steps)
     splits = any(a.split == tensor.name for t in wiring.tensors for a in t.axes)
     # Nobody knows what a program does with a pointer.
     raw = any(p in pointed(s.step.program) for s, p in touching)
     remote = remote or raw
-    if not splits and not raw and not any(_reads_memory(s, p) for s, p in touching):
+    if not splits and not raw and not taken and not any(_reads_memory(s, p) for s, p in touching):
         return None
     space = "symmetric" if remote else "device"
     return Buffer(tensor.name, _extents(tensor, exact=False), tensor.dtype, space, slots if remote else 1)
+
+
+def _stores(s: StepPlan, tensor: TensorDecl) -> bool:
+    return any(b.tensor == tensor.name and s.step.program.param(b.param).role == "out" for b in s.step.bindings)
 
 
 def _reads_memory(s: StepPlan, param: str) -> bool:

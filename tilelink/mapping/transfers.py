@@ -137,11 +137,11 @@ def _waits(
         return [WordWait("", kind, holder)] if holder != rank or kind == "ready" else []
     assert signal.channel is not None
     channel = plan.channel(signal.channel)
-    every = any(a.every for a in channel.axes)
+    every, env = any(a.every for a in channel.axes), plan.env(rank)
     words = words_of(plan, channel, step, source, tile, rank, None if every else holder)
     if channel.bells:
         return (
-            [BellWait(channel.name, w) for w in words if channel.rung(w, plan.env(rank))]
+            [BellWait(channel.name, w, channel.strokes(w, env)) for w in words if channel.rung(w, env)]
             if channel.scope == "gpu"
             else [WordWait(channel.name, "channel", w) for w in words]
         )

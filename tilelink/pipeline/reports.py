@@ -55,6 +55,8 @@ def _awaited(plan: Plan, site: Site, index: int, rank: int) -> tuple[str, tuple[
         silent = _raised_by(plan, channel, index, rank)
         whose = " and ".join(f"rank {r}" if r != rank else "this rank" for r in silent) or "some rank"
         return f"channel `{channel.tensor}` word {index}, of {whose}", silent
+    if site.kind == "made":
+        return f"tile {index} of this rank's own", (rank,)
     said = {
         "ready": f"rank {index} has not staged `{site.of}`",
         "entered": f"rank {index} has not entered the call",

@@ -139,11 +139,15 @@ def copy_engine(*, order: Order = (), push: bool | None = None, streams: int = 1
     return CopyEngine(tile=_tile(tile), order=_order(order), push=push, streams=streams)
 
 
-def fused(into: str, **tile: int) -> Fused:
+def fused(into: str, *, behind: bool | None = False, **tile: int) -> Fused:
     """Run right after the tile that it depends on, in the same worker, the tile handed over in registers.
 
     Args:
         into: the step whose tile it takes.
+        behind: not right after the tile, but behind all tiles of that step, from memory, each by the next worker that is
+            free: where it waits for other ranks, nobody is held up who has another tile to make. For programs that run for
+            this rank's own rows, which that step makes last (order="ring+1"), and whose result nobody waits for. None:
+            so where that can be, else right after the tile.
         tile: elements of the last dimension to take at a time, `N=64`: a program that reads more of the same shape then
             needs fewer registers. Default: 64 where the program notifies nobody, else the whole tile.
 
@@ -152,7 +156,9 @@ def fused(into: str, **tile: int) -> Fused:
     """
     if not isinstance(into, str):
         raise refuse("`into`", into, "the path of a step")
-    return Fused(into, _tile(tile))
+    if behind is not None and not isinstance(behind, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise refuse("`behind`", behind, "True, False or None")
+    return Fused(into, _tile(tile), behind)
 
 
 def library(

@@ -201,7 +201,7 @@ class _Preparation:
 
     def _transfer(self, path: str, op: H.StreamOp) -> W.Work:
         if isinstance(op, H.BellWait):
-            return W.WaitBell(self.words(op.channel, "bells")[op.word : op.word + 1])
+            return W.WaitBell(self.words(op.channel, "bells")[op.word : op.word + 1], op.times)
         if isinstance(op, H.SetWord):
             name = f"{op.channel}.words/{self.slot}"
             words = self.workspace.view(name, torch.int64, op.word + 1, None if op.pe == self.world.rank else op.pe)
@@ -316,7 +316,7 @@ class _Preparation:
         if arg.kind == "size":
             assert arg.formula is not None
             return int(F.evaluate(arg.formula, self.plan.env(self.world.rank)))
-        if arg.kind in ("words", "due", "bells", "counts"):
+        if arg.kind in ("words", "due", "bells", "counts", "made", "tickets"):
             return self.words(arg.of, arg.kind)
         if arg.kind == "context":
             own = bool(arg.of) and self._comes_with_the_call(arg.of) and not self.plan.buffer(arg.of).staged

@@ -54,11 +54,19 @@ def regions(plan: Plan) -> tuple[Region, ...]:
             nbytes = largest(plan, b) * DTYPES[b.dtype].itemsize
             symmetric = b.space == "symmetric" or b.staged
             out += [Region(f"{b.tensor}/{s}", nbytes, symmetric) for s in range(b.slots)]
+    for step in (s for s in plan.steps if s.behind):
+        own = int(F.evaluate(step.own_tiles(plan.step(step.into or "")), plan.env(0)))  # of the rank that has most
+        for s in range(slots):
+            out += [
+                Region(f"{step.path}.made/{s}", 8 * max(1, own), False),
+                Region(f"{step.path}.tickets/{s}", 8, False),
+            ]
     for c in plan.channels:
         words = max(1, int(F.evaluate(c.words, plan.env(0)))) * 8
         for s in range(slots):
-            out.append(Region(f"{c.name}.words/{s}", words, c.scope == "sys"))
-            out.append(Region(f"{c.name}.due/{s}", words, False))
+            if not c.counted:
+                out.append(Region(f"{c.name}.words/{s}", words, c.scope == "sys"))
+                out.append(Region(f"{c.name}.due/{s}", words, False))
             if c.bells:
                 out.append(Region(f"{c.name}.bells/{s}", words, False))
             if c.joined is not None:

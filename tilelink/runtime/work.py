@@ -116,9 +116,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class WaitBell:
-    """Until the one-element int64 `bell` is 1; then it is 0 again."""
+    """Until the one-element int64 `bell` is `times`; then it is 0 again."""
 
     bell: torch.Tensor
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def plain_step(work: Work, number: int, world: World) -> Step:
 
         return launch
     if isinstance(work, WaitBell):
-        return lambda call: stream_of(number, call, world).wait_bell(work.bell)
+        return lambda call: stream_of(number, call, world).wait_bell(work.bell, work.times)
     if isinstance(work, Follow):
         other = work.other
         return lambda call: stream_of(number, call, world).wait(stream_of(other, call, world).record())

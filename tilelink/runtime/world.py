@@ -54,8 +54,8 @@ class Stream(Protocol):
         where there is no output."""
         ...
 
-    def wait_bell(self, bell: torch.Tensor) -> None:
-        """Block the stream until the one-element int64 `bell` is 1, then set it back to 0."""
+    def wait_bell(self, bell: torch.Tensor, times: int = 1) -> None:
+        """Block the stream until the one-element int64 `bell` is `times`, then set it back to 0."""
         ...
 
     def record(self) -> Event: ...

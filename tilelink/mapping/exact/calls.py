@@ -231,13 +231,17 @@ class _Host:
         ends: list[int] = []
         turn: int | None = None
         for path, _ in kernel.roles:
+            made: list[int] = []
             self.started.append(path)
             if self.outline:
                 ends += self._outlines(self.plan.step(path), begin)
                 continue
             before = turn if path in kernel.in_turn else None
-            for strand in _strands(self.sizes, self.plan.step(path), self.rank):
+            for strand, after in _strands(self.sizes, self.plan.step(path), self.rank):
                 numbers = self._strand(strand, begin)
+                if after is not None and numbers:
+                    self.call.order.append((made[after], numbers[0]))
+                made.append(numbers[-1] if numbers else begin)
                 if not numbers:
                     continue
                 if before is not None:
@@ -384,22 +388,38 @@ def _expanded(plan: Plan, step: StepPlan, rank: int) -> tuple[tuple[StreamOp, ..
         raise Outside(f"`{step.path}` cannot be written out: {error}", rank, step.path, (), step.step.loc) from error
 
 
-def _strands(sizes: Sizes, host: StepPlan, rank: int) -> Iterator[list[Event]]:
-    """The events of each tile of a role in order, with those of what is fused into it."""
-    for position, tile in enumerate(tiles_of(sizes, host, rank)):
+def _strands(sizes: Sizes, host: StepPlan, rank: int) -> Iterator[tuple[list[Event], int | None]]:
+    """The events of each tile of a role in order, with those of what is fused into it; then those of what comes behind, with
+    the position of the tile that it takes."""
+    tiles = tiles_of(sizes, host, rank)
+    fused = [sizes.plan.step(path) for path in host.fused]
+    for position, tile in enumerate(tiles):
         recorder = Recorder(rank, host.path, position)
-        _play(sizes, host, rank, tile, recorder)
-        yield recorder.events
+        _play(sizes, host, rank, tile, recorder, behind=False)
+        yield recorder.events, None
+    for position, tile in enumerate(tiles):
+        recorder = Recorder(rank, host.path, position)
+        for follower in (s for s in fused if s.behind):
+            _follow(sizes, follower, rank, tile, recorder)
+        if recorder.events:
+            yield recorder.events, position
 
 
-def _play(sizes: Sizes, host: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder) -> None:
+def _play(
+    sizes: Sizes, host: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder, *, behind: bool = True
+) -> None:
+    """A tile with what is fused into it; `behind`: also what comes behind all tiles."""
     _run(sizes, host, rank, tile, recorder)
-    for path in host.fused:
-        follower = sizes.plan.step(path)
-        at = sizes.coordinate(rank, follower.axis)
-        own = tuple(tile[a] if a is not None else at for a in follower.host_axes)
-        for piece in range(follower.pieces):
-            _run(sizes, follower, rank, own, recorder, piece)
+    for follower in map(sizes.plan.step, host.fused):
+        if behind or not follower.behind:
+            _follow(sizes, follower, rank, tile, recorder)
+
+
+def _follow(sizes: Sizes, follower: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder) -> None:
+    at = sizes.coordinate(rank, follower.axis)
+    own = tuple(tile[a] if a is not None else at for a in follower.host_axes)
+    for piece in range(follower.pieces):
+        _run(sizes, follower, rank, own, recorder, piece)
 
 
 def tiles_of(sizes: Sizes, host: StepPlan, rank: int) -> list[tuple[int, ...]]:

@@ -415,7 +415,12 @@ class TileRun:
         if signal is not None and signal.action == "notify":
             name, told = self._channel(signal).name, self._told(op, signal, index, holder)
             words = [(name, rank, w) for w in self._words(op, signal, index, self.rank) for rank in told]
+            words = [w for w in words if self._counts(self._channel(signal), w)]
         self.recorder.signal(self.step.path, self.tile, "notify", op.loc, op.param, words)
+
+    def _counts(self, channel: Channel, word: Word) -> bool:
+        """Whether the notify is given: a bell that nobody waits for is not even counted."""
+        return not channel.counted or channel.rung(word[2], self.sizes.env(word[1]))
 
     def _channel(self, signal: Signal) -> Channel:
         assert signal.channel is not None

@@ -80,7 +80,10 @@ def _told(channel: Channel, laid: Laid, signal: Signal) -> Told:
     site = site_of(laid, signal.op)
     mask = _without_own(laid, signal.op, laid.mask(site))
     words = tuple(_words(laid, signal.op, axis, mask) for axis in channel.axes)
-    return Told(signal, channel, laid, site, mask, words)
+    told = Told(signal, channel, laid, site, mask, words)
+    if not channel.counted or channel.rings is None:
+        return told
+    return leaving(told) if isinstance(signal.op, Wait) else _ringing(told)
 
 
 def leaving(told: Told) -> Told:
@@ -98,6 +101,19 @@ def leaving(told: Told) -> Told:
         mask = Mask({**told.mask.by, k: goes if before is None else before & goes}, told.mask.data)
         return replace(told, mask=mask, words=tuple(_words(laid, told.op, axis, mask) for axis in told.channel.axes))
     return told
+
+
+def _ringing(told: Told) -> Told:
+    """Of bells that are counted: the notifies that ring any."""
+    rings = told.channel.rings
+    assert rings is not None
+    named = [k for k in range(len(told.words)) if f"c{k}" in F.symbols(rings)]
+    if len(named) != 1:
+        return told
+    w = told.words[named[0]]
+    rung = told.laid.world.value(rings, {f"c{named[0]}": w.first}) != 0
+    words = [replace(w, real=w.real & rung) if k == named[0] else other for k, other in enumerate(told.words)]
+    return replace(told, words=tuple(words))
 
 
 def _without_own(laid: Laid, op: Wait | Notify, mask: Mask) -> Mask:

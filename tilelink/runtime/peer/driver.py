@@ -108,9 +108,9 @@ def copy_rows(
     check(library().cuMemcpy2DAsync_v2(ctypes.byref(copy), stream), "cuMemcpy2DAsync")
 
 
-def bell_operations(address: int) -> Any:
-    """For `operate`: block until the int32 at `address` is at least 1, then write 0 there."""
-    wait, write = (MemoryOperation(kind, address, value, 0, 0, 0) for kind, value in ((_WAIT, 1), (_WRITE, 0)))
+def bell_operations(address: int, times: int) -> Any:
+    """For `operate`: block until the int32 at `address` is at least `times`, then write 0 there."""
+    wait, write = (MemoryOperation(kind, address, value, 0, 0, 0) for kind, value in ((_WAIT, times), (_WRITE, 0)))
     return (MemoryOperation * 2)(wait, write)
 
 

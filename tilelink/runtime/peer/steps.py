@@ -187,7 +187,10 @@ def _view(view: W.View, first: W.Call) -> Callable[[W.Call], torch.Tensor]:
 
 # ------------------------------------------------------------------------------------------------------- bells and events
 def _wait_bell(work: W.WaitBell, number: int, world: GpuWorld) -> W.Step:
-    operate, operations = driver.library().cuStreamBatchMemOp_v2, driver.bell_operations(work.bell.data_ptr())
+    operate, operations = (
+        driver.library().cuStreamBatchMemOp_v2,
+        driver.bell_operations(work.bell.data_ptr(), work.times),
+    )
     handle, count = _handle(number, world), len(operations)
 
     def wait(call: W.Call) -> None:

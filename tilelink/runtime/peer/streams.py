@@ -63,10 +63,10 @@ class CudaStream:
         finally:
             torch.cuda.set_stream(before)
 
-    def wait_bell(self, bell: torch.Tensor) -> None:
-        """Block the stream until the one-element int64 `bell` is 1, then set it back to 0.
+    def wait_bell(self, bell: torch.Tensor, times: int = 1) -> None:
+        """Block the stream until the one-element int64 `bell` is at least `times`, then set it back to 0.
 
-        The stream looks at the low half only, which is the whole of the values 0 and 1. A stream that waits can hold up
+        The stream looks at the low half only: a bell is rung less than 2**31 times. A stream that waits can hold up
         others that share its hardware queue, so enqueue whatever rings the bell first where both are known.
 
         Raises:
@@ -79,7 +79,7 @@ class CudaStream:
                 why="a bell is one int64 in the memory of this rank's GPU",
                 hint="pass one word of the arena",
             )
-        driver.operate(driver.bell_operations(bell.data_ptr()), self.handle)
+        driver.operate(driver.bell_operations(bell.data_ptr(), times), self.handle)
 
     def record(self) -> torch.cuda.Event:
         """A point after everything enqueued so far."""

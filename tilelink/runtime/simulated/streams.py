@@ -96,8 +96,8 @@ class SimulatedStream:
     ) -> None:
         self._push(lambda: self._run_apply(function, inputs, output, constants))
 
-    def wait_bell(self, bell: torch.Tensor) -> None:
-        self._push(lambda: self._run_wait_bell(bell))
+    def wait_bell(self, bell: torch.Tensor, times: int = 1) -> None:
+        self._push(lambda: self._run_wait_bell(bell, times))
 
     def record(self) -> SimulatedEvent:
         event = SimulatedEvent()
@@ -233,15 +233,15 @@ class SimulatedStream:
             self._machine.observe_write(self.agent, output[piece])
             output[piece].copy_(made[piece])
 
-    def _run_wait_bell(self, bell: torch.Tensor) -> None:
+    def _run_wait_bell(self, bell: torch.Tensor, times: int) -> None:
         machine, agent = self._machine, self.agent
         address = bell.data_ptr()
         name = f"bell at {address:#x}"
         machine.record("wait", agent.clock, detail=name)
         machine.scheduler.block(
-            Wait(address, lambda: f"bell is {int(bell)}, waits until it is 1"),
+            Wait(address, lambda: f"bell is {int(bell)}, waits until it is {times}"),
             # On GPUs the host releases streams once some wait has ended by its limit.
-            lambda: int(bell) == 1 or machine.gave_up,
+            lambda: int(bell) == times or machine.gave_up,
         )
         bell.zero_()
         agent.clock = max(agent.clock, machine.words.latest(address))

@@ -1,0 +1,122 @@
+# pyright: reportArgumentType=false
+"""A fused step whose tiles come behind all of its host's: the same result, whoever takes which tile."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+from tests.mapping.plans import plan_of
+from tests.operators.problems import RS
+from tilelink import Operator, copy_engine, fused, sms
+from tilelink.codegen import emit
+from tilelink.errors import TilelinkError
+from tilelink.ir.kernel import KernelSource
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
+from tilelink.ops import gemm_ar_two_shot, gemm_rs
+from tilelink.pipeline import stages
+
+MATMUL = sms(3, M=16, N=64, K=16, order=("ring+1", "group 2"))
+OPERATORS: dict[str, Operator] = {
+    "copy engine": gemm_rs.schedule(
+        matmul=MATMUL, scatter=copy_engine(M=32, order="ring+1"), reduce=fused("matmul", behind=True, N=16)
+    ),
+    "fused push": gemm_rs.schedule(matmul=MATMUL, scatter=fused("matmul"), reduce=fused("matmul", behind=True, N=64)),
+}
+SIZES = {"M": 48, "K": 16, "N": 64}
+
+
+@pytest.mark.parametrize(
+    ("watchdog", "ranks"), [(None, 1), (None, 2), pytest.param(None, 3, marks=pytest.mark.each_triton), (60.0, 2)]
+)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_against_torch(name: str, watchdog: float | None, ranks: int) -> None:
+    """Sizes that end inside a tile, a piece and a part, and ranks without rows; the counter of tickets begins anew."""
+    calls = [RS.call(m, n, 24, ranks, torch.bfloat16, salt=n) for m, n in ((37, 100), (1, 64), (37, 7))]
+
+    def main() -> None:
+        me = tilelink.rank()
+        for call in calls:
+            call.assert_on(me, OPERATORS[name](*call.tensors[me], **dict(call.sizes)))
+
+    tilelink.launch(main, ranks, seed=ranks, straggler=ranks - 1, watchdog=watchdog)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_exact_graph(name: str) -> None:
+    entries = dict(OPERATORS[name].schedules.entries)
+    plan = plan_of(gemm_rs, 3, SIZES, **entries)
+    assert verify(plan)
+    assert not examine(plan).findings
+
+
+def without_waiting(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    kept = [line for line in lines if "local_wait_until(matmul_out_made" not in line]
+    assert len(kept) == len(lines) - 1
+    return "".join(kept)
+
+
+def told_at_once(text: str) -> str:
+    """What is waited for is what the call before has said."""
+    wanted = "shmem.CMP_GE, tl.load(epoch_at))"
+    lines = text.splitlines(keepends=True)
+    at = next(k for k, line in enumerate(lines) if "local_wait_until(matmul_out_made" in line)
+    assert wanted in lines[at]
+    lines[at] = lines[at].replace(wanted, "shmem.CMP_GE, tl.load(epoch_at) - 1)")
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("wrong", [without_waiting, told_at_once])
+def test_a_tile_that_is_taken_before_it_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, wrong: Any) -> None:
+    """The simulation sees it: nothing else orders the two workers."""
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path))
+
+    def emitted(*args: Any, **more: Any) -> KernelSource:
+        source = emit(*args, **more)
+        text = wrong(source.text) if source.name == "gemm_rs" else source.text
+        return replace(source, text=text, digest=hashlib.sha256(text.encode()).hexdigest()[:16])
+
+    monkeypatch.setattr(stages, "emit", emitted)
+    operator = gemm_rs.schedule(dict(OPERATORS["copy engine"].schedules.entries))
+    call = RS.call(32, 128, 24, 2, torch.bfloat16)
+
+    def some_seeds() -> None:
+        for seed in range(6):
+            tilelink.launch(lambda: operator(*call.tensors[tilelink.rank()], **dict(call.sizes)), 2, seed=seed)
+
+    with pytest.raises(TilelinkError, match="TL507"):
+        some_seeds()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "why"),
+    [
+        ({"matmul": sms(M=16, N=64, K=16, order="ring")}, "`matmul` does not make this rank's own tiles last"),
+        ({"matmul": sms(M=16, N=64, K=16, order="column")}, "`matmul` does not make this rank's own tiles last"),
+        (
+            {"scatter": fused("matmul", behind=True), "reduce": fused("matmul")},
+            "it does not compute for this rank's own rows alone",
+        ),
+    ],
+)
+def test_what_cannot_come_behind(schedule: dict[str, Any], why: str) -> None:
+    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", behind=True)}
+    with pytest.raises(TilelinkError, match="TL333") as caught:
+        plan_of(gemm_rs, 3, SIZES, **(placed | schedule))
+    assert caught.value.message.endswith("cannot come behind the tiles of `matmul`")
+    assert caught.value.why == why
+
+
+def test_what_somebody_waits_for_cannot_come_behind() -> None:
+    """Of GEMM+AR, whose sums go on to all ranks."""
+    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", behind=True)}
+    with pytest.raises(TilelinkError, match="TL333") as caught:
+        plan_of(gemm_ar_two_shot, 3, SIZES, **placed, gather=copy_engine(push=False))
+    assert caught.value.why == "somebody waits for what it makes"

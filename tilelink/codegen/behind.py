@@ -1,0 +1,148 @@
+"""Fused tiles behind those of their host: whoever is free takes the next one, from memory.
+
+The tiles of a rank's own rows come last in their host's order. Some workers have nothing to do while others make the last
+tiles; and a fused tile that waits for other ranks would hold up a worker that has another tile to make. So each worker
+that is through takes tickets, in the host's order, until there are none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilelink.codegen import access, waiting
+from tilelink.codegen.scope import Scope
+from tilelink.codegen.waiting import Word
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.host import Enter
+from tilelink.ir.kernel import Arg
+from tilelink.ir.plan import StepPlan
+from tilelink.ir.program import Store, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Names in the loop over tickets: this one, the next one of this worker, the piece of its tile, the word that the worker
+    has waited for last."""
+
+    taken: str
+    following: str
+    piece: str
+    waited: str
+
+
+def say_made(host: Scope, step: StepPlan) -> None:
+    """The host has stored its tile `t`: if it is this rank's, whoever takes its ticket may read it."""
+    lines, grid = host.lines, host.step.grid[step.own_axis or 0]
+    owner = host.text(Sym(host.tiles[grid.var or ""].begin) // grid.part)
+    lines.add(f"if {owner} == {host.rank}:", step.step.program.loc)
+    lines.depth += 1
+    if host.stored_async:
+        lines.add("shmem.async_store_quiet()")
+    lines.add(f"shmem.local_set({_word(host, step)}, {_call(host)})")
+    lines.depth -= 1
+
+
+def open_tickets(scope: Scope, step: StepPlan) -> Ticket:
+    """The head of the loop; further lines are in it."""
+    lines, fresh = scope.lines, scope.names.fresh
+    names = Ticket(fresh("taken"), fresh("following"), fresh("piece"), fresh("waited"))
+    draw = f"shmem.local_add({_tickets(scope, step)}, 1).to(tl.int32)"
+    lines.add(f"{names.taken} = {draw}")
+    if _word_of(scope, step) is not None:
+        lines.add(f"{names.waited} = -1")
+    lines.add(f"while {names.taken} < {_count(scope, step)}:")
+    lines.depth = 1
+    lines.add(f"{names.following} = {draw}")
+    tile = names.taken if step.pieces == 1 else f"{names.taken} // {step.pieces}"
+    lines.add(f"t = {scope.text(_first(scope, step), 2)} + {tile}")
+    if step.pieces > 1:
+        lines.add(f"{names.piece} = {names.taken} % {step.pieces}")
+    return names
+
+
+def close_tickets(scope: Scope, step: StepPlan, names: Ticket) -> None:
+    """Each worker has taken one ticket too many; whoever has taken the last one puts the counter back."""
+    lines = scope.lines
+    word = _word_of(scope, step)
+    if word is not None:
+        lines.add(f"{names.waited} = {scope.text(word)}")
+    lines.add(f"{names.taken} = {names.following}")
+    lines.depth = 0
+    lines.add(f"if {names.taken} == {_count(scope, step)} + workers - 1:")
+    lines.add(f"    tl.store({_tickets(scope, step)}, tl.cast(0, tl.int64))")
+
+
+def take(scope: Scope, step: StepPlan, names: Ticket) -> tuple[str, str]:
+    """The host's tile, or the piece of it, from memory; gives the begin and the end of its columns, by name."""
+    lines, loc = scope.lines, step.step.program.loc
+    pointer, index = _word(scope, step).split(" + ", 1)
+    waiting.wait_until(scope, lines, Word(pointer, index, "made", step.path, remote=False), _call(scope), loc)
+    op = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Store) and op.to == "own")
+    grid = scope.step.grid[-1]
+    columns = scope.tiles[grid.var or ""]
+    columns.used.add("end")
+    if step.pieces > 1:
+        width = (grid.tile or 0) // step.pieces
+        whole, columns = columns, access.tile_names(scope, grid.var or "", replace(grid, tile=width))
+        lines.add(f"{columns.begin} = {whole.begin} + {names.piece} * {width}", loc)
+        lines.add(f"{columns.end} = tl.minimum({columns.begin} + {width}, {whole.end})", loc)
+    tensor = scope.declared(op.param)
+    view = scope.step.step.binding(op.param).view
+    terms, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), scope.step.rank)
+    where, mask = access.address(scope, scope.tensor(tensor.name), terms, blocks)
+    if step.pieces > 1:
+        access.lane_lines(lines, columns)
+    held = scope.forwarded[tensor.name] = scope.names.fresh(f"{tensor.name}_tile")
+    lines.add(f"{held} = tl.load({where}{f', mask={mask}, other=0' if mask else ''})", loc)
+    return columns.begin, columns.end
+
+
+def anew(scope: Scope, step: StepPlan, names: Ticket) -> str:
+    """Whether the worker has to wait for what the tile is made of: not for words that it has waited for with its last one."""
+    word = _word_of(scope, step)
+    return "True" if word is None else f"{scope.text(word)} != {names.waited}"
+
+
+def _word_of(scope: Scope, step: StepPlan) -> Formula | None:
+    """The word of every rank that the step waits for, by the tile of its rows; None: it waits for more, or for others."""
+    waits = [g for g in scope.plan.signals if g.path == step.path and g.action == "await"]
+    if len(waits) != 1 or step.pieces == 1:
+        return None
+    channel, axis = scope.plan.channel(waits[0].channel or ""), step.own_axis or 0
+    grid = scope.step.grid[axis]
+    rows = [a for a in channel.axes if a.kind in ("part", "cut") and a.over == step.axis and a.size == grid.size]
+    if len(rows) != 1 or not rows[0].holds(grid) or any(a.kind != "unit" for a in channel.axes if a not in rows):
+        return None
+    return rows[0].index(Sym(scope.tiles[grid.var or ""].begin))
+
+
+def _first(scope: Scope, step: StepPlan) -> Formula:
+    """The position of the first of this rank's own tiles in the host's order."""
+    return scope.step.total - step.own_tiles(scope.step)
+
+
+def _count(scope: Scope, step: StepPlan) -> str:
+    return scope.text(step.own_tiles(scope.step) * step.pieces, 2)
+
+
+def _word(scope: Scope, step: StepPlan) -> str:
+    """The word of the host's own tile `t`: the call in which it was made."""
+    made = scope.arg(Arg(f"{_made_by(scope)}_made", "made", step.path))
+    return f"{made} + {scope.text(Sym('t') - _first(scope, step), 2)}"
+
+
+def _tickets(scope: Scope, step: StepPlan) -> str:
+    """How many tickets have been taken; 0 between calls."""
+    return scope.arg(Arg(f"{_made_by(scope)}_tickets", "tickets", step.path))
+
+
+def _made_by(scope: Scope) -> str:
+    """The tensor that the host stores."""
+    op = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Store) and op.to == "own")
+    return scope.declared(op.param).name
+
+
+def _call(scope: Scope) -> str:
+    """The number of this call. Where its own kernels begin it, the last of them advances the epoch."""
+    epoch = f"tl.load({scope.epoch()})"
+    return f"{epoch} + 1" if any(isinstance(h, Enter) and h.kernels for h in scope.plan.host) else epoch

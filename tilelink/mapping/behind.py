@@ -1,0 +1,99 @@
+"""Fused steps whose tiles come behind all of their host's: which can, of those that are to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Sym
+from tilelink.ir.plan import KernelPlan, Signal, StepPlan
+from tilelink.ir.schedule import Fused
+from tilelink.ir.topology import Topology, env_of
+from tilelink.mapping.placement import Placed
+
+
+def with_behind(
+    steps: tuple[StepPlan, ...],
+    placed: tuple[Placed, ...],
+    kernels: tuple[KernelPlan, ...],
+    signals: tuple[Signal, ...],
+    sizes: Mapping[str, int],
+    topology: Topology,
+) -> tuple[StepPlan, ...]:
+    """The steps, those behind their hosts that are to come there and can.
+
+    Such a step computes for this rank's own rows, which the host makes last; nobody waits for what it makes, in this call,
+    and the host waits for nobody: else who waits could hold up whom it waits for.
+
+    Raises:
+        TilelinkError: TL333, one that must and cannot.
+    """
+    by_path = {s.path: s for s in steps}
+    out: list[StepPlan] = []
+    for p, step in zip(placed, steps, strict=True):
+        wanted = p.placement.behind if isinstance(p.placement, Fused) else False
+        if wanted is False:
+            out.append(step)
+            continue
+        host = by_path[step.into or ""]
+        why = _sharing(step, host, kernels) or _heard(step, host, signals)
+        hint = ""
+        if not why and not _own_last(step, host, sizes, topology):
+            why = f"`{host.path}` does not make this rank's own tiles last"
+            hint = f'order `{host.path}` so that own rows come last, such as order="ring+1"'
+        if why and wanted:
+            raise _refused(step, host, why, hint)
+        out.append(replace(step, behind=not why))
+    return tuple(out)
+
+
+def _sharing(step: StepPlan, host: StepPlan, kernels: tuple[KernelPlan, ...]) -> str:
+    """Why the step is of another kind than those that can come behind its host; nothing if it is not."""
+    if step.step.program.movement is not None or step.own_axis is None:
+        return "it does not compute for this rank's own rows alone"
+    roles = next((k.roles for k in kernels if host.path in (path for path, _ in k.roles)), ())
+    return "" if host.engine == "workers" and len(roles) == 1 else f"`{host.path}` shares its workers with other steps"
+
+
+def _heard(step: StepPlan, host: StepPlan, signals: tuple[Signal, ...]) -> str:
+    """Who would wait for whom."""
+    if step.fused or any(g.path == step.path and g.action == "notify" for g in signals):
+        return "somebody waits for what it makes"
+    waits = any(g.path == host.path and g.action in ("await", "ready") for g in signals)
+    return f"`{host.path}` waits for others" if waits else ""
+
+
+def _own_last(step: StepPlan, host: StepPlan, sizes: Mapping[str, int], topology: Topology) -> bool:
+    """Whether the last tiles of the host's order are the rank's own, and no others: it goes along the ring from the next
+    rank on. Parts may lack tiles; so the order itself is looked at, on ranks of each kind."""
+    axis = step.own_axis or 0
+    grid = host.grid[axis]
+    if host.sort_key is not None or "ring+1" not in host.order_names or any(g.kind == "table" for g in host.grid):
+        return False
+    for rank in {0, 1 % topology.ranks, topology.ranks // 2, topology.ranks - 1}:
+        env = env_of(sizes, topology, tuple(a.name for a in topology.axes), rank)
+        total = int(F.evaluate(host.total, env))
+        env["t"] = np.arange(total)
+        for name, value in host.order:
+            env[name] = F.evaluate(value, env) if total else np.arange(0)
+        begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), env), (total,))
+        own = begin // int(F.evaluate(grid.part, env)) == topology.at(rank, step.axis)
+        count = int(F.evaluate(step.own_tiles(host), env))
+        if int(own.sum()) != count or not bool(own[total - count :].all()):
+            return False
+    return True
+
+
+def _refused(step: StepPlan, host: StepPlan, why: str, hint: str) -> TilelinkError:
+    return TilelinkError(
+        "TL333",
+        f"`{step.path}` cannot come behind the tiles of `{host.path}`",
+        loc=step.step.loc,
+        why=why,
+        hint=hint or f'let it come right after each tile: fused("{host.path}")',
+        notes=(Note(f"`{host.path}` is called here", host.step.loc),),
+    )
