@@ -58,6 +58,8 @@ def test_any_other_text_is_refused(text: str) -> None:
         tilelink.copy_engine(push=False),
         tilelink.copy_engine(M=64, order="ring+1", streams=2),
         tilelink.fused("matmul"),
+        tilelink.fused("matmul", behind=True, N=64),
+        tilelink.fused("matmul", behind=None),
         tilelink.library("torch.mm", M=64),
         tilelink.library("tilelink.libraries.attention", T="T/R", streams=2),
     ],

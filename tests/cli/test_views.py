@@ -23,7 +23,7 @@ from tilelink.tracing.spans import Lane
 SIZES = (("M", 256), ("N", 128), ("K", 64))
 FORMS = {
     "SMs": ops.gemm_rs,
-    "fused": ops.gemm_rs.schedule(scatter=tilelink.fused("matmul")),
+    "fused": ops.gemm_rs.schedule(scatter=tilelink.fused("matmul"), reduce=tilelink.fused("matmul")),
     "copy engine": ops.gemm_rs.schedule(scatter=tilelink.copy_engine(M=64)),
     "gather": ops.ag_gemm,
     "ring": ops.gemm_rs_ring,

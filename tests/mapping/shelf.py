@@ -123,7 +123,7 @@ def placed(rng: random.Random, recipe: tuple[str, ...], tile: int) -> dict[str, 
             found[name] = _moving(rng, tile, before)
             if k and isinstance(found.get(f"gather_{k - 1}"), CopyEngine) and isinstance(found[name], CopyEngine):
                 return placed(rng, recipe, tile)  # from one copy engine to the next: cannot be planned
-            columns = {"N": tile // 2} if tile > 1 and rng.random() < 0.5 else {}
+            columns: dict[str, Any] = {"N": tile // 2} if tile > 1 and rng.random() < 0.5 else {}
             found[f"reduce_{k}"] = fused(before, **columns) if before and rng.random() < 0.5 else sms(M=tile, N=tile)
         else:
             stuck = before is not None and rng.random() < 0.3 and piece in ("ring", "double")

@@ -25,7 +25,7 @@ W = torch.randn(16, 32, generator=torch.Generator().manual_seed(1))
 TILES: dict[str, Any] = {"M": 8, "N": 16, "K": 16}
 PULL = ag_gemm.schedule(gather=sms(2, M=4), matmul=sms(**TILES, order="ring"))
 RS: dict[str, Operator] = {
-    "copy engine": gemm_rs.schedule(matmul=sms(**TILES, order="ring+1")),
+    "copy engine": gemm_rs.schedule(matmul=sms(**TILES, order="ring+1"), reduce=fused("matmul")),
     "fused": gemm_rs.schedule(scatter=fused("matmul"), matmul=sms(**TILES, order="ring+1")),
     "ring": gemm_rs_ring.schedule(matmul=sms(**TILES, order="ring+1")),
 }

@@ -188,7 +188,7 @@ def test_no_bells_on_hip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "7.0")
     driver.library.cache_clear()
     with pytest.raises(TilelinkError, match=r"TL420: .* HIP"):
-        driver.operate(driver.bell_operations(0), 0)
+        driver.operate(driver.bell_operations(0, 1), 0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

@@ -320,12 +320,23 @@ def signals_of(plan: Plan) -> int:
     count = ranks * ranks * sum(isinstance(h, (Enter, Stage)) for h in plan.host)
     ends = next((h.kernels[-1:] for h in plan.host if isinstance(h, Enter)), ())
     count += sum(_through(plan, k, rank) for k in plan.kernels if k.name in ends for rank in range(ranks))
+    for s in (s for s in plan.steps if s.behind):
+        count += sum(_taken(plan, s, rank) for rank in range(ranks))
     for c in (c for c in plan.channels if c.writers == "workers"):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
             bells = len(targets) if c.bells and not c.counted else 0
             count += sum(t or 0 for t in targets) + sum(c.rung(word, plan.env(rank)) for word in range(bells))
     return count
+
+
+def _taken(plan: Plan, step: StepPlan, rank: int) -> int:
+    """What workers say of tiles that come behind their host's: that each is made, and of which they take tickets, one each
+    too many."""
+    host = plan.step(step.into or "")
+    own = int(F.evaluate(step.own_tiles(host), plan.env(rank)))
+    kernel = next(k for k in plan.kernels if host.path in k.in_turn)
+    return own + own * step.pieces + _through(plan, kernel, rank)
 
 
 def _through(plan: Plan, kernel: KernelPlan, rank: int) -> int:

@@ -124,16 +124,18 @@ def _check_results(wiring: Wiring) -> None:
 PIECE = 64
 """Columns that a fused step takes at a time where it reads more of the same shape and the schedule does not say: as much
 as leaves registers, and shared memory, for what the host has under way."""
+PIECE_BEHIND = 128
+"""The same of a step that comes behind its host's tiles, which has all registers for itself: fewer tickets are drawn."""
 
 
 def _pieces(s: StepPlan, signals: tuple[Signal, ...]) -> int:
     if s.pieces or s.into is None:
         return max(s.pieces, 1)
-    tile = s.grid[-1].tile
+    tile, piece = s.grid[-1].tile, PIECE_BEHIND if s.behind else PIECE
     notifies = any(g.path == s.path and g.action == "notify" for g in signals)
-    if tile is None or tile <= PIECE or tile % PIECE or notifies or not divisible(s.step, s.grid):
+    if tile is None or tile <= piece or tile % piece or notifies or not divisible(s.step, s.grid):
         return 1
-    return tile // PIECE
+    return tile // piece
 
 
 def _check_pieces(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> None:

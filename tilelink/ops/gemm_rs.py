@@ -12,7 +12,7 @@ from tilelink.ops.programs import matmul, reduce, scatter
     "M K/R, K/R N -> M/R N",
     schedule={
         "scatter": tilelink.copy_engine(M=1024, order="ring+1"),  # the best of those measured (docs/performance.md)
-        "reduce": tilelink.fused("matmul"),
+        "reduce": tilelink.fused("matmul", behind=None),
     },
 )
 def gemm_rs(x: Any, weight: Any) -> Any:

@@ -149,7 +149,7 @@ def fused(into: str, *, behind: bool | None = False, **tile: int) -> Fused:
             this rank's own rows, which that step makes last (order="ring+1"), and whose result nobody waits for. None:
             so where that can be, else right after the tile.
         tile: elements of the last dimension to take at a time, `N=64`: a program that reads more of the same shape then
-            needs fewer registers. Default: 64 where the program notifies nobody, else the whole tile.
+            needs fewer registers. Default: 64 where the program notifies nobody (behind the tiles 128), else the whole tile.
 
     Raises:
         TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
