@@ -27,7 +27,9 @@ OPERATORS: dict[str, Operator] = {
     "copy engine": gemm_rs.schedule(
         matmul=MATMUL, scatter=copy_engine(M=32, order="ring+1"), reduce=fused("matmul", behind=True, N=16)
     ),
-    "fused push": gemm_rs.schedule(matmul=MATMUL, scatter=fused("matmul"), reduce=fused("matmul", behind=True, N=64)),
+    "by workers": gemm_rs.schedule(
+        matmul=MATMUL, scatter=sms(1, M=32, order="ring+1", own_kernel=True), reduce=fused("matmul", behind=True, N=64)
+    ),
 }
 SIZES = {"M": 48, "K": 16, "N": 64}
 
@@ -100,6 +102,7 @@ def test_a_tile_that_is_taken_before_it_is_there(monkeypatch: pytest.MonkeyPatch
     [
         ({"matmul": sms(M=16, N=64, K=16, order="ring")}, "`matmul` does not make this rank's own tiles last"),
         ({"matmul": sms(M=16, N=64, K=16, order="column")}, "`matmul` does not make this rank's own tiles last"),
+        ({"scatter": fused("matmul")}, "`matmul` hands its tiles over and stores none: nobody moves them from memory"),
         (
             {"scatter": fused("matmul", behind=True), "reduce": fused("matmul")},
             "it does not compute for this rank's own rows alone",

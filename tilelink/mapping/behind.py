@@ -27,7 +27,7 @@ def with_behind(
     """The steps, those behind their hosts that are to come there and can.
 
     Such a step computes for this rank's own rows, which the host makes last; nobody waits for what it makes, in this call,
-    and the host waits for nobody: else who waits could hold up whom it waits for.
+    and the host waits for nobody: else who waits could hold up whom it waits for. Its tiles lie in memory in any case.
 
     Raises:
         TilelinkError: TL333, one that must and cannot.
@@ -40,7 +40,7 @@ def with_behind(
             out.append(step)
             continue
         host = by_path[step.into or ""]
-        why = _sharing(step, host, kernels) or _heard(step, host, signals)
+        why = _sharing(step, host, kernels) or _heard(step, host, signals) or _nowhere(host, steps)
         hint = ""
         if not why and not _own_last(step, host, sizes, topology):
             why = f"`{host.path}` does not make this rank's own tiles last"
@@ -65,6 +65,16 @@ def _heard(step: StepPlan, host: StepPlan, signals: tuple[Signal, ...]) -> str:
         return "somebody waits for what it makes"
     waits = any(g.path == host.path and g.action in ("await", "ready") for g in signals)
     return f"`{host.path}` waits for others" if waits else ""
+
+
+def _nowhere(host: StepPlan, steps: tuple[StepPlan, ...]) -> str:
+    """A tile that nobody moves from memory is not stored at all."""
+    made = {b.tensor for b in host.step.bindings if host.step.program.param(b.param).role == "out"}
+    for s in steps:
+        movement = s.step.program.movement
+        if movement is not None and s.engine != "fused" and s.step.binding(movement.source).tensor in made:
+            return ""
+    return f"`{host.path}` hands its tiles over and stores none: nobody moves them from memory"
 
 
 def _own_last(step: StepPlan, host: StepPlan, sizes: Mapping[str, int], topology: Topology) -> bool:

@@ -237,19 +237,14 @@ def _buffer(
                 hint="schedule its last movement as a pull (push=False)",
             )
         return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "result")
-    taken = any(s.behind and _stores(by_path[s.into or ""], tensor) for s in steps)
     splits = any(a.split == tensor.name for t in wiring.tensors for a in t.axes)
     # Nobody knows what a program does with a pointer.
     raw = any(p in pointed(s.step.program) for s, p in touching)
     remote = remote or raw
-    if not splits and not raw and not taken and not any(_reads_memory(s, p) for s, p in touching):
+    if not splits and not raw and not any(_reads_memory(s, p) for s, p in touching):
         return None
     space = "symmetric" if remote else "device"
     return Buffer(tensor.name, _extents(tensor, exact=False), tensor.dtype, space, slots if remote else 1)
-
-
-def _stores(s: StepPlan, tensor: TensorDecl) -> bool:
-    return any(b.tensor == tensor.name and s.step.program.param(b.param).role == "out" for b in s.step.bindings)
 
 
 def _reads_memory(s: StepPlan, param: str) -> bool:
