@@ -20,7 +20,7 @@ def gemm_rs(x: Any, weight: Any) -> Any:
 
     Its forms are schedules: `scatter=tilelink.fused("matmul")` pushes from the epilogue,
     `scatter=tilelink.copy_engine(M=1024)` pushes finished chunks, `reduce=tilelink.fused("matmul")` adds in the epilogue
-    of own rows.
+    of own rows, `behind=True` with it when all tiles are made.
 
     Args:
         x: this rank's columns of the activation, `[M, K/R]`.
