@@ -76,10 +76,10 @@ def single(plan: Plan, tensor: str) -> Plan:
 
 def test_what_the_next_call_writes_only_when_everybody_is_through_needs_no_second_slot() -> None:
     """Rows are sent by a kernel that begins when all choices of the call are there, which nobody makes before he is through
-    with the last call; the choices themselves are sent at once."""
-    plan = plan_of(ops.ag_moe)
+    with the last call; scores are sent at once."""
+    plan = plan_of(ops.moe_layer)
     assert reused(plan, single(plan, "gather_rows")) is not None
-    assert reused(plan, single(plan, "gather_choice_rows")) is None
+    assert reused(plan, single(plan, "gather_score_rows")) is None
     assert reused(plan, replace(plan, schedule=replace(plan.schedule, slots=1))) is None
 
 
