@@ -100,6 +100,8 @@ def _on_another_channel(plan: Plan, s: Signal) -> Iterator[Mutation]:
     other = next((c for c in plan.channels if c.name != s.channel), None)
     if s.channel is not None and other is not None:
         changed, waits = _with(plan, s, replace(s, channel=other.name)), isinstance(s.op, Wait)
+        if other.counted:  # it has words where others than streams wait
+            changed = _channel(changed, other, counted=False)
         yield Mutation("wrong channel", said(s), changed, without=_without(plan, s) if waits else None, elsewhere=True)
 
 
