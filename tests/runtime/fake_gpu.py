@@ -73,11 +73,19 @@ class Stream:
     """As much of `torch.cuda.Stream` as streams of a world need."""
 
     def __init__(self, handle: int) -> None:
-        self.cuda_stream = handle
+        self.cuda_stream, self.device_index = handle, 0
 
 
-CURRENT: list[int] = []
+CURRENT: list[int] = [MAIN]
 """Handles of the streams that torch's work goes to, the innermost last."""
+
+
+def current_stream(device: int | None = None) -> Stream:
+    return Stream(CURRENT[-1])
+
+
+def set_stream(stream: Stream) -> None:
+    CURRENT[-1] = stream.cuda_stream
 
 
 @contextmanager
@@ -171,7 +179,8 @@ def fake_gpu() -> Iterator[Notes]:
         mock.patch.object(knobs.cache, "dir", str(folder)),
         mock.patch.object(kernels, "resident_workers", return_value=132),
         mock.patch.object(torch.cuda, "current_device", return_value=CPU.index),
-        mock.patch.object(torch.cuda, "current_stream", return_value=Stream(MAIN)),
+        mock.patch.object(torch.cuda, "current_stream", current_stream),
+        mock.patch.object(torch.cuda, "set_stream", set_stream),
         mock.patch.object(torch.cuda, "stream", entered),
         mock.patch.object(preparing, "check_devices"),
         mock.patch.object(torch.Tensor, "is_cuda", property(lambda self: True)),
