@@ -9,7 +9,6 @@ against fp32. `TILELINK_WORLD=nvshmem` runs the same on NVSHMEM's device library
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -18,13 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import triton
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tilelink
 from benchmarks.cases import BIG, SMALL, SUBJECTS, Machine, Tiles, error
-from tilelink.bench.running import commit
+from benchmarks.records import write
 from tilelink.bench.workloads import MLPS, RAGGED
 from tilelink.errors import TilelinkError
 from tilelink.runtime.session import require
@@ -134,18 +132,7 @@ def _replayed(machine: Machine, subject: Any, op: Any) -> float:
 
 
 def save(path: Path | None, rows: Rows, world: str) -> None:
-    if path is None:
-        return
-    about = {
-        "gpu": torch.cuda.get_device_name(),
-        "gpus": dist.get_world_size(),
-        "world": world,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "python": sys.version.split()[0],
-        "commit": commit(),
-    }
-    path.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+    write(path, rows, gpus=dist.get_world_size(), world=world)
 
 
 def arguments() -> argparse.Namespace:

@@ -12,9 +12,7 @@ allocator is switched off, so that accesses beyond a tensor are seen. Status 0 i
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -23,12 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-import triton
-
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tilelink.bench.running import commit
+from benchmarks.records import write
 
 CHECKED = Path(__file__).parent / "gpu_one_rank.py"
 TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": []}
@@ -84,17 +79,7 @@ def main() -> int:
         rows = list(
             pool.map(lambda t: checked(t, options.sanitizer, options.logs, environment, options.seconds), TOOLS)
         )
-    if options.out is not None:
-        about = {
-            "gpu": torch.cuda.get_device_name(),
-            "gpus": 1,
-            "world": "peer",
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "python": platform.python_version(),
-            "commit": commit(),
-        }
-        options.out.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+    write(options.out, [asdict(r) for r in rows], gpus=1, world="peer")
     for row in rows:
         print(f"{'ok    ' if row.ok else 'FAILED'} {row.tool:10s} {row.seconds:6.1f} s  {row.says}; {row.program}")
     return 0 if all(row.ok for row in rows) else 1

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
-import platform
 import statistics
 import sys
 import time
@@ -24,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tilelink
-from tilelink.bench.running import commit
+from benchmarks.records import write
 from tilelink.nn import ParallelAttention, ParallelMLP, Replicated, group_name
 from tilelink.ops import all_reduce
 from tilelink.runtime.session import require
@@ -266,19 +263,6 @@ def compare(options: Options) -> dict[str, Any]:
     }
 
 
-def about() -> dict[str, Any]:
-    """Where this runs, on what."""
-    return {
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "gpus": tilelink.ranks(),
-        "world": require().world.topology.world,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "python": platform.python_version(),
-        "commit": commit(),
-    }
-
-
 def main(arguments: list[str] | None = None, ranks: int = 4) -> bool:
     """`ranks`: how many are simulated, without torchrun."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -298,7 +282,7 @@ def main(arguments: list[str] | None = None, ranks: int = 4) -> bool:
         tilelink.check()
         if tilelink.rank() == 0:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps({"about": about(), "rows": [row]}, indent=1) + "\n")
+            write(out, [row], gpus=tilelink.ranks(), world=require().world.topology.world)
             print(
                 f"worst relative difference {row['worst']:.1e}, ms a step {row['step_ms']}, {row['seconds']:.0f} s, "
                 f"ok {row['ok']}"

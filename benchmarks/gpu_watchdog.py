@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import signal
 import statistics
@@ -33,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tilelink
 from benchmarks.cases import BIG, ag_schedules, ring_schedules, rs_schedules
+from benchmarks.records import write
 from tests.operators.hanging import without_notify
 from tilelink import Operator, TilelinkError
-from tilelink.bench.running import commit
 from tilelink.device.clocks import clock
 from tilelink.runtime.peer.watcher import STATUS
 from tilelink.runtime.session import require
@@ -384,17 +383,8 @@ def main() -> int:
             said, ended = start(part, options.ranks, options.calls, Path(folder))
             rows += ended + rows_of(part, said)
             print(f"== {part}: {'ok' if all(r.ok for r in ended) else 'FAILED'}", flush=True)
-    if options.out is not None:
-        about = {
-            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-            "gpus": options.ranks,
-            "world": os.environ.get("TILELINK_WORLD", "peer"),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "python": platform.python_version(),
-            "commit": commit(),
-        }
-        options.out.write_text(json.dumps({"about": about, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+    world = os.environ.get("TILELINK_WORLD", "peer")
+    write(options.out, [asdict(r) for r in rows], gpus=options.ranks, world=world)
     for row in rows:
         detail = row.detail[:160] if row.ok else row.detail[:3000]
         print(f"{'ok    ' if row.ok else 'FAILED'} {row.part:40s} {row.seconds:6.1f} s  {detail}")

@@ -113,6 +113,9 @@ class FakeWorld(GpuWorld):
         self._thread = threading.local()
         self._current_handle = lambda index: MAIN
 
+    def _part(self, group: object) -> GpuWorld:
+        raise AssertionError("nobody makes a group of this world")
+
     def allocate(self, nbytes: int) -> SymmetricBlock:
         peers = tuple(torch.zeros(nbytes + 256, dtype=torch.uint8) for _ in range(self.ranks))
         peers = tuple(p[-p.data_ptr() % 256 :][:nbytes] for p in peers)

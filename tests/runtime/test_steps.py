@@ -7,6 +7,7 @@ import ctypes
 import gc
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -208,8 +209,12 @@ def test_a_cached_call_asks_neither_triton_nor_for_memory(
     for method in ("agree", "barrier", "zeros", "arena", "maker", "shared_words", "drain"):
         monkeypatch.setattr(FakeWorld, method, refuse)
     monkeypatch.setattr(Workspace, "view", refuse)
+    counts = [notes.count()]
     for _ in range(4):
         op(*given, out=out, session=session)
+        counts.append(notes.count())
+    began = [after - before for before, after in pairwise(counts)]
+    assert min(began) > 0
 
 
 def test_a_library_function_is_called_on_its_stream_between_wait_and_wait(notes: Notes, session: Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -32,7 +33,7 @@ OFTEN = 2**30
 """More often than any bell is rung in a call: what ends a stream's wait for one."""
 
 
-class GpuWorld:
+class GpuWorld(ABC):
     """One rank of a process group on its own GPU; ranks are the group's.
 
     Args:
@@ -127,9 +128,9 @@ class GpuWorld:
         del line
         return self.topology.reach
 
+    @abstractmethod
     def _part(self, group: dist.ProcessGroup) -> GpuWorld:
-        """A world of the same kind for the ranks of `group`: each kind of world has its own."""
-        raise NotImplementedError
+        """A world of the same kind for the ranks of `group`."""
 
     def arena(self, nbytes: int) -> Arena:
         """Collective: symmetric memory, zeroed on every rank before any rank returns.
@@ -188,7 +189,7 @@ class GpuWorld:
             return torch.zeros(count, dtype=torch.int64, pin_memory=True)
         return self.zeros(count, torch.int64)
 
-    def limit_waits(self, seconds: float | None) -> None:
+    def limit_waits(self, seconds: float | None) -> None:  # noqa: B027  # not every world has to
         """Nothing: GPUs have clocks."""
 
     def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
@@ -250,7 +251,7 @@ class GpuWorld:
         """Whether the caller's current stream is being captured into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027  # not every world has to
         """Nothing: GPUs run by themselves."""
 
     @property

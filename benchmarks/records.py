@@ -1,0 +1,29 @@
+"""Results as files in `benchmarks/results`: on what they were measured, and their rows."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from tilelink.bench.running import commit
+
+
+def write(path: Path | None, rows: list[dict[str, Any]], *, gpus: int, world: str) -> None:
+    """Nothing where there is no path."""
+    if path is None:
+        return
+    about = {
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpus": gpus,
+        "world": world,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+        "commit": commit(),
+    }
+    path.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
