@@ -39,19 +39,6 @@ def marked(numbers: Any) -> Any:
     return mark(numbers)
 
 
-@tilelink.program("e i32, p i32 -> p i32, p i32")
-def number_in_ring(sizes: Any, like: Any, segment: Any, piece: Any, *, step: int, ranks: int) -> None:
-    p = tl.tile_id(segment)
-    s, k = blocks.across_ring(tl.tile_load(sizes), p, step, ranks)
-    tl.tile_store(segment, p, s)
-    tl.tile_store(piece, p, k)
-
-
-@tilelink.operator("e i32, p i32 -> p i32, p i32")
-def numbered_in_ring(sizes: Any, like: Any, *, step: int, ranks: int) -> Any:
-    return number_in_ring(sizes, like, step=step, ranks=ranks)
-
-
 @pytest.mark.parametrize("each", [1, 2, 3])
 @pytest.mark.parametrize("pieces", [[3, 0, 1, 2], [1], [0, 0, 4, 7], [2, 2, 2, 2, 2]])
 def test_the_first_pieces_of_all_segments_come_first(pieces: list[int], each: int) -> None:
@@ -61,26 +48,6 @@ def test_the_first_pieces_of_all_segments_come_first(pieces: list[int], each: in
     def main() -> None:
         like = torch.zeros(sum(pieces), dtype=torch.int32)
         segment, piece = numbered(torch.tensor(pieces, dtype=torch.int32), like, each=each)
-        assert list(zip(segment.tolist(), piece.tolist(), strict=True)) == want
-
-    tilelink.launch(main, 1)
-
-
-@pytest.mark.parametrize(("sizes", "ranks"), [([64, 0, 17, 31], 4), ([70, 71], 3), ([40, 1, 1], 1), ([3] * 5, 8)])
-def test_pieces_that_more_ranks_must_bring_come_later(sizes: list[int], ranks: int) -> None:
-    """A piece comes in the round of the rank that completes it, even if each brings a quarter of a piece less."""
-    step = 8
-
-    def turn(segment: int, piece: int) -> int:
-        whole = (t for t in range(1, ranks) if sizes[segment] * t // ranks - step // 4 >= (piece + 1) * step)
-        return next(whole, ranks)
-
-    tiles = [(e, k) for e, n in enumerate(sizes) for k in range(-(-n // step))]
-    want = sorted(tiles, key=lambda tile: turn(*tile))
-
-    def main() -> None:
-        like = torch.zeros(len(tiles), dtype=torch.int32)
-        segment, piece = numbered_in_ring(torch.tensor(sizes, dtype=torch.int32), like, step=step, ranks=ranks)
         assert list(zip(segment.tolist(), piece.tolist(), strict=True)) == want
 
     tilelink.launch(main, 1)

@@ -50,7 +50,7 @@ class Naming:
         return frozenset(n for n in names if n in taken or PLANNED.fullmatch(n) or derived.fullmatch(n))
 
 
-TABLE = ("lane", "sizes", "pieces", "last", "tiles", "fine")
+TABLE = ("lane", "pieces", "last", "tiles", "fine")
 """What is made of an offsets table at the head of a function."""
 
 

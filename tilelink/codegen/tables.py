@@ -6,7 +6,7 @@ from tilelink.codegen import access
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.schedule import ACROSS_RING, across
+from tilelink.ir.schedule import across
 
 
 def head(scope: Scope) -> Lines:
@@ -21,8 +21,7 @@ def head(scope: Scope) -> Lines:
         lines.add(f"{table}_lane = tl.arange(0, {access.padded(scope, segments)})")
         ends = f"tl.load({table} + {table}_lane + 1, mask={table}_lane < {scope.text(segments)}, other=0)"
         begins = f"tl.load({table} + {table}_lane, mask={table}_lane < {scope.text(segments)}, other=0)"
-        lines.add(f"{table}_sizes = {_narrow(scope, g.table, f'{ends} - {begins}')}")
-        pieces = f"tl.cdiv({table}_sizes, {scope.text(g.step)})"
+        pieces = _narrow(scope, g.table, f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})")
         if scope.watch.checks.debug:
             most = scope.text(g.size)
             said = f"offsets `{g.table}`, from 0, sorted, up to {most}"
@@ -46,10 +45,8 @@ def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> N
     segment = scope.segments[g.var]
     if _crosses(scope):
         piece = scope.names.fresh(f"{g.var}_piece")
-        found = f"across({table}_pieces, i{a}, {across(scope.step.order_names)})"
-        if ACROSS_RING in scope.step.order_names:
-            found = f"across_ring({table}_sizes, i{a}, {tile}, {scope.ranks})"
-        lines.add(f"{segment}, {piece} = blocks.{found}")
+        each = across(scope.step.order_names)
+        lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, i{a}, {each})")
     else:
         before = scope.names.fresh(f"{g.var}_before")
         lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
@@ -62,7 +59,7 @@ def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> N
 
 def _crosses(scope: Scope) -> bool:
     """Whether tiles of other segments come between a segment's."""
-    return across(scope.step.order_names) > 0 or ACROSS_RING in scope.step.order_names
+    return across(scope.step.order_names) > 0
 
 
 def _narrow(scope: Scope, table: str, text: str) -> str:

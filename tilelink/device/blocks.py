@@ -42,39 +42,6 @@ def across(pieces, tile, each: tl.constexpr):
 
 
 @triton.jit
-def across_ring(sizes, tile, step: tl.constexpr, ranks: tl.constexpr):
-    """(segment, piece of it) of a tile, in a round for each rank: what ranks have likely brought of all segments comes before
-    what the next one brings.
-
-    `sizes`: elements of each segment, of which each rank brings about as many as any other, one after the other; `tile`: below
-    the number of their pieces of `step` elements.
-    """
-    turn = 1
-    before = 0
-    done = tl.zeros_like(sizes)
-    upto = _brought(sizes, turn, step, ranks)
-    here = tl.sum(upto, 0)
-    while tile >= before + here:  # pyright: ignore[reportOperatorIssue]
-        before += here  # pyright: ignore[reportOperatorIssue]
-        turn += 1
-        done = upto
-        upto = _brought(sizes, turn, step, ranks)
-        here = tl.sum(upto - done, 0)
-    ends = tl.cumsum(upto - done, 0) + before
-    passed = ends <= tile
-    segment = tl.sum(passed.to(tl.int32), 0)
-    first = tl.maximum(tl.max(tl.where(passed, ends, 0), 0), before)
-    return segment, tl.sum(tl.where(tl.arange(0, sizes.shape[0]) == segment, done, 0), 0) + tile - first
-
-
-@triton.jit
-def _brought(sizes, turn, step: tl.constexpr, ranks: tl.constexpr):
-    """Pieces of each segment that the first `turn` ranks complete, though they bring a little less than their part."""
-    likely = tl.maximum(sizes * turn // ranks - step // 4, 0) // step
-    return tl.where(turn < ranks, likely, tl.cdiv(sizes, step))
-
-
-@triton.jit
 def end_of_tile():
     """Nothing at all. It keeps a branch from being the last thing in a flattened loop.
 

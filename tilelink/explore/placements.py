@@ -20,7 +20,7 @@ PLACEMENTS: dict[str, Callable[..., Placement]] = {
 FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "count": ("a number of SMs", lambda v: _number(v) and v > 0),
     "order": (
-        '"row", "column", "group N", "ring", "ring+N", "across N", "across ring" or a tuple of them',
+        '"row", "column", "group N", "ring", "ring+N", "across N" or a tuple of them',
         lambda v: _words(v),
     ),
     "push": ("True or False", lambda v: v is None or isinstance(v, bool)),

@@ -12,14 +12,11 @@ Order: TypeAlias = "tuple[str | SortKey, ...]"
 ACROSS = "across"
 """An order of an axis that is split at run time: the first tiles of all its segments before all second ones. `across N`: the
 first N of each."""
-ACROSS_RING = "across ring"
-"""The same where a segment's elements stand in the order in which ranks bring them: in each round the tiles that one more rank
-is likely to complete."""
 
 
 def across(names: tuple[str, ...]) -> int:
-    """How many tiles of a segment an order takes before it goes on to the next one; 0: all of them, or no fixed number."""
-    words = [name.split() for name in names if name.split()[:1] == [ACROSS] and name != ACROSS_RING]
+    """How many tiles of a segment an order takes before it goes on to the next one; 0: all of them."""
+    words = [name.split() for name in names if name.split()[:1] == [ACROSS]]
     return int(words[-1][1]) if words and len(words[-1]) == 2 else len(words[-1:])
 
 
@@ -28,7 +25,7 @@ class Sms:
     """Run on streaming multiprocessors.
 
     `count`: SMs of its own (None: all that are left); `tile`: elements per dimension of the program; `order`: names that
-    compose, the first outermost: row | column | `group N` | ring | ring+N | across | `across N` | across ring (segments),
+    compose, the first outermost: row | column | `group N` | ring | ring+N | across | `across N` (segments),
     and a sort key, by which the tiles are sorted, stably, after the others have ordered them;
     `push`: direction of a movement (None: as written); `warps`, `stages`: Triton's num_warps and num_stages;
     `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel; `joins`: the computing step

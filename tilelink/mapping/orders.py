@@ -14,7 +14,7 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, part
-from tilelink.ir.schedule import ACROSS, ACROSS_RING, Order, SortKey
+from tilelink.ir.schedule import ACROSS, Order, SortKey
 from tilelink.ir.shape import ranks_along
 
 Lets = list[tuple[str, Formula]]
@@ -79,12 +79,12 @@ def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, i
             column = True
         elif words[0] == ACROSS and len(words) == 2 and words[1].isdigit() and int(words[1]) > 0:
             pass  # which tiles of a run-time split come first, a table says on the device
-        elif words not in (["row"], [ACROSS], ACROSS_RING.split()):
+        elif words not in (["row"], [ACROSS]):
             raise TilelinkError(
                 "TL310",
                 f"`{name}` is no tile order",
                 loc=loc,
-                why="orders are row, column, `group N`, ring, ring+N, across, `across N`, across ring; the first is outermost",
+                why="orders are row, column, `group N`, ring, ring+N, across, `across N`; the first is outermost",
                 hint='write for example order=("ring+1", "group 8")',
             )
     return ring, group, column

@@ -93,8 +93,7 @@ def sms(
             worker being through with one step before it begins the next).
         order: `row`, `column`, `group N`, `ring`, `ring+N`, `across N`, or several, the first outermost; and a function
             `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that. `across N`
-            is for axes split at run time: the first N tiles of all segments come before all later ones; `across`: N is 1;
-            `across ring`: first those that one rank is likely to bring, then those of the next.
+            is for axes split at run time: the first N tiles of all segments come before all later ones; `across`: N is 1.
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps: Triton's.
         num_stages: Triton's; fewer where a GPU's shared memory does not hold them.
