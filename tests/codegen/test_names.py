@@ -91,11 +91,21 @@ def case(made: ModuleType, names: dict[str, str], gather: Placement, scatter: Pl
 def placements(random: Random, names: dict[str, str]) -> tuple[Placement, Placement, Placement]:
     rows, tile = {names["M"]: 16}, {names["M"]: 16, names["N"]: 16}
     into = fused(names["matmul"])
+    scatter = random.choice([into, sms(1, **rows), copy_engine(**rows)])
+    behind = fused(names["matmul"], behind=None)  # where what moves the tiles takes them from memory, beside the matmul
     return (
         random.choice([sms(1, **rows), sms(1, push=True, own_kernel=True, **rows), copy_engine(**rows)]),
-        random.choice([into, sms(1, **rows), copy_engine(**rows)]),
-        random.choice([into, sms(1, **tile)]),
+        scatter,
+        random.choice([into, behind, sms(1, **tile)]),
     )
+
+
+def test_names_of_what_comes_behind_its_host(tmp_path: Path) -> None:
+    """Words and the function that takes tickets are named after the step."""
+    names = plain(acc="reduce_tickets", loaded="reduce_made", helper="reduce_behind", GLOBAL="taken", k="waited")
+    moved = copy_engine(M=16)
+    made = module(tmp_path / "behind.py", names)
+    assert_right(case(made, names, moved, moved, fused("matmul", behind=True)))
 
 
 def assert_gives(

@@ -60,7 +60,7 @@ def test_the_exact_graph(name: str) -> None:
 
 def without_waiting(text: str) -> str:
     lines = text.splitlines(keepends=True)
-    kept = [line for line in lines if "local_wait_until(matmul_out_made" not in line]
+    kept = [line for line in lines if "local_wait_until(reduce_made" not in line]
     assert len(kept) == len(lines) - 1
     return "".join(kept)
 
@@ -69,7 +69,7 @@ def told_at_once(text: str) -> str:
     """What is waited for is what the call before has said."""
     wanted = "shmem.CMP_GE, tl.load(epoch_at))"
     lines = text.splitlines(keepends=True)
-    at = next(k for k, line in enumerate(lines) if "local_wait_until(matmul_out_made" in line)
+    at = next(k for k, line in enumerate(lines) if "local_wait_until(reduce_made" in line)
     assert wanted in lines[at]
     lines[at] = lines[at].replace(wanted, "shmem.CMP_GE, tl.load(epoch_at) - 1)")
     return "".join(lines)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilelink.codegen import access, waiting
-from tilelink.codegen.scope import Scope
+from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.waiting import Word
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.host import Enter
 from tilelink.ir.kernel import Arg
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Store, walk
@@ -38,7 +37,7 @@ def say_made(host: Scope, step: StepPlan) -> None:
     lines.depth += 1
     if host.stored_async:
         lines.add("shmem.async_store_quiet()")
-    lines.add(f"shmem.local_set({_word(host, step)}, {_call(host)})")
+    lines.add(f"shmem.local_set({' + '.join(_word(host, step))}, {_call(host)})")
     lines.depth -= 1
 
 
@@ -72,29 +71,46 @@ def close_tickets(scope: Scope, step: StepPlan, names: Ticket) -> None:
     lines.add(f"    tl.store({_tickets(scope, step)}, tl.cast(0, tl.int64))")
 
 
-def take(scope: Scope, step: StepPlan, names: Ticket) -> tuple[str, str]:
-    """The host's tile, or the piece of it, from memory; gives the begin and the end of its columns, by name."""
+def take(scope: Scope, step: StepPlan, names: Ticket) -> None:
+    """The host's tile, or the piece of it, which is the scope's tile from here on, from memory."""
     lines, loc = scope.lines, step.step.program.loc
-    pointer, index = _word(scope, step).split(" + ", 1)
+    pointer, index = _word(scope, step)
     waiting.wait_until(scope, lines, Word(pointer, index, "made", step.path, remote=False), _call(scope), loc)
-    op = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Store) and op.to == "own")
-    grid = scope.step.grid[-1]
-    columns = scope.tiles[grid.var or ""]
-    columns.used.add("end")
-    if step.pieces > 1:
-        width = (grid.tile or 0) // step.pieces
-        whole, columns = columns, access.tile_names(scope, grid.var or "", replace(grid, tile=width))
-        lines.add(f"{columns.begin} = {whole.begin} + {names.piece} * {width}", loc)
-        lines.add(f"{columns.end} = tl.minimum({columns.begin} + {width}, {whole.end})", loc)
-    tensor = scope.declared(op.param)
-    view = scope.step.step.binding(op.param).view
+    piece = _piece(scope, step, names) if step.pieces > 1 else None
+    loads = [_load(scope, op) for op in _stores(scope, step)]
+    if piece is not None:
+        access.lane_lines(lines, piece)
+    for held, load in loads:
+        lines.add(f"{held} = {load}", loc)
+
+
+def _piece(scope: Scope, step: StepPlan, names: Ticket) -> TileNames:
+    """The columns of a piece, in place of those of the host's tile."""
+    lines, loc, grid = scope.lines, step.step.program.loc, scope.step.grid[scope.step.columns]
+    width = (grid.tile or 0) // step.pieces
+    whole = scope.tiles[grid.var or ""]
+    whole.used.add("end")
+    columns = access.tile_names(scope, grid.var or "", replace(grid, tile=width))
+    lines.add(f"{columns.begin} = {whole.begin} + {names.piece} * {width}", loc)
+    lines.add(f"{columns.end} = tl.minimum({columns.begin} + {width}, {whole.end})", loc)
+    return columns
+
+
+def _load(scope: Scope, op: Store) -> tuple[str, str]:
+    """What the host has stored, by name, and the load that brings it back."""
+    tensor, view = scope.declared(op.param), scope.step.step.binding(op.param).view
     terms, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), scope.step.rank)
     where, mask = access.address(scope, scope.tensor(tensor.name), terms, blocks)
-    if step.pieces > 1:
-        access.lane_lines(lines, columns)
     held = scope.forwarded[tensor.name] = scope.names.fresh(f"{tensor.name}_tile")
-    lines.add(f"{held} = tl.load({where}{f', mask={mask}, other=0' if mask else ''})", loc)
-    return columns.begin, columns.end
+    return held, f"tl.load({where}{f', mask={mask}, other=0' if mask else ''})"
+
+
+def _stores(scope: Scope, step: StepPlan) -> list[Store]:
+    """The host's stores of what the step takes, one of each tensor."""
+    body = walk(scope.step.step.program.body)
+    stored = {scope.declared(op.param).name: op for op in body if isinstance(op, Store) and op.to == "own"}
+    taken = dict.fromkeys(scope.plan.wiring.moved_from(tensor, stored) for tensor in step.forwarded)
+    return [stored[name] for name in taken]
 
 
 def anew(scope: Scope, step: StepPlan, names: Ticket) -> str:
@@ -125,24 +141,17 @@ def _count(scope: Scope, step: StepPlan) -> str:
     return scope.text(step.own_tiles(scope.step) * step.pieces, 2)
 
 
-def _word(scope: Scope, step: StepPlan) -> str:
-    """The word of the host's own tile `t`: the call in which it was made."""
-    made = scope.arg(Arg(f"{_made_by(scope)}_made", "made", step.path))
-    return f"{made} + {scope.text(Sym('t') - _first(scope, step), 2)}"
+def _word(scope: Scope, step: StepPlan) -> tuple[str, str]:
+    """The word of the host's own tile `t`, as a pointer and an index: the call in which it was made."""
+    made = scope.arg(Arg(f"{scope.naming.functions[step.path]}_made", "made", step.path))
+    return made, scope.text(Sym("t") - _first(scope, step), 2)
 
 
 def _tickets(scope: Scope, step: StepPlan) -> str:
     """How many tickets have been taken; 0 between calls."""
-    return scope.arg(Arg(f"{_made_by(scope)}_tickets", "tickets", step.path))
-
-
-def _made_by(scope: Scope) -> str:
-    """The tensor that the host stores."""
-    op = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Store) and op.to == "own")
-    return scope.declared(op.param).name
+    return scope.arg(Arg(f"{scope.naming.functions[step.path]}_tickets", "tickets", step.path))
 
 
 def _call(scope: Scope) -> str:
-    """The number of this call. Where its own kernels begin it, the last of them advances the epoch."""
-    epoch = f"tl.load({scope.epoch()})"
-    return f"{epoch} + 1" if any(isinstance(h, Enter) and h.kernels for h in scope.plan.host) else epoch
+    """The number of this call. A kernel of its own has begun it: a stream beside this kernel moves the host's tiles."""
+    return f"tl.load({scope.epoch()})"

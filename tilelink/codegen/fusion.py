@@ -99,16 +99,7 @@ def held_of(host: Scope, step: StepPlan) -> dict[str, str]:
     """Tensors of a fused step -> the host's name of the tile that stands for them."""
     movement = step.step.program.movement
     tensors = step.forwarded if movement is None else (step.step.binding(movement.source).tensor,)
-    return {t: host.forwarded[_origin(host.plan, t, host.forwarded)] for t in tensors}
-
-
-def _origin(plan: Plan, tensor: str, stored: dict[str, str]) -> str:
-    """What the host stores and movements make `tensor` of."""
-    while tensor not in stored:
-        step = plan.wiring.producers(tensor)[0]
-        assert step.program.movement is not None
-        tensor = step.binding(step.program.movement.source).tensor
-    return tensor
+    return {t: host.forwarded[host.plan.wiring.moved_from(t, host.forwarded)] for t in tensors}
 
 
 def fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watch) -> Function:

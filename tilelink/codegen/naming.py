@@ -17,16 +17,19 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, OfTile, Op, Raw, Tile, TileProgram, Tiles, walk
 from tilelink.ir.shape import rank_along, ranks_along
 
-_SUFFIX = r"_(words|due|bells|counts|made|tickets|stage|ctx|stride_\d+|\d+(x\d+)+)"
+_OF_TENSOR = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+(x\d+)+)"
+_OF_STEP = r"_(made|tickets)"
 _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The names of one file: step path -> function, tensor -> parameter, size -> parameter; `fixed`: what else it has;
-    `own`: those parameters of its that are the same in every function."""
+    """The names of one file: step path -> function, tensor -> parameter, size -> parameter; `drivers`: path -> the function that
+    takes tiles for a step behind its host's; `fixed`: what else it has; `own`: those parameters of its that are the same in
+    every function."""
 
     functions: dict[str, str]
+    drivers: dict[str, str]
     tensors: dict[str, str]
     sizes: dict[str, str]
     fixed: frozenset[str]
@@ -45,9 +48,13 @@ class Naming:
         """The names of a step's program that something else in its function has; `more`: what its caller passes."""
         tables = {self.tensors[g.table] for g in (*step.grid, *step.loops) if g.table is not None}
         taken = {*self.fixed, *self.parameters, *more, *(f"{t}_{x}" for t in tables for x in TABLE)}
-        derived = re.compile("(" + "|".join(map(re.escape, sorted(self.parameters))) + ")" + _SUFFIX)
+        patterns = (PLANNED, _derived(self.parameters, _OF_TENSOR), _derived({*self.functions.values()}, _OF_STEP))
         names = bound(step.step.program)
-        return frozenset(n for n in names if n in taken or PLANNED.fullmatch(n) or derived.fullmatch(n))
+        return frozenset(n for n in names if n in taken or any(p.fullmatch(n) for p in patterns))
+
+
+def _derived(names: set[str], suffix: str) -> re.Pattern[str]:
+    return re.compile("(" + "|".join(map(re.escape, sorted(names))) + ")" + suffix)
 
 
 TABLE = ("lane", "pieces", "last", "tiles", "fine")
@@ -59,9 +66,11 @@ def naming_of(plan: Plan) -> Naming:
     own = OF_EVERY_FUNCTION | _along(plan)
     fixed = OF_EVERY_FILE | own | _globals(plan) | _moved(plan)
     fixed |= {*functions.values(), *[k.name for k in plan.kernels]}
+    drivers = _drivers(plan, fixed | {*plan.wiring.sizes, *[t.name for t in plan.wiring.tensors]})
+    fixed |= {*drivers.values()}
     tensors = _distinct([t.name for t in plan.wiring.tensors], fixed, "_tensor")
     sizes = _distinct(list(plan.wiring.sizes), {*fixed, *tensors.values()}, "_size")
-    return Naming(functions, tensors, sizes, fixed, own)
+    return Naming(functions, drivers, tensors, sizes, fixed, own)
 
 
 def _along(plan: Plan) -> frozenset[str]:
@@ -98,6 +107,15 @@ def _functions(plan: Plan) -> dict[str, str]:
         if s.path not in out:
             out[s.path] = _evading(s.path.replace(".", "_"), taken, "_step")
             taken.add(out[s.path])
+    return out
+
+
+def _drivers(plan: Plan, taken: frozenset[str]) -> dict[str, str]:
+    """Path of a step that comes behind its host's tiles -> the function that takes those."""
+    out: dict[str, str] = {}
+    for s in plan.steps:
+        if s.behind:
+            out[s.path] = _evading(f"{s.path.replace('.', '_')}_behind", taken | {*out.values()}, "_step")
     return out
 
 

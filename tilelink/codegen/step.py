@@ -63,15 +63,15 @@ def emit_behind(plan: Plan, step: StepPlan, watch: Watch) -> tuple[Function, Fun
     bounds = _open_tiles(scope)
     ticket = behind.open_tickets(scope, step)
     outer, scope.lines = scope.lines, Lines()
+    behind.take(scope, step, ticket)
     passed, _ = bounds_passed(scope, step)
-    begin, end = behind.take(scope, step, ticket)
     held = held_of(scope, step)
     does = fused_function(plan, step, held, watch)
     for arg in does.args:
         scope.args.setdefault(arg.name, arg)
     tile = ["t"] if "t" in does.leading else []
     first = [behind.anew(scope, step, ticket)] if FIRST_PIECE in does.leading else []
-    given = [*dict.fromkeys(held.values()), *passed[:-2], begin, end, *tile, *first, *[a.name for a in does.args]]
+    given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
     scope.lines.add(f"{does.name}({', '.join(given)})", step.step.program.loc)
     inner, scope.lines = scope.lines, outer
     for name, value in scope.step.order:
@@ -79,7 +79,7 @@ def emit_behind(plan: Plan, step: StepPlan, watch: Watch) -> tuple[Function, Fun
     outer.extend(_late(scope, bounds))
     outer.extend(inner)
     behind.close_tickets(scope, step, ticket)
-    return close(scope, f"{does.name}_behind", ("workers",)), does
+    return close(scope, scope.naming.drivers[step.path], ("workers",)), does
 
 
 def _if_held(scope: Scope, lines: Lines) -> None:

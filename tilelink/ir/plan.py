@@ -109,6 +109,11 @@ class StepPlan:
         """How many ranks there are along it."""
         return ranks_along(self.axis)
 
+    @property
+    def columns(self) -> int:
+        """The axis of `grid` along which the columns of a tile lie."""
+        return max((a for a, g in enumerate(self.grid) if g.kind not in ("unit", "own")), default=0)
+
     def loop(self, dim: str) -> GridAxis:
         return next(a for a in self.loops if a.dim == dim)
 

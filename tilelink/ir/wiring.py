@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tilelink.errors import Loc
@@ -124,6 +125,14 @@ class Wiring:
 
     def tensor(self, name: str) -> TensorDecl:
         return next(t for t in self.tensors if t.name == name)
+
+    def moved_from(self, tensor: str, made: Collection[str]) -> str:
+        """The one of `made` that movements make `tensor` of; itself, if it is among them."""
+        while tensor not in made:
+            maker = self.producers(tensor)[0]
+            assert maker.program.movement is not None
+            tensor = maker.binding(maker.program.movement.source).tensor
+        return tensor
 
     def producers(self, tensor: str) -> tuple[Step, ...]:
         """The steps that have `tensor` as an output, in order."""

@@ -11,12 +11,16 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.plan import KernelPlan, Signal, StepPlan
+from tilelink.ir.program import Store
 from tilelink.ir.schedule import Fused
 from tilelink.ir.topology import Topology, env_of
+from tilelink.ir.wiring import Wiring
 from tilelink.mapping.placement import Placed
+from tilelink.mapping.views import walk
 
 
 def with_behind(
+    wiring: Wiring,
     steps: tuple[StepPlan, ...],
     placed: tuple[Placed, ...],
     kernels: tuple[KernelPlan, ...],
@@ -40,7 +44,7 @@ def with_behind(
             out.append(step)
             continue
         host = by_path[step.into or ""]
-        why = _sharing(step, host, kernels) or _heard(step, host, signals) or _nowhere(host, steps)
+        why = _sharing(step, host, kernels) or _heard(step, host, signals) or _nowhere(wiring, step, host, steps)
         hint = ""
         if not why and not _own_last(step, host, sizes, topology):
             why = f"`{host.path}` does not make this rank's own tiles last"
@@ -67,13 +71,16 @@ def _heard(step: StepPlan, host: StepPlan, signals: tuple[Signal, ...]) -> str:
     return f"`{host.path}` waits for others" if waits else ""
 
 
-def _nowhere(host: StepPlan, steps: tuple[StepPlan, ...]) -> str:
+def _nowhere(wiring: Wiring, step: StepPlan, host: StepPlan, steps: tuple[StepPlan, ...]) -> str:
     """A tile that nobody moves from memory is not stored at all."""
-    made = {b.tensor for b in host.step.bindings if host.step.program.param(b.param).role == "out"}
-    for s in steps:
-        movement = s.step.program.movement
-        if movement is not None and s.engine != "fused" and s.step.binding(movement.source).tensor in made:
-            return ""
+    made = {host.step.binding(op.param).tensor for op in walk(host.step.program.body) if isinstance(op, Store)}
+    moved = {
+        s.step.binding(movement.source).tensor
+        for s in steps
+        if (movement := s.step.program.movement) is not None and s.engine != "fused"
+    }
+    if {wiring.moved_from(tensor, made) for tensor in step.forwarded} <= moved:
+        return ""
     return f"`{host.path}` hands its tiles over and stores none: nobody moves them from memory"
 
 

@@ -252,11 +252,14 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
             continue
         found = lineage.get((tensor.name, v.axis))
         if found is None:
-            raise _no_relation(p, host, v)
+            raise _no_relation(p, host, v.dim)
         axes.append(found)
         base = host.grid[found]
         own_axis = found if own_axis is None and tensor.axes[v.axis].over == step.axis else own_axis
         grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table, step.axis))
+    missing = next((g for a, g in enumerate(host.grid) if a not in axes and _walked(g)), None)
+    if missing is not None:
+        raise _several(p, host, missing.dim)
     return StepPlan(
         step=step,
         engine="fused",
@@ -272,31 +275,33 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
         own_rows=own_axis is not None,
         own_axis=own_axis,
         forwarded=_forwarded(wiring, placed, step, host),
-        pieces=_pieces(p, tuple(grid)),
+        pieces=_pieces(p, tuple(grid), axes[-1] == host.columns),
     )
 
 
-def divisible(step: Step, grid: tuple[GridAxis, ...]) -> bool:
-    """Whether a fused step can take its host's tile in pieces of its columns at all."""
-    return step.program.movement is None and len([g for g in grid if g.kind != "own"]) == 2
+def _walked(g: GridAxis) -> bool:
+    """Whether there may be several tiles along the axis on a rank."""
+    return g.kind != "own" and (g.tile is not None or g.kind not in ("plain", "mine"))
 
 
-def _pieces(p: Placed, grid: tuple[GridAxis, ...]) -> int:
-    """How many pieces the schedule asks the host's tile to be cut into; 0: it does not say."""
+def _pieces(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
+    """How many pieces the schedule asks the host's tile to be cut into; 0: it does not say. `same_columns`: those of the step's
+    tile are those of the host's."""
     assert isinstance(p.placement, Fused)
+    divisible = p.step.program.movement is None and len([g for g in grid if g.kind != "own"]) == 2 and same_columns
     if not p.placement.tile:
-        return 0
+        return 0 if divisible else 1
     (dim, size), *more = p.placement.tile
     last = grid[-1]
     good = last.dim == dim and last.tile is not None and not more and last.tile % size == 0 and size & (size - 1) == 0
-    if good and divisible(p.step, grid):
+    if good and divisible:
         assert last.tile is not None
         return last.tile // size
     raise TilelinkError(
         "TL325",
         f"`{p.step.path}` cannot take tiles of `{p.placement.into}` in pieces of {dim}={size}",
         loc=p.step.loc,
-        why="a fused computation of two axes may take its host's tile in pieces of the last one, each a power of two",
+        why="a fused computation of two axes may take its host's tile in pieces of the host's last one, each a power of two",
         hint=f"use a power of two that divides {last.dim}={last.tile}, or leave it out",
     )
 
@@ -340,10 +345,18 @@ def _other_axis(p: Placed, host: StepPlan) -> TilelinkError:
     )
 
 
-def _no_relation(p: Placed, host: StepPlan, v: ViewAxis) -> TilelinkError:
+def _no_relation(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
+    return _unlike(p, host, f"axis `{dim}` has no counterpart there")
+
+
+def _several(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
+    return _unlike(p, host, f"it has no axis `{dim}`, along which there are several tiles")
+
+
+def _unlike(p: Placed, host: StepPlan, what: str) -> TilelinkError:
     return TilelinkError(
         "TL316",
-        f"`{p.step.path}` cannot be fused into `{host.path}`: axis `{v.dim}` has no counterpart there",
+        f"`{p.step.path}` cannot be fused into `{host.path}`: {what}",
         loc=p.step.loc,
         why="a fused program runs right after the tile it depends on, so their tiles must correspond one to one",
         hint="place it on SMs of its own",

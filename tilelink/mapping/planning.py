@@ -19,7 +19,7 @@ from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping import credits, kernels
 from tilelink.mapping.behind import with_behind
 from tilelink.mapping.crossing import crosses, reads_remote
-from tilelink.mapping.grids import divisible, plan_steps, table_name
+from tilelink.mapping.grids import plan_steps, table_name
 from tilelink.mapping.in_place import with_own_parts
 from tilelink.mapping.network import check_network
 from tilelink.mapping.orders import table_of
@@ -54,7 +54,7 @@ def make_plan(
     where = kernels.assign(wiring, steps, topology)
     steps = tuple(_with_workers(s, where) for s in steps)
     found = lower(wiring, schedule, steps, where)
-    steps = with_behind(steps, placed, where.kernels, found.signals, sizes, topology)
+    steps = with_behind(wiring, steps, placed, where.kernels, found.signals, sizes, topology)
     buffers = tuple(
         b for t in wiring.tensors if (b := _buffer(wiring, t, steps, dict(layouts), schedule.slots)) is not None
     )
@@ -133,7 +133,7 @@ def _pieces(s: StepPlan, signals: tuple[Signal, ...]) -> int:
         return max(s.pieces, 1)
     tile, piece = s.grid[-1].tile, PIECE_BEHIND if s.behind else PIECE
     notifies = any(g.path == s.path and g.action == "notify" for g in signals)
-    if tile is None or tile <= piece or tile % piece or notifies or not divisible(s.step, s.grid):
+    if tile is None or tile <= piece or tile % piece or notifies:
         return 1
     return tile // piece
 

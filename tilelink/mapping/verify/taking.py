@@ -26,6 +26,8 @@ def check_taking(plan: Plan, world: World) -> str:
     """
     most = 0
     for step in plan.steps:
+        if step.into is not None:
+            _check_fused(world, step, plan.step(step.into))
         if step.pieces > 1:
             _check_pieces(plan, step)
         if step.into is None and all(g.kind != "table" for g in step.grid):
@@ -33,9 +35,30 @@ def check_taking(plan: Plan, world: World) -> str:
     return f"each of up to {most} tiles per rank and step is taken once"
 
 
+def _check_fused(world: World, step: StepPlan, host: StepPlan) -> None:
+    """Each tile of the host is another tile of what is fused into it."""
+    for a, g in enumerate(host.grid):
+        if a not in step.host_axes and (g.kind == "table" or bool((world.value(g.count) > 1).any())):
+            raise TilelinkError(
+                "TL604",
+                f"`{step.path}` takes the same tile once for each tile of `{host.path}` along `{g.dim}`",
+                loc=step.step.loc,
+                why="it runs after every tile of its host, and has no such axis",
+                hint="place it on SMs of its own",
+            )
+
+
 def _check_pieces(plan: Plan, step: StepPlan) -> None:
     """The pieces of a host's tile are its columns, each once; nobody hears of them one by one."""
     columns = step.grid[-1].tile or 0
+    if step.host_axes[-1] != plan.step(step.into or "").columns:
+        raise TilelinkError(
+            "TL604",
+            f"`{step.path}` takes `{step.grid[-1].dim}` in pieces, which are not the columns of its host's tile",
+            loc=step.step.loc,
+            why="the host's tile is cut along its columns",
+            hint="leave the pieces out",
+        )
     if columns % step.pieces:
         raise TilelinkError(
             "TL604",

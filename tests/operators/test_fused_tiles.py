@@ -1,0 +1,203 @@
+# pyright: reportArgumentType=false
+"""Fused steps whose tiles are not their host's as they stand: turned, split along columns, of several tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.mapping.plans import plan_of
+from tests.operators.problems import part
+from tilelink import Operator, copy_engine, fused, sms
+from tilelink.errors import TilelinkError
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
+from tilelink.ops.programs import matmul, move, reduce, scatter
+
+
+@tilelink.program("s M N -> N M")
+def turned(inbox: Any, out: Any) -> None:
+    n, m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for s in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (s, m, n))
+        acc += tl.trans(tl.tile_load(inbox, (s, m, n)))
+    tl.tile_store(out, (n, m), acc)
+
+
+@tilelink.program("M K, K N -> M N, M N")
+def twice(rows: Any, weight: Any, first: Any, second: Any) -> None:
+    m, n = tl.tile_id(first)
+    acc = tl.zeros(tl.tile_shape(first), tl.float32)
+    for k in tl.tiles(weight, axis=0):
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(first, (m, n), acc)
+    tl.producer_tile_notify(first, (m, n))
+    tl.tile_store(second, (m, n), 2 * acc)
+    tl.producer_tile_notify(second, (m, n))
+
+
+@tilelink.program("s M N, s M N -> M N")
+def difference(first: Any, second: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for s in tl.tiles(first, axis=0):
+        tl.consumer_tile_wait(first, (s, m, n))
+        tl.consumer_tile_wait(second, (s, m, n))
+        acc += 3 * tl.tile_load(first, (s, m, n)) - tl.tile_load(second, (s, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+columns = tilelink.program("R/R M N -> R M N/R", name="columns")(move)
+
+
+@tilelink.operator("M K/R, K/R N -> N M/R")
+def to_turned(x: Any, weight: Any) -> Any:
+    return turned(scatter(matmul(x, weight)))
+
+
+@tilelink.operator("M K/R, K/R N -> M N/R")
+def to_columns(x: Any, weight: Any) -> Any:
+    return reduce(columns(matmul(x, weight)))
+
+
+@tilelink.operator("M K/R, K/R N -> M/R N")
+def of_two(x: Any, weight: Any) -> Any:
+    first, second = twice(x, weight)
+    return difference(scatter(first, name="one"), scatter(second, name="two"))
+
+
+@tilelink.operator("M K/R, K/R N -> M/R N, M/R N")
+def summed_twice(x: Any, weight: Any) -> Any:
+    sums = scatter(matmul(x, weight))
+    return reduce(sums, name="left"), reduce(sums, name="right")
+
+
+TILES = sms(3, M=16, N=32, K=16, order="ring+1")
+ROWS, COLUMNS = copy_engine(M=16, order="ring+1"), copy_engine(N=32, order="ring+1")
+CASES: dict[str, tuple[Operator, dict[str, Any]]] = {
+    "turned": (to_turned, {"matmul": TILES, "scatter": ROWS, "turned": fused("matmul", behind=False)}),
+    "turned, behind": (to_turned, {"matmul": TILES, "scatter": ROWS, "turned": fused("matmul", behind=True)}),
+    "columns, pieces": (to_columns, {"matmul": TILES, "columns": COLUMNS, "reduce": fused("matmul", N=16)}),
+    "columns, behind": (
+        to_columns,
+        {"matmul": TILES, "columns": COLUMNS, "reduce": fused("matmul", N=16, behind=True)},
+    ),
+    "two tensors, behind": (
+        of_two,
+        {"twice": TILES, "one": ROWS, "two": ROWS, "difference": fused("twice", N=16, behind=True)},
+    ),
+    "two sums, behind": (
+        summed_twice,
+        {
+            "matmul": TILES,
+            "scatter": ROWS,
+            "left": fused("matmul", N=16, behind=True),
+            "right": fused("matmul", behind=True),
+        },
+    ),
+}
+
+
+def expected(name: str, total: torch.Tensor, rank: int, ranks: int) -> tuple[torch.Tensor, ...]:
+    if name.startswith("columns"):
+        return (total[:, part(total.shape[1], rank, ranks)],)
+    own = total[part(total.shape[0], rank, ranks)]
+    return (own.t(),) if name.startswith("turned") else (own, own) if name.startswith("two sums") else (own,)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_torch(name: str) -> None:
+    """Three ranks, tiles that end inside a part, twice: what counts the tickets begins anew."""
+    operator, placements = CASES[name]
+    generator = torch.Generator().manual_seed(5)
+    xs = [torch.randn(70, 16, generator=generator).to(torch.bfloat16) for _ in range(3)]
+    ws = [torch.randn(16, 100, generator=generator).to(torch.bfloat16) for _ in range(3)]
+    total = torch.stack([x.float() @ w.float() for x, w in zip(xs, ws, strict=True)]).sum(0)
+    scheduled = operator.schedule(placements)
+
+    def main() -> None:
+        me = tilelink.rank()
+        for _ in range(2):
+            got = scheduled(xs[me], ws[me])
+            for one, want in zip(got if isinstance(got, tuple) else (got,), expected(name, total, me, 3), strict=True):
+                assert one.shape == want.shape
+                assert float((one.float() - want).norm() / want.norm()) <= 2e-2
+
+    tilelink.launch(main, 3, seed=1, straggler=2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_exact_graph(name: str) -> None:
+    operator, placements = CASES[name]
+    plan = plan_of(operator, 3, {"M": 70, "K": 48, "N": 100}, **placements)
+    assert verify(plan)
+    assert not examine(plan).findings
+
+
+def test_pieces_are_of_the_host_s_columns() -> None:
+    """A step that turns the tile would be given rows of it."""
+    placed = {"matmul": sms(M=64, N=128, K=16, order="ring+1"), "scatter": ROWS}
+    sizes = {"M": 256, "K": 32, "N": 256}
+    assert plan_of(to_turned, 2, sizes, **placed, turned=fused("matmul")).step("turned").pieces == 1
+    with pytest.raises(TilelinkError, match="TL325"):
+        plan_of(to_turned, 2, sizes, **placed, turned=fused("matmul", M=32))
+
+
+@tilelink.program("M h K, h K N -> M h N")
+def by_heads(rows: Any, weight: Any, out: Any) -> None:
+    m, h, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(weight, axis=1):
+        acc = tl.dot(tl.tile_load(rows, (m, h, k)), tl.tile_load(weight, (h, k, n)), acc)
+    tl.tile_store(out, (m, h, n), acc)
+    tl.producer_tile_notify(out, (m, h, n))
+
+
+@tilelink.program("s M h N -> M N")
+def over_heads(inbox: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for h in tl.tiles(inbox, axis=2):
+        for s in tl.tiles(inbox, axis=0):
+            tl.consumer_tile_wait(inbox, (s, m, h, n))
+            acc += tl.tile_load(inbox, (s, m, h, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+@tilelink.operator("M h K/R, h K/R N -> M/R N")
+def heads_summed(x: Any, weight: Any) -> Any:
+    return over_heads(scatter(by_heads(x, weight)))
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_tile_for_several_of_the_host_s(behind: bool) -> None:
+    """It would be made once for each of them."""
+    placed = {"by_heads": TILES, "scatter": ROWS, "over_heads": fused("by_heads", behind=behind)}
+    with pytest.raises(TilelinkError, match="TL316") as caught:
+        plan_of(heads_summed, 2, {"M": 64, "h": 3, "K": 32, "N": 32}, **placed)
+    assert caught.value.message == (
+        "`over_heads` cannot be fused into `by_heads`: it has no axis `h`, along which there are several tiles"
+    )
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ((0, 0), "`reduce` takes the same tile once for each tile of `matmul` along `N`"),
+        ((1, 0), "`reduce` takes `N` in pieces, which are not the columns of its host's tile"),
+    ],
+)
+def test_the_proof_sees_both(axes: tuple[int, int], said: str) -> None:
+    operator, placements = CASES["columns, pieces"]
+    plan = plan_of(operator, 2, {"M": 64, "K": 32, "N": 64}, **placements)
+    assert verify(plan)
+    steps = tuple(replace(s, host_axes=axes) if s.path == "reduce" else s for s in plan.steps)
+    with pytest.raises(TilelinkError, match="TL604") as caught:
+        verify(replace(plan, steps=steps))
+    assert caught.value.message == said
