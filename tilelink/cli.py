@@ -103,7 +103,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     recorder = Recorder()
     outcome = _run(case, stages, recorder, calls=1, policy=Policy())
     good = _report(console, case, outcome)
-    lanes = lanes_of(recorder.records, stages.plan)
+    lanes = lanes_of(recorder.records, stages.plan, stages.source)
     _say(console, "timeline", str(_timeline(case, lanes, out / f"{case.operator.name}-timeline.png")))
     raise typer.Exit(0 if good else 1)
 
@@ -183,7 +183,7 @@ def run(
     recorder = Recorder()
     turns = Policy.parse(policy) if policy is not None else Policy(seed=seed)
     good = _report(console, case, _run(case, stages, recorder, calls, turns, delayed_stores), check)
-    lanes = lanes_of(recorder.records, stages.plan) if timeline or trace else ()
+    lanes = lanes_of(recorder.records, stages.plan, stages.source) if timeline or trace else ()
     if timeline is not None:
         _say(console, "timeline", str(_timeline(case, lanes, timeline)))
     if trace is not None:

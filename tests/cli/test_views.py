@@ -34,7 +34,7 @@ def recorded(operator: Operator, ranks: int = 2) -> tuple[Stages, tuple[Lane, ..
     case, recorder = Case(operator, SIZES, ranks), Recorder()
     stages = case.stages(Topology(ranks=ranks))
     assert run_case(case, recorder=recorder).within(case.tolerance)
-    return stages, lanes_of(recorder.records, stages.plan), recorder
+    return stages, lanes_of(recorder.records, stages.plan, stages.source), recorder
 
 
 @pytest.fixture(scope="module", params=FORMS)
@@ -95,6 +95,16 @@ def test_every_rank_computes_communicates_and_waits(run: tuple[Stages, tuple[Lan
         assert "set up" in kinds
         assert any("compute" in k for k in kinds)
         assert any("communicate" in k for k in kinds)
+
+
+def test_what_comes_behind_its_host_runs_in_the_same_lane() -> None:
+    """Whoever takes the tickets is a worker of the matmul."""
+    stages, lanes, recorder = recorded(ops.gemm_rs)
+    (step,) = [s for s in stages.plan.steps if s.behind]
+    drivers = {function for function, path in stages.source.functions if path == step.path}
+    taking = {(r.rank, r.worker) for r in recorder.records if r.function in drivers}
+    assert {(lane.rank, lane.worker) for lane in lanes if lane.label == "matmul + reduce"} == taking
+    assert {s.name for lane in lanes if lane.worker is None for s in lane.spans} <= {"enter", "copy", "scatter", "stream"}
 
 
 def test_lanes_are_named_by_what_runs_there() -> None:

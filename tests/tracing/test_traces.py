@@ -22,6 +22,10 @@ CASES = {
     "copy engine": (ops.ag_gemm, {"gather": copy_engine(push=True), "matmul": MATMUL}),
     "own kernel": (ops.ag_gemm, {"gather": sms(2, M=32, push=True, own_kernel=True), "matmul": MATMUL}),
     "fused": (ops.gemm_rs, {"scatter": copy_engine(M=32), "reduce": fused("matmul"), "matmul": RINGED}),
+    "behind": (
+        ops.gemm_rs,
+        {"scatter": copy_engine(M=32), "reduce": fused("matmul", N=16, behind=True), "matmul": RINGED},
+    ),
     "ring": (ops.gemm_rs_ring, {"matmul": MATMUL}),
 }
 

@@ -59,9 +59,18 @@ def emit(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> Kern
         digest=hashlib.sha256(text.encode()).hexdigest()[:16],
         kernels=tuple(declared),
         lines=lines,
+        functions=_functions(plan),
         sites=tuple(watch.sites),
         traces=tuple(traces or ()),
     )
+
+
+def _functions(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """A kernel of several roles begins and ends as the last of them."""
+    naming = naming_of(plan)
+    kernels = {k.name: k.roles[-1][0] for k in plan.kernels}
+    by_path = (*naming.functions.items(), *naming.drivers.items())
+    return tuple((kernels | {name: path for path, name in by_path}).items())
 
 
 def _head(plan: Plan, watch: Watch) -> list[str]:
@@ -194,7 +203,7 @@ def _write_kernel(
     naming = naming_of(plan)
     roots = [naming.functions[path] for path, _ in kernel.roles]
     if traces is not None:
-        functions, layout = traced_kernel(kernel.name, _trace_roots(plan, kernel), functions)
+        functions, frame, layout = _traced(plan, kernel, functions, frame)
         traces.append(layout)
     args = _union([f for name, f in functions.items() if name in roots] + frame.called)
     functions |= frame.fused
@@ -238,8 +247,7 @@ class Frame:
 
 def _frame(plan: Plan, kernel: KernelPlan, watch: Watch, stores_async: bool) -> Frame:
     kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
-    later = [plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused if plan.step(p).behind]
-    pairs = [emit_behind(plan, s, watch) for s in later]
+    pairs = [emit_behind(plan, s, watch) for s in _behind(plan, kernel)]
     return Frame(
         emit_begin(plan, watch) if kernels[:1] == (kernel.name,) else None,
         emit_end(plan, watch, stores_async=stores_async) if kernels[-1:] == (kernel.name,) else None,
@@ -252,11 +260,30 @@ def _called(f: Function | None) -> list[str]:
     return [] if f is None else [f"{f.name}({', '.join([*f.leading, *[a.name for a in f.args]])})"]
 
 
+def _traced(
+    plan: Plan, kernel: KernelPlan, functions: dict[str, Function], frame: Frame
+) -> tuple[dict[str, Function], Frame, TraceLayout]:
+    """The same with clocks, but for what begins and ends the call."""
+    behind = {f.name: f for f in frame.behind}
+    found, layout = traced_kernel(kernel.name, _trace_roots(plan, kernel), {**functions, **behind, **frame.fused})
+    timed = replace(frame, behind=tuple(found[n] for n in behind), fused={n: found[n] for n in frame.fused})
+    return {n: found[n] for n in functions}, timed, layout
+
+
 def _trace_roots(plan: Plan, kernel: KernelPlan) -> list[Root]:
-    functions = naming_of(plan).functions
-    first = [Root(functions[path], workers, _known_total(plan.step(path))) for path, workers in kernel.beside]
-    turns = enumerate(kernel.in_turn)
-    return first + [Root(functions[path], None, _known_total(plan.step(path)), turn) for turn, path in turns]
+    naming = naming_of(plan)
+    names = naming.functions
+    roots = [Root(names[path], workers, _known_total(plan.step(path))) for path, workers in kernel.beside]
+    roots += [Root(names[path], None, _known_total(plan.step(path)), turn) for turn, path in enumerate(kernel.in_turn)]
+    for turn, step in enumerate(_behind(plan, kernel), len(kernel.in_turn)):
+        tickets = step.own_tiles(plan.step(step.into or "")) * step.pieces
+        roots.append(Root(naming.drivers[step.path], None, tickets, turn, names[step.path]))
+    return roots
+
+
+def _behind(plan: Plan, kernel: KernelPlan) -> list[StepPlan]:
+    """The steps whose tiles come behind those of the kernel's roles."""
+    return [plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused if plan.step(p).behind]
 
 
 def _known_total(step: StepPlan) -> F.Formula | None:

@@ -1,7 +1,8 @@
 """The traced variant: finished lines with reads of the clock put in between.
 
 The untraced text is made first and cannot depend on this. What is written down: the multiprocessor of each worker;
-begin and end of each tile, of each wait and of each fused function.
+begin and end of each tile, of each wait and of each fused function. Tiles that come behind their host's are those of the
+fused function, which is not written down once more inside them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tilelink.ir.kernel import Arg, TraceLayout, TraceRole, TraceSite
 
 Row = tuple[int, str, Loc | None]
 TILE_LOOP = re.compile(r"for t in (tl\.)?range\(worker, ")
+DRAWN_LOOP = re.compile(r"while \w+ < ")
 TILE_END = "blocks.end_of_tile()"
 CALL = re.compile(r"(\w+)\(")
 WAIT = re.compile(r"shmem\.(signal|local)_wait_(until|within|each)\(")
@@ -27,12 +29,19 @@ QUIET = re.compile(r"\w+ = |for \w+ in range\(|if |shmem\.(signal|local)_wait_(u
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A function that is one role of a kernel: `workers`, `total` and `turn` as in `TraceRole`."""
+    """A function that is one role of a kernel: `workers`, `total` and `turn` as in `TraceRole`. `drawn`: the function for whose
+    tiles it takes tickets."""
 
     function: str
     workers: int | None
     total: Formula | None
     turn: int = 0
+    drawn: str | None = None
+
+    @property
+    def does(self) -> str:
+        """The function whose tiles these are."""
+        return self.drawn or self.function
 
 
 def traced_kernel(
@@ -40,10 +49,10 @@ def traced_kernel(
 ) -> tuple[dict[str, Function], TraceLayout]:
     """The kernel's functions with clocks, and where what they write lies."""
     found = dict(functions)
-    bodies = {root.function: _Body(functions) for root in roots}
+    bodies = {root.function: _Body(functions, root) for root in roots}
     for name, body in bodies.items():
-        head, inner = _split(_flat(functions[name]))
-        body.head, body.rows = head, body.timed(inner, name)
+        body.head, inner, body.tail = _split(_flat(functions[name]), DRAWN_LOOP if body.root.drawn else TILE_LOOP)
+        body.rows = body.timed(inner, body.root.does)
         for part, made in body.parts.items():
             f = functions[part]
             found[part] = replace(f, leading=("trace_tile", *f.leading), lines=made.rows)
@@ -53,8 +62,11 @@ def traced_kernel(
         name, body = root.function, bodies[root.function]
         own = (Arg("trace", "trace", kernel), Arg("trace_tiles", "trace_tiles", kernel))
         args = sorted((*functions[name].args, *own), key=lambda a: a.kind == "constant")
-        found[name] = replace(functions[name], args=tuple(args), lines=tuple(_assembled(body, slots, root.turn, turns)))
-    roles = tuple(TraceRole(r.function, r.workers, r.total, tuple(bodies[r.function].sites), r.turn) for r in roots)
+        found[name] = replace(functions[name], args=tuple(args), lines=tuple(_assembled(body, slots, turns)))
+    roles = tuple(
+        TraceRole(r.does, r.workers, r.total, tuple(bodies[r.function].sites), r.turn, r.drawn is not None)
+        for r in roots
+    )
     return found, TraceLayout(kernel, slots, roles, turns)
 
 
@@ -73,10 +85,12 @@ class _Body:
     """One root function and the functions fused into it, while clocks are put in: they share the slots of a tile."""
 
     functions: Mapping[str, Function]
+    root: Root
     slots: int = 2
     sites: list[TraceSite] = field(default_factory=list[TraceSite])
     head: list[Row] = field(default_factory=list[Row])
     rows: list[Row] = field(default_factory=list[Row])
+    tail: list[Row] = field(default_factory=list[Row])
     parts: dict[str, _Part] = field(default_factory=dict[str, _Part])
 
     def timed(self, rows: list[Row], function: str) -> list[Row]:
@@ -89,7 +103,9 @@ class _Body:
         done = -1
         for k, (depth, text, loc) in enumerate(rows):
             call = CALL.match(text)
-            if call and call[1] in self.functions:
+            if call and call[1] == self.root.drawn:
+                called[k] = f"({self._called(call[1])}, "
+            elif call and call[1] in self.functions:
                 slot = self._site("part", call[1], loc)
                 called[k] = f"({self._called(call[1])}, "
                 before[k], after[k] = [_store(slot)], (depth, [_store(slot + 1)])
@@ -130,21 +146,24 @@ class _Body:
         return slot
 
 
-def _assembled(body: _Body, slots: int, turn: int, turns: int) -> list[Row]:
+def _assembled(body: _Body, slots: int, turns: int) -> list[Row]:
     """A root function: where its worker's row and each tile's slots begin, and clocks around the whole tile."""
+    turn, drawn = body.root.turn, body.root.drawn is not None
     row = [f"trace_row = trace + tl.program_id(0) * (1 + trace_tiles * {slots * turns})"]
     row.append("tl.store(trace_row, shmem.multiprocessor())")
     if body.head:
-        tile = "tl.minimum((t - worker) // workers, trace_tiles - 1)"
+        row += ["trace_taken = 0"] if drawn else []
+        tile = f"tl.minimum({'trace_taken' if drawn else '(t - worker) // workers'}, trace_tiles - 1)"
         tile = f"({turn} * trace_tiles + {tile})" if turn else tile
         first = [f"trace_tile = trace_row + 1 + {tile} * {slots}", _store(0)]
+        first += ["trace_taken += 1"] if drawn else []
         head, depth = [*body.head[:-1], *((0, line, None) for line in row), body.head[-1]], 1
     else:  # a kernel of one block
         first, head, depth = [*row, "trace_tile = trace_row + 1", _store(0)], [], 0
     rows, last = body.rows, (depth, _store(1), None)
     # What ends a tile whose loop is flattened stays last.
     rows = [*rows[:-1], last, rows[-1]] if rows and rows[-1][1] == TILE_END else [*rows, last]
-    return [*head, *((depth, line, None) for line in first), *rows]
+    return [*head, *((depth, line, None) for line in first), *rows, *body.tail]
 
 
 def _store(slot: int) -> str:
@@ -160,12 +179,13 @@ def _flat(f: Function) -> list[Row]:
     return rows
 
 
-def _split(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """The lines up to the loop over tiles, its own the last of them, and its body; none before where there is no loop."""
+def _split(rows: list[Row], loop: re.Pattern[str]) -> tuple[list[Row], list[Row], list[Row]]:
+    """The lines up to the loop over tiles, its own the last of them; its body; and what follows. Without a loop all is body."""
     for k, (depth, text, _) in enumerate(rows):
-        if depth == 0 and TILE_LOOP.match(text):
-            return rows[: k + 1], rows[k + 1 :]
-    return [], rows
+        if depth == 0 and loop.match(text):
+            end = next((j for j in range(k + 1, len(rows)) if rows[j][1] and rows[j][0] == 0), len(rows))
+            return rows[: k + 1], rows[k + 1 : end], rows[end:]
+    return [], rows, []
 
 
 def _heads(rows: list[Row], k: int) -> list[int]:

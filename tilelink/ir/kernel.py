@@ -114,13 +114,14 @@ class TraceSite:
 class TraceRole:
     """Which workers of a traced kernel run `function`: `workers` of them (None: all that are left), in turn over `total`
     tiles (None: nobody knows how many). Slots 0 and 1 of each tile are its begin and its end. `turn`: how many functions the
-    same workers run before it."""
+    same workers run before it. `drawn`: whoever is free takes the next tile, so that one worker may take all of them."""
 
     function: str
     workers: int | None
     total: Formula | None
     sites: tuple[TraceSite, ...]
     turn: int = 0
+    drawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +137,15 @@ class TraceLayout:
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """`lines`: emitted line -> the user's line it comes from. `traces`: of the variant that writes down what it does."""
+    """`lines`: emitted line -> the user's line it comes from. `functions`: emitted function -> the path of the step whose tiles
+    it makes, or takes. `traces`: of the variant that writes down what it does."""
 
     name: str
     text: str
     digest: str
     kernels: tuple[KernelDecl, ...]
     lines: tuple[tuple[int, Loc], ...]
+    functions: tuple[tuple[str, str], ...] = ()
     traces: tuple[TraceLayout, ...] = ()
     sites: tuple[Site, ...] = ()
 

@@ -31,7 +31,7 @@ def traced_call(session: Session, title: str, plain: Callable[[], Any], traced: 
     world.barrier()
     # The workspace has moved on to the next slot.
     slot = (ready.workspace.calls - 1) % ready.plan.schedule.slots
-    lanes = lanes_of_events(world, ready.plan, ready.slots[slot].events)
+    lanes = lanes_of_events(world, ready.plan, ready.loaded.source, ready.slots[slot].events)
     return Trace(
         title=title,
         world=world.topology.world,

@@ -14,7 +14,7 @@ from tilelink.ir.plan import Plan
 from tilelink.runtime.world import Stamp, Stream, World
 
 UNKNOWN = 256
-"""Tiles of a worker that there is room for where nobody knows how many there will be."""
+"""Tiles of a worker that there is room for where nobody knows how many there will be; further ones take the last place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,9 @@ def _tiles(world: World, plan: Plan, layout: TraceLayout, workers: int) -> list[
         left -= role.workers or 0
         if role.total is None:
             found.append(UNKNOWN)
-        else:
-            found.append(max(1, -(-int(F.evaluate(role.total, plan.env(world.rank))) // mine)))
+            continue
+        total = int(F.evaluate(role.total, plan.env(world.rank)))
+        found.append(max(1, min(total, UNKNOWN) if role.drawn else -(-total // mine)))
     return found
 
 

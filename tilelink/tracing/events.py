@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from tilelink.ir.host import Launch
-from tilelink.ir.kernel import TraceLayout, TraceRole, TraceSite
+from tilelink.ir.kernel import KernelSource, TraceLayout, TraceRole, TraceSite
 from tilelink.ir.plan import Plan
 from tilelink.runtime.tracing import CallEvents, KernelEvents
 from tilelink.runtime.world import World
 from tilelink.tracing.spans import Kind, Lane, Span, kind_of
 
 _KINDS: dict[str, Kind] = {"wait": "wait", "copy": "communicate", "compute": "compute"}
-AROUND: dict[str, Kind] = {"enter": "set up", "ready": "set up", "leave": "set up"}
+AROUND = frozenset({"enter", "ready", "leave"})
+"""Kernels around a call."""
+Steps: TypeAlias = Mapping[str, tuple[str, Kind]]
+"""Emitted function -> its step, and what that does; functions of none set a call up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +32,22 @@ class _Interval:
     detail: str
 
 
-def lanes_of_events(world: World, plan: Plan, events: CallEvents) -> tuple[Lane, ...]:
+def lanes_of_events(world: World, plan: Plan, source: KernelSource, events: CallEvents) -> tuple[Lane, ...]:
     """This rank's lanes, in microseconds of rank 0's clock. Collective.
 
     Kernels and streams are to be done. The kernels around a call belong to the main stream's lane.
+
+    Args:
+        source: the traced variant, which says whose step a function is.
+        events: what a call of it has written down on this rank.
     """
+    steps: Steps = {function: (path, kind_of(plan, path)) for function, path in source.functions}
     skew = world.skew()
     streams = {h.kernel: 0 if h.stream == 0 else h.stream + 1 for h in plan.host if isinstance(h, Launch)}
     lanes: list[Lane] = []
     main: list[Span] = []
     for name, kernel in events.kernels.items():
-        for worker, (sm, intervals) in enumerate(_workers(plan, kernel)):
+        for worker, (sm, intervals) in enumerate(_workers(steps, kernel)):
             spans = _spans(intervals, skew)
             if name in AROUND:
                 main += spans
@@ -50,7 +59,7 @@ def lanes_of_events(world: World, plan: Plan, events: CallEvents) -> tuple[Lane,
     return tuple(sorted(lanes, key=lambda a: (a.worker is not None, a.stream, a.worker or 0)))
 
 
-def _workers(plan: Plan, kernel: KernelEvents) -> list[tuple[int, list[_Interval]]]:
+def _workers(steps: Steps, kernel: KernelEvents) -> list[tuple[int, list[_Interval]]]:
     """Each worker's multiprocessor and what it did."""
     layout = kernel.layout
     words = kernel.memory.view(kernel.workers, 1 + layout.turns * kernel.tiles * layout.slots).tolist()
@@ -60,7 +69,7 @@ def _workers(plan: Plan, kernel: KernelEvents) -> list[tuple[int, list[_Interval
         for role in _roles_of(layout, worker):
             first = role.turn * kernel.tiles
             tiles = (row[1 + k * layout.slots : 1 + (k + 1) * layout.slots] for k in range(first, first + kernel.tiles))
-            intervals += [i for tile in tiles if tile[0] for i in _tile(plan, role, tile)]
+            intervals += [i for tile in tiles if tile[0] for i in _tile(steps, role, tile)]
         found.append((row[0], intervals))
     return found
 
@@ -76,13 +85,13 @@ def _roles_of(layout: TraceLayout, worker: int) -> list[TraceRole]:
     return [role for role in layout.roles if role.workers is None]
 
 
-def _tile(plan: Plan, role: TraceRole, slots: Sequence[int]) -> list[_Interval]:
-    name, kind = kind_of(plan, role.function)
+def _tile(steps: Steps, role: TraceRole, slots: Sequence[int]) -> list[_Interval]:
+    name, kind = steps.get(role.function, (role.function, "set up"))
     begins = {role.function: slots[0]}
-    found = [_Interval(slots[0], slots[1], AROUND.get(role.function, kind), name, "")]
+    found = [_Interval(slots[0], slots[1], kind, name, "")]
     for site in role.sites:  # those inside a fused function follow it
         begin, end = slots[site.slot], slots[site.slot + 1]
-        name, kind = kind_of(plan, site.function)
+        name, kind = steps.get(site.function, (site.function, "set up"))
         if site.what == "part" and begin:
             begins[site.function] = begin
             found.append(_Interval(begin, end, kind, name, _where(site)))
@@ -105,7 +114,7 @@ def _spans(intervals: list[_Interval], skew: int) -> tuple[Span, ...]:
     found: list[Span] = []
     order = sorted(range(len(intervals)), key=lambda k: intervals[k].begin)
     live: list[int] = []
-    at = 0
+    at, before = 0, -1
     for begin, end in pairwise(edges):
         while at < len(order) and intervals[order[at]].begin <= begin:
             live.append(order[at])
@@ -113,12 +122,15 @@ def _spans(intervals: list[_Interval], skew: int) -> tuple[Span, ...]:
         live = [k for k in live if intervals[k].end > begin]
         if not live:
             continue
-        top = intervals[max(live)]
+        seen = max(live)
+        top = intervals[seen]
         last = found[-1] if found else None
-        if last is not None and _same(last, top) and last.end == (begin - skew) / 1000:
+        goes_on = last is not None and last.end == (begin - skew) / 1000
+        if last is not None and goes_on and (seen == before or _same(last, top)):
             found[-1] = Span(last.begin, (end - skew) / 1000, top.kind, top.name, 0, top.detail)
         else:
             found.append(Span((begin - skew) / 1000, (end - skew) / 1000, top.kind, top.name, 0, top.detail))
+        before = seen
     return tuple(found)
 
 

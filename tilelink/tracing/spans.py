@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.runtime.simulated.records import Record
 
@@ -49,14 +50,15 @@ class Lane:
         return ", ".join(dict.fromkeys(s.name for s in self.spans if s.kind not in ("wait", "set up")))
 
 
-def lanes_of(records: Iterable[Record], plan: Plan) -> tuple[Lane, ...]:
+def lanes_of(records: Iterable[Record], plan: Plan, source: KernelSource) -> tuple[Lane, ...]:
     """Lanes by rank, streams before workers.
 
     Args:
         records: of a simulated run of the plan.
-        plan: says which functions of the emitted file move and which compute; all others begin or end a call.
+        plan: says which steps move and which compute.
+        source: says which functions of the emitted file do so; all others begin or end a call.
     """
-    steps = _functions(plan)
+    steps = _functions(plan, source)
     split: dict[tuple[int, int, int | None], list[Record]] = {}
     for r in records:
         if r.stream >= 0:
@@ -71,7 +73,7 @@ def lanes_of(records: Iterable[Record], plan: Plan) -> tuple[Lane, ...]:
     return tuple(Lane(*k, tuple(sorted(spans[k], key=lambda s: (s.begin, s.end)))) for k in order)
 
 
-def _functions(plan: Plan) -> dict[str, tuple[str, Kind]]:
+def _functions(plan: Plan, source: KernelSource) -> dict[str, tuple[str, Kind]]:
     """Emitted function -> the steps that run in its workers, and what they do."""
     together: dict[str, list[StepPlan]] = {s.path: [s] for s in plan.steps if s.into is None}
     for s in plan.steps:
@@ -83,23 +85,16 @@ def _functions(plan: Plan) -> dict[str, tuple[str, Kind]]:
         telling = [g.path for g in plan.signals if g.action == "notify" and g.to != "self"]
         mixed = any(moving) or any(s.path in telling for s in steps)
         kind: Kind = "communicate" if all(moving) else "compute + communicate" if mixed else "compute"
-        found |= {s.path.replace(".", "_"): (" + ".join(s.path for s in steps), kind) for s in steps}
-    return {k.name: found[k.roles[-1][0].replace(".", "_")] for k in plan.kernels} | found
+        found |= {s.path: (" + ".join(s.path for s in steps), kind) for s in steps}
+    return {function: found[path] for function, path in source.functions}
 
 
-def kind_of(plan: Plan, function: str) -> tuple[str, Kind]:
-    """The step of an emitted function alone, without what is fused into it, and what it does."""
-    for s in plan.steps:
-        if s.path.replace(".", "_") == function or function in _kernels_led_by(plan, s):
-            telling = any(g.path == s.path and g.action == "notify" and g.to != "self" for g in plan.signals)
-            if s.step.program.movement is not None:
-                return s.path, "communicate"
-            return s.path, "compute + communicate" if telling else "compute"
-    return function, "set up"
-
-
-def _kernels_led_by(plan: Plan, step: StepPlan) -> list[str]:
-    return [k.name for k in plan.kernels if k.roles[-1][0] == step.path]
+def kind_of(plan: Plan, path: str) -> Kind:
+    """What a step does alone, without what is fused into it."""
+    if plan.step(path).step.program.movement is not None:
+        return "communicate"
+    telling = any(g.path == path and g.action == "notify" and g.to != "self" for g in plan.signals)
+    return "compute + communicate" if telling else "compute"
 
 
 def _root(plan: Plan, step: StepPlan) -> str:
