@@ -12,13 +12,13 @@ from tilelink.codegen import emit
 from tilelink.codegen.naming import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.host import BellWait, Compute, ComputeRun, Copy, MergeRuns, SetWord, StreamOp, Transfer, WordWait
+from tilelink.ir.host import BellWait, Compute, ComputeRun, Copy, Keep, MergeRuns, SetWord, StreamOp, Transfer, WordWait
 from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify
-from tilelink.mapping import expand
+from tilelink.mapping import expand, kept
 
-Transfers = Mapping[str, tuple[tuple[StreamOp, ...], ...]]
+Transfers = Mapping[Transfer | Keep, tuple[tuple[StreamOp, ...], ...]]
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
 RAISES = ("signal_op", "signal_all", "local_add", "count")
 WEAK = (*WAITS, *RAISES, "ring_bell")
@@ -43,9 +43,16 @@ class Running:
 
 
 def running(plan: Plan) -> Running:
-    paths = [h.path for h in plan.host if isinstance(h, Transfer)]
+    moving = [h for h in plan.host if isinstance(h, (Transfer, Keep))]
     ranks = range(plan.topology.ranks)
-    return Running(plan, emit(plan), tuple({p: expand(plan, p, r) for p in paths} for r in ranks))
+    return Running(plan, emit(plan), tuple({h: _moved(plan, h, r) for h in moving} for r in ranks))
+
+
+def _moved(plan: Plan, h: Transfer | Keep, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
+    """Own parts, too, that everyone reads in place: more signals to change."""
+    if isinstance(h, Keep):
+        return (kept(plan, h.path, rank),)
+    return expand(plan, h.path, rank, own=Keep(h.path) not in plan.host)
 
 
 class Unsayable(Exception):
@@ -88,7 +95,7 @@ def _edited(found: Running, edit: Edit) -> Running:
         text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     moved = tuple(
-        {path: tuple(_stream(found.plan, edit, path, ops) for ops in streams) for path, streams in of_rank.items()}
+        {h: tuple(_stream(found.plan, edit, h.path, ops) for ops in streams) for h, streams in of_rank.items()}
         for of_rank in found.transfers
     )
     return replace(found, source=replace(found.source, text=text, digest=digest), transfers=moved, edited=True)

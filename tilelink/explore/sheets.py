@@ -8,7 +8,7 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
-from tilelink.ir.host import Enter, Fork, HostStep, Join, Launch, Leave, Stage, Transfer
+from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Fused, Placement, Schedule
@@ -395,6 +395,8 @@ def _host(plan: Plan, step: HostStep) -> str:
             roles = [*((path, n) for path, n in k.beside), (", then ".join(k.in_turn), k.roles[-1][1])]
             inside = " and ".join(f"{path} on {workers} SMs" for path, workers in roles)
             return f"launch {kernel}: {inside}" + (f", on side stream {stream}" if stream else "")
+        case Keep(path):
+            return f"{path}: keeps this rank's own part, before kernels that wait for it take all SMs"
         case Transfer(path, stream):
             does = "copies" if plan.step(path).library is None else "calls a library"
             return f"{path}: {does} on side stream {stream}" + (

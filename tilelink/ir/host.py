@@ -52,11 +52,23 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """What `Transfer` of the same step would move within the rank, on the main stream, before kernels start that wait for
+    it: a copy within one GPU is made by its SMs, and workers that wait may have taken them all."""
+
+    path: str
+
+    @property
+    def stream(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """Wait until every peer has come here: arguments that peers read in place may be overwritten afterwards."""
 
 
-HostStep: TypeAlias = Enter | Stage | Fork | Join | Launch | Transfer | Leave
+HostStep: TypeAlias = Enter | Stage | Fork | Join | Launch | Transfer | Keep | Leave
 
 
 @dataclass(frozen=True, slots=True)

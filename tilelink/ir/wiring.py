@@ -107,6 +107,12 @@ class Step:
     def binding(self, param: str) -> Binding:
         return next(b for b in self.bindings if b.param == param)
 
+    @property
+    def moved_to(self) -> str | None:
+        """The tensor that a movement fills; None: it is none."""
+        movement = self.program.movement
+        return self.binding(movement.destination).tensor if movement is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class Wiring:

@@ -9,7 +9,7 @@ from tilelink.mapping.channels import raising
 from tilelink.mapping.exact import NotExact, Redundant, equivalent, implied, redundant, reused
 from tilelink.mapping.placement import placement_of
 from tilelink.mapping.planning import make_plan
-from tilelink.mapping.transfers import expand, issued, tiles_of
+from tilelink.mapping.transfers import expand, issued, kept, tiles_of
 from tilelink.mapping.verify import verify
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "expand",
     "implied",
     "issued",
+    "kept",
     "make_plan",
     "placement_of",
     "raising",

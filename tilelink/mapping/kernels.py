@@ -8,7 +8,7 @@ from keyword import iskeyword
 import networkx as nx
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.host import Enter, Fork, HostStep, Join, Launch, Leave, Stage, Transfer
+from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
 from tilelink.ir.plan import KernelPlan, StepPlan
 from tilelink.ir.topology import Topology
@@ -129,8 +129,9 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     """SMs of a role without a number: what the other roles and the side kernels leave."""
     sms = topology.device.sms
     beside = sum(n or 0 for k in kernels if k.stream != MAIN for _, n in k.roles)
-    # A stream waits for its peers, and for other streams, by one-block kernels, which need somewhere to run meanwhile.
-    beside += any(s.engine == "stream" and (not s.push or _follows_stream(s, steps)) for s in steps.values())
+    # A stream waits for its peers, and for other streams, by one-block kernels, and copies what stays here by kernels of the
+    # driver's: they need somewhere to run meanwhile.
+    beside += any(_takes_sms(s, steps) for s in steps.values())
     out: list[KernelPlan] = []
     for k in kernels:
         taken = sum(n or 0 for _, n in k.roles) + (beside if k.stream == MAIN else 0)
@@ -149,6 +150,15 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     return out
 
 
+def _takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
+    """Whether what a stream runs for a step beside kernels needs an SM: not what it pushes to peers (`Keep` comes first)."""
+    if s.engine != "stream":
+        return False
+    made = {t for o in steps.values() if o.engine != "stream" for t in _tensors(o, "out")}
+    stays = s.step.program.movement is not None and not s.skip_own and bool(made & set(_tensors(s, "in")))
+    return not s.push or stays or _follows_stream(s, steps)
+
+
 def _follows_stream(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
     """Whether a stream takes what a library function makes."""
     made = {t for o in steps.values() if o.library is not None for t in _tensors(o, "out")}
@@ -162,8 +172,9 @@ def host_steps(
     staged: tuple[str, ...],
     enters: bool,
     leaves: bool,
+    keeps: tuple[str, ...] = (),
 ) -> tuple[HostStep, ...]:
-    """The sequence of one call. `leaves`: peers read an argument in place.
+    """The sequence of one call. `leaves`: peers read an argument in place. `keeps`: whose own parts come before kernels.
 
     A stream that waits for a bell can hold up others that share its queue: whoever rings it goes first. A kernel that
     waits for what a library function makes starts behind it: its workers stay until they have it, and could take all
@@ -198,6 +209,7 @@ def host_steps(
                 done.add(path)
 
     transfer()
+    out += [Keep(path) for path in keeps]
     for k in placement.kernels:
         if k.stream != MAIN:
             fork(k.stream, 1)

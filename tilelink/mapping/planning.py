@@ -20,7 +20,7 @@ from tilelink.mapping import credits, kernels
 from tilelink.mapping.behind import with_behind
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.grids import plan_steps, table_name
-from tilelink.mapping.in_place import with_own_parts
+from tilelink.mapping.in_place import kept_first, with_own_parts
 from tilelink.mapping.network import check_network
 from tilelink.mapping.orders import table_of
 from tilelink.mapping.owners import check_owners
@@ -67,6 +67,7 @@ def make_plan(
     enters = bool(found.channels) or any(s.action == "ready" for s in found.signals) or raw
     if len(wiring.axes) == 1:
         steps = with_own_parts(wiring, steps, found.channels, layouts, sizes, topology.ranks)
+    keeps = kept_first(steps, found.signals, found.channels)
     plan = Plan(
         wiring=wiring,
         topology=topology,
@@ -80,7 +81,9 @@ def make_plan(
         links=found.links,
         credits=(),
         kernels=where.kernels,
-        host=kernels.host_steps(wiring, where, steps, staged, enters, _read_in_place(found.signals, buffers, by_path)),
+        host=kernels.host_steps(
+            wiring, where, steps, staged, enters, _read_in_place(found.signals, buffers, by_path), keeps
+        ),
         notes=_notes(found.signals, buffers) + _own_parts(steps),
         tables=_tables(placed, steps, dict(sizes), topology),
     )

@@ -10,16 +10,18 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import BellWait, Copy, SetWord, StreamOp, WordWait
+from tilelink.ir.host import BellWait, Copy, Keep, SetWord, StreamOp, WordWait
 from tilelink.ir.partition import holder, part
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 from tilelink.mapping.library_calls import applied
 
 
-def expand(plan: Plan, path: str, rank: int, *, own: bool = True) -> tuple[tuple[StreamOp, ...], ...]:
+def expand(
+    plan: Plan, path: str, rank: int, *, own: bool = True, others: bool = True
+) -> tuple[tuple[StreamOp, ...], ...]:
     """The steps of a program that streams run on rank `rank`, one tuple per side stream; `own`: with what stays there, to
-    be read from where it has been moved to."""
+    be read from where it has been moved to; `others`: with what comes or goes."""
     step = plan.step(path)
     if step.library is not None:
         return applied(plan, step, tiles_of(plan, step, rank), rank, in_place=not own)
@@ -30,8 +32,10 @@ def expand(plan: Plan, path: str, rank: int, *, own: bool = True) -> tuple[tuple
         moves = [(tile, [pe]) for tile, targets in moves for pe in targets]
         at = {pe: plan.topology.at(pe, step.axis) for pe in plan.topology.line(rank, step.axis)}
         moves.sort(key=lambda move: (at[rank] - at[move[1][0]]) % len(at))
-    if not own:
-        moves = [(tile, [pe for pe in targets if _leaves(plan, step, tile, rank, pe)]) for tile, targets in moves]
+    if not (own and others):
+        moves = [
+            (tile, [pe for pe in targets if _leaves(plan, step, tile, rank, pe) == others]) for tile, targets in moves
+        ]
         moves = [(tile, targets) for tile, targets in moves if targets]
     for turn, (tile, targets) in enumerate(moves):
         out[turn % step.streams] += _tile(plan, step, rank, tile, targets)
@@ -52,13 +56,21 @@ def _origin(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank:
 
 
 def issued(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
-    """`expand` without what stays on the rank, where everyone reads that in place."""
+    """`expand` without what stays on the rank, where everyone reads that in place, or it comes first (`kept`)."""
     if plan.step(path).library is not None:
         return expand(plan, path, rank, own=False)
-    program = plan.step(path).step.program
-    assert program.movement is not None
-    made = plan.step(path).step.binding(program.movement.destination).tensor
-    return expand(plan, path, rank, own=not any(i.tensor == made for s in plan.steps for i in s.in_place))
+    made = plan.step(path).step.moved_to
+    in_place = any(i.tensor == made for s in plan.steps for i in s.in_place)
+    return expand(plan, path, rank, own=not in_place and Keep(path) not in plan.host)
+
+
+def kept(plan: Plan, path: str, rank: int) -> tuple[StreamOp, ...]:
+    """What stays on the rank, one after the other: of a step that the host's sequence lets come first (`Keep`).
+
+    Nothing is waited for: what the rank has put where peers take it, the same stream has put there.
+    """
+    found = [op for ops in expand(plan, path, rank, others=False) for op in ops]
+    return tuple(op for op in found if not isinstance(op, WordWait))
 
 
 def _targets(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int) -> list[int]:

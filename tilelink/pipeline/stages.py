@@ -9,14 +9,14 @@ from typing import Any
 from tilelink.codegen import emit
 from tilelink.errors import Loc
 from tilelink.frontend import trace
-from tilelink.ir.host import Transfer
+from tilelink.ir.host import Keep, Transfer
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
-from tilelink.mapping import issued, make_plan, verify
+from tilelink.mapping import issued, kept, make_plan, verify
 from tilelink.mapping.verify import judge
 from tilelink.pipeline.arguments import Bound, axes_of
 from tilelink.pipeline.by_runs import instead
@@ -42,8 +42,11 @@ class Stages:
         if rank not in self.loaded:
             source = self.source
             module = load(source.text, source.digest, source.name, source.lines)
-            paths = [h.path for h in self.plan.host if isinstance(h, Transfer)]
-            transfers = {p: issued(self.plan, p, rank) for p in paths}
+            transfers = {
+                h: issued(self.plan, h.path, rank) if isinstance(h, Transfer) else (kept(self.plan, h.path, rank),)
+                for h in self.plan.host
+                if isinstance(h, (Transfer, Keep))
+            }
             self.loaded[rank] = Loaded(self.plan, source, module, transfers)
         return self.loaded[rank]
 

@@ -45,7 +45,7 @@ class Loaded:
     plan: Plan
     source: KernelSource
     module: ModuleType
-    transfers: Mapping[str, tuple[tuple[H.StreamOp, ...], ...]]
+    transfers: Mapping[H.Transfer | H.Keep, tuple[tuple[H.StreamOp, ...], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,8 @@ class _Preparation:
 
     def steps(self) -> Iterator[W.Step]:
         for step in self.plan.host:
-            if isinstance(step, H.Transfer):
-                for k, ops in enumerate(self.loaded.transfers[step.path]):
+            if isinstance(step, (H.Transfer, H.Keep)):
+                for k, ops in enumerate(self.loaded.transfers[step]):
                     yield from (self._transferred(step.path, op, step.stream + k) for op in ops)
             else:
                 yield from (self.world.step(work, stream, self.first) for stream, work in self._work(step))
@@ -193,11 +193,13 @@ class _Preparation:
         step, events = self.world.step(self._transfer(path, op), stream, self.first), self.events
         if events is None or isinstance(op, H.SetWord):
             return step
-        side, what = self.world.side_stream(stream), _DOES.get(type(op), "wait")
+        world, what = self.world, _DOES.get(type(op), "wait")
         detail = f"to rank {op.pe}" if isinstance(op, H.Copy) and op.at == "target" else ""
         detail = f"from rank {op.pe}" if isinstance(op, H.Copy) and op.at == "source" else detail
         detail = self._computes(path, op) or detail
-        return lambda call: events.around(side, stream, path, what, detail, lambda: step(call))
+        return lambda call: events.around(
+            W.stream_of(stream, call, world), stream, path, what, detail, lambda: step(call)
+        )
 
     def _transfer(self, path: str, op: H.StreamOp) -> W.Work:
         if isinstance(op, H.BellWait):

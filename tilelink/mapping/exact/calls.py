@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from tilelink.ir.host import (
     Enter,
     Fork,
     Join,
+    Keep,
     Launch,
     Leave,
     MergeRuns,
@@ -34,8 +36,9 @@ from tilelink.mapping.exact.by_runs import differs
 from tilelink.mapping.exact.events import Access, Event, Instance, Recorder, Word
 from tilelink.mapping.exact.outline import Outline, Signals, SomeSignal
 from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes, Span, TileRun
-from tilelink.mapping.transfers import issued
+from tilelink.mapping.transfers import issued, kept
 
+Ops = TypeVar("Ops")
 MAIN = 0
 MOST_EVENTS = 20_000
 """Of all ranks in one call; beyond that a plan is no small world."""
@@ -124,6 +127,10 @@ class _Host:
                 self.open_streams.discard(h.stream)
             elif isinstance(h, Launch):
                 self._launch(next(k for k in self.plan.kernels if k.name == h.kernel), h.stream)
+            elif isinstance(h, Keep):
+                step = self.plan.step(h.path)
+                for position, op in enumerate(_written_out(kept, self.plan, step, self.rank)):
+                    self._then(MAIN, self._stream_op(step, op, position))
             else:
                 self._transfer(h)
         if not self.outline:
@@ -292,7 +299,7 @@ class _Host:
         self._check_open(range(h.stream, h.stream + step.streams))
         if step.library is None:
             self._check_slices(step)
-        expanded = _expanded(self.plan, step, self.rank)
+        expanded = _written_out(issued, self.plan, step, self.rank)
         if step.by_runs and not self.outline:
             self._check_runs(step, [op for ops in expanded for op in ops])
         for k, ops in enumerate(expanded):
@@ -381,9 +388,9 @@ class _Host:
         return found
 
 
-def _expanded(plan: Plan, step: StepPlan, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
+def _written_out(how: Callable[[Plan, str, int], Ops], plan: Plan, step: StepPlan, rank: int) -> Ops:
     try:
-        return issued(plan, step.path, rank)
+        return how(plan, step.path, rank)
     except AssertionError as error:
         raise Outside(f"`{step.path}` cannot be written out: {error}", rank, step.path, (), step.step.loc) from error
 

@@ -103,6 +103,11 @@ class MemoryMap:
                 return region
         return next((r for r in self._around(low, high) if rank is None or r.open_to(rank)), None)
 
+    def local(self, rank: int, *tensors: torch.Tensor) -> bool:
+        """Whether all of these lie on the GPU of the rank."""
+        found = [self.find(*extent(t)) for t in tensors if t.numel()]
+        return all(r is None or not r.symmetric or r.home == rank for r in found)
+
     def nearest(self, address: int) -> Region | None:
         """The region that ends or begins closest to `address`."""
         return min(self._regions, key=lambda r: max(r.start - address, address - r.end), default=None)

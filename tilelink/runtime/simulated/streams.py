@@ -182,8 +182,27 @@ class SimulatedStream:
 
     # -------------------------------------------------------------------------------------------------------- copy engine
     def _run_copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Between GPUs by a copy engine; within one by its SMs, as a GPU does it, of which one has to be free."""
+        local = self._machine.memory.local(self.agent.rank, target, source)
+        begin = self._take_sm("copy within the GPU") if local else self.agent.clock
+        self._copy(target, source, begin)
+        if local:
+            self._give_back_sm()
+
+    def _take_sm(self, what: str) -> float:
+        """Wait for an SM; when it is there."""
+        machine, free = self._machine, self._processors.free
+        text = f"{what}: it has no SM, all {self._processors.count} are taken"
+        machine.scheduler.block(Wait(self._processors, lambda: text), lambda: bool(free))
+        self.agent.clock = max(self.agent.clock, heapq.heappop(free))
+        return self.agent.clock
+
+    def _give_back_sm(self) -> None:
+        self._processors.give_back(self.agent.clock)
+        self._machine.scheduler.wake(self._processors)
+
+    def _copy(self, target: torch.Tensor, source: torch.Tensor, begin: float) -> None:
         machine, agent = self._machine, self.agent
-        begin = agent.clock
         nbytes = target.numel() * target.element_size()
         low, high = extent(target) if nbytes else (0, 0)
         before = machine.small_words(low, high)
@@ -207,11 +226,9 @@ class SimulatedStream:
         constants: Mapping[str, Any],
     ) -> None:
         """What a library reads it reads at once, and it needs one SM at least; what it writes comes in pieces."""
-        machine, agent, free = self._machine, self.agent, self._processors.free
+        machine, agent = self._machine, self.agent
         name = getattr(function, "__name__", type(function).__name__)
-        text = f"call of {name}: it has no SM, all {self._processors.count} are taken"
-        machine.scheduler.block(Wait(self._processors, lambda: text), lambda: bool(free))
-        begin = agent.clock = max(agent.clock, heapq.heappop(free))
+        begin = self._take_sm(f"call of {name}")
         machine.scheduler.switch()
         machine.observe_reads(agent, *inputs)
         made = _poison(output) if output is not None else None
@@ -221,8 +238,7 @@ class SimulatedStream:
             self._write(output, made)
         nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output) if t is not None)
         agent.clock += machine.costs.library(counted.get_total_flops(), nbytes, self._processors.count)
-        self._processors.give_back(agent.clock)
-        machine.scheduler.wake(self._processors)
+        self._give_back_sm()
         machine.record("compute", begin, until=agent.clock, detail=name)
 
     def _write(self, output: torch.Tensor, made: torch.Tensor) -> None:

@@ -1,0 +1,120 @@
+"""A GPU copies within itself by its SMs: streams that do so beside kernels that wait find one free, or come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tilelink
+from benchmarks.mutants import mappings as m
+from tests.mapping.plans import forms, plan_of
+from tests.operators.against_torch import random, split
+from tilelink import Operator, TilelinkError, copy_engine, ops, sms
+from tilelink.codegen import emit
+from tilelink.ir.host import Compute, ComputeRun, Copy, Fork, Keep, Launch, MergeRuns, SetWord, StreamOp, WordWait
+from tilelink.ir.kernel import Checks
+from tilelink.ir.plan import Plan
+from tilelink.ir.topology import Device, Topology
+from tilelink.mapping import issued, kept
+from tilelink.pipeline.arguments import bind
+from tilelink.pipeline.stages import Stages
+
+RANKS, ROWS = 2, 10
+SMALL = Device(sms=4)
+
+
+def takes_an_sm(op: StreamOp, rank: int) -> bool:
+    """Everything but copies to and from peers, what tells them, and waiting for a bell."""
+    at_home = isinstance(op, (Copy, SetWord)) and op.pe == rank
+    return at_home or isinstance(op, (WordWait, Compute, ComputeRun, MergeRuns))
+
+
+def most_workers(plan: Plan) -> int:
+    """That can be there at a time: of one kernel of the main stream, and of all on side streams."""
+    counts = {k.name: (k.stream, sum(n or 1 for _, n in k.roles)) for k in plan.kernels}
+    return max([n for at, n in counts.values() if at == 0], default=0) + sum(n for at, n in counts.values() if at != 0)
+
+
+def plans() -> Iterator[tuple[str, Plan]]:
+    yield from ((f"{n}, {x.name}", x.plan) for n, op in m.operators().items() for x in m.mappings(op))
+    for name, (op, placements) in forms(4).items():
+        yield name, plan_of(op, 3, {"M": 40, "K": 3, "N": 5}, **placements)
+
+
+def test_who_needs_an_sm_beside_kernels_finds_one() -> None:
+    looked_at = 0
+    for name, plan in plans():
+        moving = [s.path for s in plan.steps if s.engine == "stream"]
+        streams = [(ops, r) for r in range(plan.topology.ranks) for path in moving for ops in issued(plan, path, r)]
+        if plan.kernels and any(takes_an_sm(op, rank) for ops, rank in streams for op in ops):
+            assert most_workers(plan) < plan.topology.device.sms, name
+            looked_at += 1
+    assert looked_at > 30
+
+
+# ------------------------------------------------------------------------------------------------- own parts that come first
+FORMS = {
+    "pushed": copy_engine(push=True),
+    "pushed in chunks": copy_engine(push=True, M=2, streams=2),
+    "pulled": copy_engine(push=False),
+}
+
+
+def gathering(form: str) -> Operator:
+    """Tiles cross the parts of ranks, so that nobody can read its own part in place."""
+    return ops.ag_gemm.schedule(gather=FORMS[form], matmul=sms(M=4, N=4, K=4))
+
+
+def assert_right_on_few_sms(operator: Operator) -> None:
+    x, w = random(ROWS, 8), random(8, 12, seed=1)
+    inputs = split(x, RANKS)
+
+    def main() -> list[torch.Tensor]:
+        return [operator(inputs[tilelink.rank()], w) for _ in range(3)]
+
+    for results in tilelink.launch(main, RANKS, policy="priorities-1", device=SMALL):
+        for got in results:
+            torch.testing.assert_close(got, x @ w, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_own_parts_come_behind_the_start_of_other_copies_and_before_kernels(form: str) -> None:
+    plan = plan_of(gathering(form), RANKS, {"M": ROWS, "K": 8, "N": 12})
+    kinds = [type(h) for h in plan.host]
+    assert kinds.index(Fork) < kinds.index(Keep) < kinds.index(Launch)
+    assert plan.host[kinds.index(Keep)] == Keep("gather")
+    for rank in range(RANKS):
+        at_home, moved = kept(plan, "gather", rank), [op for ops in issued(plan, "gather", rank) for op in ops]
+        assert {op.pe for op in at_home if isinstance(op, (Copy, SetWord))} == {rank}
+        assert {type(op) for op in at_home} == {Copy, SetWord}
+        copies = [op for op in moved if isinstance(op, Copy)]
+        assert copies and all(op.pe != rank for op in copies)
+    assert_right_on_few_sms(gathering(form))
+
+
+def test_what_is_read_in_place_or_by_a_stream_is_kept_nowhere() -> None:
+    even = {"M": 8, "K": 8, "N": 4}
+    assert Keep("gather") not in plan_of(gathering("pushed"), 2, even).host
+    by_stream = ops.ag_gemm.schedule(gather=FORMS["pushed"], matmul=tilelink.library("torch.mm", M=4))
+    assert Keep("gather") not in plan_of(by_stream, 2, even).host
+    made = ops.gemm_rs.schedule(scatter=FORMS["pushed"], matmul=sms(M=4, N=4, K=4), reduce=sms(M=4, N=4))
+    assert Keep("scatter") not in plan_of(made, 2, even).host
+
+
+def test_beside_kernels_they_can_wait_for_ever() -> None:
+    """As plans were before: own parts among the other copies. Workers take all SMs, and wait for a copy that needs one."""
+    operator = gathering("pushed")
+    x, w = random(ROWS, 8), random(8, 12, seed=1)
+    inputs = split(x, RANKS)
+    topology = Topology(RANKS, device=SMALL)
+    bound = bind(operator.name, operator.signature, (inputs[0], w), {}, topology, operator.loc)
+    right = operator.stages(bound, topology, Checks())
+    late = replace(right.plan, host=tuple(h for h in right.plan.host if not isinstance(h, Keep)))
+    assert len(late.host) == len(right.plan.host) - 1
+    operator.maker.kept[(bound, topology, Checks())] = Stages(late, right.verdict, emit(late))
+    with pytest.raises(TilelinkError, match="TL501") as raised:
+        tilelink.launch(lambda: operator(inputs[tilelink.rank()], w), RANKS, policy="priorities-1", device=SMALL)
+    assert any("copy within the GPU: it has no SM, all 4 are taken" in str(n) for n in raised.value.notes)
