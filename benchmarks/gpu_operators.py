@@ -27,6 +27,7 @@ from benchmarks.gpu_check import Rows, save
 from benchmarks.operator_cases import CASES, Call, Draw, differences, expected
 from tilelink import Operator, ops
 from tilelink.errors import TilelinkError
+from tilelink.ops.attention import tiles
 from tilelink.runtime.session import require
 
 TOLERANCE = 2e-2
@@ -38,15 +39,19 @@ def _case(machine: Machine, name: str, ragged: bool, seed: int) -> Call:
     return CASES[name](Draw(machine.rank, machine.ranks, machine.device, seed), ragged)
 
 
+ON_SMS = {"ag_attention": {"flash": tiles(128)}}
+"""Kernels that work where a library does as the operator comes."""
+
+
 @functools.cache
-def tiled(name: str) -> Operator:
+def tiled(name: str, on_sms: bool = False) -> Operator:
     """The operator as it comes, and never its plain form, which is what it is compared with."""
-    return getattr(ops, name).schedule(sequential=False)
+    return getattr(ops, name).schedule(ON_SMS[name] if on_sms else {}, sequential=False)
 
 
-def eager(machine: Machine, name: str, ragged: bool) -> dict[str, Any]:
+def eager(machine: Machine, name: str, ragged: bool, on_sms: bool = False) -> dict[str, Any]:
     """Calls back to back with other data each, then compared: the second meets what the first left behind."""
-    operator = tiled(name)
+    operator = tiled(name, on_sms)
     calls = [_case(machine, name, ragged, seed) for seed in range(CALLS)]
     wanted = [expected(operator, call) for call in calls]
     started = time.time()
@@ -87,6 +92,9 @@ def check(machine: Machine, name: str, rows: Rows) -> None:
         "ragged": lambda: eager(machine, name, True),
         "graph": lambda: replayed(machine, name),
     }
+    if name in ON_SMS:
+        parts["on SMs"] = lambda: eager(machine, name, False, on_sms=True)
+        parts["on SMs, ragged"] = lambda: eager(machine, name, True, on_sms=True)
     for case, part in parts.items():
         row: dict[str, Any] = {"operator": name, "case": case, "schedule": ""}
         try:
@@ -100,7 +108,8 @@ def check(machine: Machine, name: str, rows: Rows) -> None:
                 f"{name:20s} {case:12s} {row.get('error', row.get('problem'))} {row.get('first_calls_s', '')}",
                 flush=True,
             )
-    tiled(name).close()
+    for on_sms in (False, True) if name in ON_SMS else (False,):
+        tiled(name, on_sms).close()
     torch.cuda.empty_cache()
 
 

@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 from benchmarks.mutants import mappings as m
-from tests.mapping.plans import forms, plan_of
+from tests.mapping.plans import form, forms, plan_of
 from tests.operators.against_torch import random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.codegen import emit
@@ -18,7 +18,8 @@ from tilelink.ir.host import Compute, ComputeRun, Copy, Fork, Keep, Launch, Merg
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
-from tilelink.mapping import issued, kept
+from tilelink.mapping import issued, kept, verify
+from tilelink.mapping.verify.room import most_workers
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.stages import Stages
 
@@ -32,24 +33,18 @@ def takes_an_sm(op: StreamOp, rank: int) -> bool:
     return at_home or isinstance(op, (WordWait, Compute, ComputeRun, MergeRuns))
 
 
-def most_workers(plan: Plan) -> int:
-    """That can be there at a time: of one kernel of the main stream, and of all on side streams."""
-    counts = {k.name: (k.stream, sum(n or 1 for _, n in k.roles)) for k in plan.kernels}
-    return max([n for at, n in counts.values() if at == 0], default=0) + sum(n for at, n in counts.values() if at != 0)
-
-
 def plans() -> Iterator[tuple[str, Plan]]:
     yield from ((f"{n}, {x.name}", x.plan) for n, op in m.operators().items() for x in m.mappings(op))
-    for name, (op, placements) in forms(4).items():
-        yield name, plan_of(op, 3, {"M": 40, "K": 3, "N": 5}, **placements)
+    yield from ((name, form(name, 3, {"M": 40, "K": 3, "N": 5}, 4)) for name in forms())
 
 
 def test_who_needs_an_sm_beside_kernels_finds_one() -> None:
     looked_at = 0
     for name, plan in plans():
         moving = [s.path for s in plan.steps if s.engine == "stream"]
-        streams = [(ops, r) for r in range(plan.topology.ranks) for path in moving for ops in issued(plan, path, r)]
-        if plan.kernels and any(takes_an_sm(op, rank) for ops, rank in streams for op in ops):
+        ranks = range(plan.topology.ranks)
+        moved = [(op, r) for r in ranks for path in moving for stream in issued(plan, path, r) for op in stream]
+        if plan.kernels and any(takes_an_sm(op, rank) for op, rank in moved):
             assert most_workers(plan) < plan.topology.device.sms, name
             looked_at += 1
     assert looked_at > 30
@@ -91,7 +86,8 @@ def test_own_parts_come_behind_the_start_of_other_copies_and_before_kernels(form
         assert {op.pe for op in at_home if isinstance(op, (Copy, SetWord))} == {rank}
         assert {type(op) for op in at_home} == {Copy, SetWord}
         copies = [op for op in moved if isinstance(op, Copy)]
-        assert copies and all(op.pe != rank for op in copies)
+        assert copies
+        assert all(op.pe != rank for op in copies)
     assert_right_on_few_sms(gathering(form))
 
 
@@ -105,7 +101,7 @@ def test_what_is_read_in_place_or_by_a_stream_is_kept_nowhere() -> None:
 
 
 def test_beside_kernels_they_can_wait_for_ever() -> None:
-    """As plans were before: own parts among the other copies. Workers take all SMs, and wait for a copy that needs one."""
+    """Own parts among the other copies: workers take all SMs, and wait for a copy that needs one. The proof says so."""
     operator = gathering("pushed")
     x, w = random(ROWS, 8), random(8, 12, seed=1)
     inputs = split(x, RANKS)
@@ -114,6 +110,10 @@ def test_beside_kernels_they_can_wait_for_ever() -> None:
     right = operator.stages(bound, topology, Checks())
     late = replace(right.plan, host=tuple(h for h in right.plan.host if not isinstance(h, Keep)))
     assert len(late.host) == len(right.plan.host) - 1
+    with pytest.raises(TilelinkError) as refused:
+        verify(late)
+    assert refused.value.code == "TL613"
+    assert refused.value.message == "`gather` needs an SM while 4 workers, which may wait for it, can have all 4"
     operator.maker.kept[(bound, topology, Checks())] = Stages(late, right.verdict, emit(late))
     with pytest.raises(TilelinkError, match="TL501") as raised:
         tilelink.launch(lambda: operator(inputs[tilelink.rank()], w), RANKS, policy="priorities-1", device=SMALL)

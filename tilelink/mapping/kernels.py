@@ -131,7 +131,7 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     beside = sum(n or 0 for k in kernels if k.stream != MAIN for _, n in k.roles)
     # A stream waits for its peers, and for other streams, by one-block kernels, and copies what stays here by kernels of the
     # driver's: they need somewhere to run meanwhile.
-    beside += any(_takes_sms(s, steps) for s in steps.values())
+    beside += any(takes_sms(s, steps) for s in steps.values())
     out: list[KernelPlan] = []
     for k in kernels:
         taken = sum(n or 0 for _, n in k.roles) + (beside if k.stream == MAIN else 0)
@@ -150,7 +150,7 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     return out
 
 
-def _takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
+def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
     """Whether what a stream runs for a step beside kernels needs an SM: not what it pushes to peers (`Keep` comes first)."""
     if s.engine != "stream":
         return False

@@ -29,6 +29,7 @@ from tilelink.mapping.verify.frame import check_frame
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.meeting import check_meeting
 from tilelink.mapping.verify.reach import lay
+from tilelink.mapping.verify.room import check_room
 from tilelink.mapping.verify.taking import check_taking
 
 UNDECIDED = ("TL606", "TL609", "TL610", "TL612")
@@ -43,7 +44,8 @@ def verify(plan: Plan) -> Verdict:
     Raises:
         TilelinkError: TL601 form, TL602 a load without its wait, TL603 a store without its notify, TL604 coverage,
             TL605 deadlock, TL606 not proven, TL607 counts, TL608 a wait that misses its notifies, TL609 a dependence
-            that nothing keeps, TL610 a missing credit, TL611 bounds, TL612 a signal that does not reach far enough.
+            that nothing keeps, TL610 a missing credit, TL611 bounds, TL612 a signal that does not reach far enough,
+            TL613 no SM for what a stream does.
     """
     if plan.unverified:
         return _unverified(plan)
@@ -88,7 +90,7 @@ def rules_of(plan: Plan, trust: list[str]) -> tuple[tuple[str, Callable[[], str]
         ("orders", lambda: check_taking(plan, world)),
         ("counts", lambda: check_counts(plan, world, laid)),
         ("waits", lambda: check_meeting(plan, world, laid)),
-        ("deadlock", lambda: check_deadlock(plan, world, laid)),
+        ("deadlock", lambda: check_deadlock(plan, world, laid) + check_room(plan)),
         ("epochs", lambda: check_epochs(plan, world, laid)),
     )
 

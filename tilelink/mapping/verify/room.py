@@ -1,0 +1,37 @@
+"""What streams run on SMs beside kernels finds one: workers stay until what they wait for has come."""
+
+from __future__ import annotations
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.host import Keep
+from tilelink.ir.plan import Plan
+from tilelink.mapping.in_place import kept_first
+from tilelink.mapping.kernels import MAIN, takes_sms
+
+
+def check_room(plan: Plan) -> str:
+    """Raises:
+    TilelinkError: TL613, kernels may take all SMs while a stream needs one for what they wait for.
+    """
+    by_path = {s.path: s for s in plan.steps}
+    late = [p for p in kept_first(plan.steps, plan.signals, plan.channels) if Keep(p) not in plan.host]
+    needing = late + [s.path for s in plan.steps if takes_sms(s, by_path)]
+    taken, sms = most_workers(plan), plan.topology.device.sms
+    if not needing or not plan.kernels:
+        return ""
+    if taken >= sms:
+        first = by_path[needing[0]]
+        raise TilelinkError(
+            "TL613",
+            f"`{first.path}` needs an SM while {taken} workers, which may wait for it, can have all {sms}",
+            loc=first.step.loc,
+            why="a GPU copies within itself by its SMs, and a stream waits for peers by a kernel",
+            hint="this is the plan's mistake and not yours: please report it with the schedule",
+        )
+    return f"; of {sms} SMs, streams find {sms - taken} free"
+
+
+def most_workers(plan: Plan) -> int:
+    """That there can be at a time: of one kernel of the main stream, and of all on side streams."""
+    counts = [(k.stream, sum(n or 1 for _, n in k.roles)) for k in plan.kernels]
+    return max((n for at, n in counts if at == MAIN), default=0) + sum(n for at, n in counts if at != MAIN)
