@@ -104,7 +104,8 @@ def test_what_comes_behind_its_host_runs_in_the_same_lane() -> None:
     drivers = {function for function, path in stages.source.functions if path == step.path}
     taking = {(r.rank, r.worker) for r in recorder.records if r.function in drivers}
     assert {(lane.rank, lane.worker) for lane in lanes if lane.label == "matmul + reduce"} == taking
-    assert {s.name for lane in lanes if lane.worker is None for s in lane.spans} <= {"enter", "copy", "scatter", "stream"}
+    beside = {s.name for lane in lanes if lane.worker is None for s in lane.spans}
+    assert beside <= {"enter", "copy", "scatter", "stream"}
 
 
 def test_lanes_are_named_by_what_runs_there() -> None:

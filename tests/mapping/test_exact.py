@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.mapping.plans import form, forms, with_signal
+from tests.mapping.plans import form, forms, plan_of, with_channel, with_signal
+from tests.operators.test_fused_tiles import of_two
+from tilelink import fused, sms
+from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
-from tilelink.mapping import equivalent, redundant
+from tilelink.mapping import equivalent, redundant, verify
 from tilelink.mapping.exact import examine
 
 SIZES = {"M": 7, "K": 3, "N": 4}
@@ -48,3 +51,17 @@ def test_a_changed_plan_is_equivalent_only_if_it_touches_the_same_in_order() -> 
     assert equivalent(plan, form("ag_gemm push", 3, SIZES, 2)) is None
     no_credit = replace(plan, credits=tuple(replace(c, implied_by=None) for c in plan.credits))
     assert equivalent(no_credit, plan) is not None
+
+
+def test_a_word_that_no_other_rank_can_raise_and_nobody_needs() -> None:
+    """Tiles of two tensors are pushed and announced one after the other: who waits for the second has both."""
+    tile = sms(M=2, N=4, K=4, order="ring+1")
+    pushed = {path: fused("twice") for path in ("one", "two")}
+    plan = plan_of(of_two, 2, {"M": 8, "K": 8, "N": 4}, twice=tile, **pushed, difference=sms(M=2, N=4))
+    assert examine(plan).findings == ()
+    first = next(c for c in plan.channels if c.scope == "sys")
+    near = with_channel(plan, first.tensor, scope="gpu")
+    text = "`one` raises a word of another rank, where only that rank's GPU reaches it"
+    assert [(f.kind, f.text) for f in examine(near).findings] == [("plan", text)]
+    with pytest.raises(TilelinkError, match="TL612"):
+        verify(near)

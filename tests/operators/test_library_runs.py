@@ -26,7 +26,7 @@ from tilelink.mapping import issued, verify
 from tilelink.mapping.exact import examine
 from tilelink.mapping.runs import runs_of
 from tilelink.ops.attention import flash
-from tilelink.ops.programs import gather, matmul
+from tilelink.ops.programs import gather, matmul, reduce, scatter
 from tilelink.runtime.functions import function_of
 
 NAME = "tilelink.libraries.attention"
@@ -100,6 +100,31 @@ def test_what_workers_of_the_rank_make_is_waited_for_by_words_and_not_by_bells()
     assert_as_torch(made_depth.schedule(placed), Problem(each([x] * 2, [a] * 2, [b] * 2), [(x @ a @ b,)] * 2), 2)
 
 
+@operator("M K, K J, J N -> M N, K/R N")
+def made_and_moved(x: Any, a: Any, b: Any) -> Any:
+    made = matmul(a, b)
+    return matmul_as_it_comes(x, made), reduce(scatter(made))
+
+
+def test_a_bell_that_a_copy_engine_hears_is_left_to_it() -> None:
+    """The function looks at words, twice here: its two tiles want the same runs."""
+    sizes = {"M": 8, "K": 8, "J": 4, "N": 4}
+    placed: dict[str, Any] = {
+        "matmul": sms(M=4, N=4, K=4),
+        "matmul_as_it_comes": library(product, M=4, K=4),
+        "scatter": copy_engine(M=4),
+    }
+    plan = plan_of(made_and_moved, 2, sizes, **placed)
+    assert [(c.bells, c.counted) for c in plan.channels if c.tensor == "matmul_out"] == [(True, False)]
+    assert verify(plan).ok
+    assert_right(plan)
+    x, a = random(8, 8), random(8, 4, seed=1)
+    bs = [random(4, 4, seed=2 + rank) for rank in range(2)]
+    total = sum(a @ b for b in bs)
+    wanted = [(x @ (a @ b), mine) for b, mine in zip(bs, split(total, 2), strict=True)]
+    assert_as_torch(made_and_moved.schedule(placed), Problem([(x, a, b) for b in bs], wanted), 2)
+
+
 def test_a_program_may_call_a_position_what_the_operator_calls_a_size() -> None:
     @program("M K, K N -> M N")
     def from_the_first_on(rows: Any, weight: Any, out: Any) -> None:
@@ -137,6 +162,42 @@ def test_one_tensor_for_queries_keys_and_values() -> None:
     heads = x.transpose(0, 1)
     wanted = torch.softmax(heads @ heads.transpose(1, 2) * math.log(2), -1) @ heads
     assert_as_torch(to_itself.schedule(placed), Problem(each(split(x, 3)), each(split(wanted.transpose(0, 1), 3))), 3)
+
+
+@program("M K, K N -> M N")
+def when_all_is_there(rows: Any, weight: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(weight)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(weight, axis=0):
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
+@operator("M K, K/R N -> M N")
+def gathered_first(x: Any, weight: Any) -> Any:
+    return when_all_is_there(x, gather(weight))
+
+
+def test_what_is_waited_for_as_a_whole_is_not_read_in_place() -> None:
+    """Its own part has to be moved, too: the wait is for all words."""
+    placed: dict[str, Any] = {"gather": copy_engine(push=True), "when_all_is_there": library(product, K="K/R")}
+    plan = plan_of(gathered_first, 2, {"M": 4, "K": 8, "N": 4}, **placed)
+    assert not plan.step("when_all_is_there").in_place
+
+
+@pytest.mark.parametrize("chunks", [{}, {"M": 2}], ids=["whole parts", "chunks"])
+@pytest.mark.parametrize("taken", [sms(M=4, N=4, K=4), library("torch.mm"), library(product, K="K/R")], ids=str)
+def test_all_that_copy_engines_bring(taken: Any, chunks: dict[str, int]) -> None:
+    """A word for each of their tiles; parts that end early, or are empty, lack some."""
+    for ranks, depth in ((3, 2), (4, 9)):
+        x, weight = random(4, depth), random(depth, 4, seed=1)
+        placed: dict[str, Any] = {"gather": copy_engine(push=True, **chunks), "when_all_is_there": taken}
+        plan = plan_of(gathered_first, ranks, {"M": 4, "K": depth, "N": 4}, **placed)
+        assert verify(plan).ok
+        assert_right(plan)
+        problem = Problem(each([x] * ranks, split(weight, ranks)), [(x @ weight,)] * ranks, {"K": depth})
+        assert_as_torch(gathered_first.schedule(placed), problem, ranks)
 
 
 def test_runs_are_parts_along_the_axis_of_ranks_that_a_step_speaks_of() -> None:

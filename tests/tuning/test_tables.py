@@ -22,6 +22,9 @@ PLACEMENTS = st.one_of(
     st.builds(lambda m, p, n: copy_engine(M=m, push=p, streams=n), SIZES, st.sampled_from([None, True]), st.just(2)),
     st.builds(fused, st.just("matmul")),
     st.builds(lambda m: library("torch.mm", M=m), SIZES),
+    st.builds(
+        lambda n, o: library("torch.mm", M=64, otherwise=sms(n, M=64, order=o)), st.sampled_from([None, 4]), ORDERS
+    ),
 )
 
 
@@ -44,7 +47,9 @@ def test_a_schedule_is_what_its_record_says(
 
 
 def test_a_function_is_no_data() -> None:
-    assert record_of(Schedule().merged({"a": sms(order=lambda tile, rank, ranks: tile)})) is None
+    by_key = sms(order=lambda tile, rank, ranks: tile)
+    assert record_of(Schedule().merged({"a": by_key})) is None
+    assert record_of(Schedule().merged({"a": library("torch.mm", otherwise=by_key)})) is None
 
 
 def entry(m: int, schedule: Schedule = Schedule(), **more: object) -> Entry:  # noqa: B008  # frozen

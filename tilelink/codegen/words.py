@@ -72,7 +72,7 @@ def span(
         least = f"tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)"
         lines.add(f"{low} = {from_data(entry.expr, least)}", scope.loc)
         return Span(axis.index(base + Sym(low)), axis.index(base + F.maximum(Sym(high), 0)))
-    return Span(F.of(0), axis.count - 1)
+    return Span(F.of(0), axis.filled - 1)
 
 
 def base_of(scope: Scope, axis: ChannelAxis, param: str) -> Formula:

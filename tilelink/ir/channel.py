@@ -59,6 +59,15 @@ class ChannelAxis:
             return F.cdiv(self.size, self.length)
         return self.per * self.ranks if self.kind == "cut" else self.per
 
+    @property
+    def filled(self) -> Formula:
+        """Words that stand for positions: parts that end early lack the last ones."""
+        if self.kind not in ("cut", "part"):
+            return self.count
+        if self.kind == "part":
+            return F.cdiv(here(self.size, over=self.over), self.length)
+        return self.size // self.part * self.per + F.cdiv(self.size % self.part, self.length)
+
     def index(self, at: F.Like) -> Formula:
         """The word of position `at`."""
         a = F.of(at)

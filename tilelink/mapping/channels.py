@@ -256,8 +256,8 @@ def _axis(
 
 
 def _copied_in_tiles(uses: list[Use], grids: list[GridAxis]) -> bool:
-    """Whether a copy engine sets words along an axis that somebody waits for as a whole; parts may lack some words."""
-    return any(u.producer.engine == "stream" for u in uses) and all(g.kind in ("plain", "unit") for g in grids)
+    """Whether a copy engine sets words along an axis that somebody waits for as a whole."""
+    return any(u.producer.engine == "stream" for u in uses) and all(g.kind != "table" for g in grids)
 
 
 def _waits_by_tile(use: Use, a: int) -> bool:

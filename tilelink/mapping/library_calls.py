@@ -137,7 +137,7 @@ class _Tile:
             if axis.axis is None and source is not None:
                 spans.append(range(self._at(axis.over), self._at(axis.over) + 1))
             elif found is None:
-                spans.append(range(int(F.evaluate(axis.count, env))))
+                spans.append(range(int(F.evaluate(axis.count if axis.axis is None else axis.filled, env))))
             else:
                 v, (lo, hi) = found
                 base = self._at(axis.over) * self._value(axis.part) if axis.kind == "cut" and v.local else 0

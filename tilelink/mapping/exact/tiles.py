@@ -451,9 +451,7 @@ class TileRun:
         channel = self._channel(signal)
         counts = [self.sizes.value(a.count, self.rank) for a in channel.axes]
         spans = [
-            self._source(op, axis, source, counts[k])
-            if axis.axis is None
-            else self._along(op.param, axis, index, counts[k])
+            self._source(op, axis, source, counts[k]) if axis.axis is None else self._along(op.param, axis, index)
             for k, axis in enumerate(channel.axes)
         ]
         for k, span in enumerate(spans):
@@ -472,12 +470,12 @@ class TileRun:
         at = self.sizes.coordinate(source, axis.over)
         return range(at, at + 1)
 
-    def _along(self, param: str, axis: ChannelAxis, index: Indexed, count: int) -> range:
+    def _along(self, param: str, axis: ChannelAxis, index: Indexed) -> range:
         found = next(((v, e) for v, e in index if v.axis == axis.axis), None)
         if found is None or not isinstance(found[1], (OfTile, At)):
             if found is not None and isinstance(found[1], Gather):
                 raise NotExact("an index of data")
-            return range(count)
+            return range(self.sizes.value(axis.filled, self.rank))
         v, e = found
         begin, end = self._interval(param, v, e)
         if axis.kind == "cut" and v.local:

@@ -155,7 +155,7 @@ def _words(laid: Laid, op: Wait | Notify, axis: ChannelAxis, mask: Mask) -> Word
         one = isinstance(entry, At) or axis.kind == "unit" or grid is None or axis.holds(grid)
         last = first if one else _index(laid, axis, np.maximum(spans.end - 1, 0))
         return Words(reach.key, first, last, mask.on(spans, reach.key).real)
-    return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.count) - 1, _one())
+    return Words(None, np.zeros((1, 1), np.int64), laid.world.value(axis.filled) - 1, _one())
 
 
 def _index(laid: Laid, axis: ChannelAxis, at: Ints) -> Ints:
