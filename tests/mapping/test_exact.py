@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_changed_plan_is_equivalent_only_if_it_touches_the_same_in_order() -> 
 def test_a_word_that_no_other_rank_can_raise_and_nobody_needs() -> None:
     """Tiles of two tensors are pushed and announced one after the other: who waits for the second has both."""
     tile = sms(M=2, N=4, K=4, order="ring+1")
-    pushed = {path: fused("twice") for path in ("one", "two")}
+    pushed: dict[str, Any] = {path: fused("twice") for path in ("one", "two")}
     plan = plan_of(of_two, 2, {"M": 8, "K": 8, "N": 4}, twice=tile, **pushed, difference=sms(M=2, N=4))
     assert examine(plan).findings == ()
     first = next(c for c in plan.channels if c.scope == "sys")

@@ -187,7 +187,9 @@ def test_what_is_waited_for_as_a_whole_is_not_read_in_place() -> None:
 
 
 @pytest.mark.parametrize("chunks", [{}, {"M": 2}], ids=["whole parts", "chunks"])
-@pytest.mark.parametrize("taken", [sms(M=4, N=4, K=4), library("torch.mm"), library(product, K="K/R")], ids=str)
+@pytest.mark.parametrize(
+    "taken", [sms(M=4, N=4, K=4), library("torch.mm"), library(product, K="K/R")], ids=["SMs", "function", "by runs"]
+)
 def test_all_that_copy_engines_bring(taken: Any, chunks: dict[str, int]) -> None:
     """A word for each of their tiles; parts that end early, or are empty, lack some."""
     for ranks, depth in ((3, 2), (4, 9)):
