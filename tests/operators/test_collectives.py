@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -43,18 +45,17 @@ def test_all_ranks_get_the_same_bits(form: str) -> None:
     assert all(torch.equal(first, o) for o in others)
 
 
-@pytest.mark.parametrize(
-    ("rows", "dtype", "form"),
-    [
-        (128, torch.bfloat16, "one_shot"),
-        (129, torch.bfloat16, "two_shot"),
-        (64, torch.float32, "one_shot"),
-        (65, torch.float32, "two_shot"),
-    ],
-)
-def test_the_form_follows_from_the_size(rows: int, dtype: torch.dtype, form: str) -> None:
-    plan = ops.all_reduce.plan(torch.empty(rows, 2048, dtype=dtype), ranks=4)
-    assert {s.path.partition(".")[0] for s in plan.steps} == {f"all_reduce_{form}"}
+@pytest.mark.parametrize(("ranks", "most"), [(1, 2048), (2, 2048), (3, 480), (4, 213), (8, 60)])
+def test_the_form_follows_from_the_bytes_and_the_ranks(ranks: int, most: int) -> None:
+    """Sending everything to everyone pays the longer the fewer there are; two send no byte less with a hop more."""
+
+    def form(rows: int, dtype: torch.dtype) -> set[str]:
+        plan = ops.all_reduce.plan(torch.empty(rows, 2048, dtype=dtype, device="meta"), ranks=ranks)
+        return {s.path.partition(".")[0] for s in plan.steps}
+
+    for rows, dtype in ((most, torch.bfloat16), (most // 2, torch.float32)):
+        assert form(rows, dtype) == {"all_reduce_one_shot"}
+        assert form(rows + 1, dtype) == {"all_reduce_two_shot"}
 
 
 def test_a_form_that_is_none() -> None:
@@ -85,9 +86,24 @@ def test_tiles_have_bytes_enough_to_be_worth_a_signal(shape: tuple[int, int]) ->
     rows = step.grid[1].tile or 0
     moved = rows * shape[1] * 2
     assert rows == 1 or 2048 <= moved <= 256 * 1024
-    m, n = (g.tile or 0 for g in plan.step("all_reduce_two_shot.reduce").grid)
+    m, _ = (g.tile or 0 for g in plan.step("all_reduce_two_shot.reduce").grid)
     assert m <= rows
-    assert m * n <= 32768
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("form", ["one_shot", "two_shot"])
+def test_sums_have_room_in_registers_and_work_for_all_sms(form: str, ranks: int, dtype: torch.dtype) -> None:
+    """What all ranks have sent of a tile is under way at once; a rank's part is 128 tiles or more, unless these are tiny."""
+    for rows in (8, 512, 4096, 16384):
+        x = torch.empty(rows, 2048, dtype=dtype, device="meta")
+        plan = ops.all_reduce.plan(x, ranks=ranks, form=form)
+        path = "all_reduce_one_shot.exchange" if form == "one_shot" else "all_reduce_two_shot.reduce"
+        each = math.prod(g.tile or 1 for g in plan.step(path).grid)
+        assert each * dtype.itemsize * ranks <= 128 * 1024
+        assert each <= 32768
+        part = rows * 2048 // (1 if form == "one_shot" else ranks)
+        assert part // each >= 128 or each * dtype.itemsize <= 4096
 
 
 # ------------------------------------------------------------------------------------------------------------- resharding

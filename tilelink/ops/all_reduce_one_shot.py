@@ -7,6 +7,7 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tilelink.ops.all_reduce_two_shot import reference
+from tilelink.ops.tiling import exchanging
 
 
 @tilelink.program("R/R M N, R M N -> M N")
@@ -25,7 +26,7 @@ def exchange(x: Any, inbox: Any, out: Any) -> None:
 
 
 # A worker that has sent a tile waits for the same tile of the others, which nobody sends later than he did.
-@tilelink.operator("M N -> M N", schedule={"exchange": tilelink.sms(M=1, N=2048)})
+@tilelink.operator("M N -> M N")
 def all_reduce_one_shot(x: Any) -> Any:
     """The sum over the ranks of `x`, for sizes at which time is latency: one hop, one signal per tile, one kernel.
 
@@ -35,7 +36,7 @@ def all_reduce_one_shot(x: Any) -> Any:
     Returns:
         `[M, N]` in the dtype of `x`, added in fp32 in the order of the ranks: the same bits everywhere.
     """
-    return exchange(x, tilelink.symmetric("R M N", like=x))
+    return exchange(x, tilelink.symmetric("R M N", like=x), schedule=exchanging(x, 128))
 
 
 all_reduce_one_shot.reference(reference)
