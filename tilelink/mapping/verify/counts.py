@@ -145,9 +145,13 @@ def _ascending(w: Words, width: int) -> bool:
 
 def _by_runs(w: Words, width: int) -> Ints:
     starts = np.flatnonzero(np.diff(w.first[0], prepend=-1))
-    out = np.zeros((len(w.real), 1, width), dtype=np.int64)
     real = np.broadcast_to(w.real, (len(w.real), w.first.shape[1]))
-    out[:, 0, w.first[0, starts]] = np.add.reduceat(real, starts, axis=1, dtype=np.int64)
+    one_each = len(starts) == real.shape[1]
+    sums = real.astype(np.int64) if one_each else np.add.reduceat(real, starts, axis=1, dtype=np.int64)
+    if len(starts) == width:
+        return sums[:, None, :]
+    out = np.zeros((len(w.real), 1, width), dtype=np.int64)
+    out[:, 0, w.first[0, starts]] = sums
     return out
 
 
