@@ -171,6 +171,28 @@ def test_after_closing_the_next_call_starts_anew(taken: list[int]) -> None:
     assert len(taken) == 2 * 2 * 2
 
 
+def test_without_memory_to_grow_the_next_call_starts_anew(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smaller workspace is gone by then, and no call may go on in it."""
+    room = SimulatedWorld.arena
+
+    def full(self: SimulatedWorld, nbytes: int) -> object:
+        raise torch.OutOfMemoryError(f"{nbytes} bytes")
+
+    def main() -> None:
+        call(AG_OP, 0)
+        require().world.barrier()
+        monkeypatch.setattr(SimulatedWorld, "arena", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            call(AG_OP, 1)
+        require().world.barrier()
+        monkeypatch.setattr(SimulatedWorld, "arena", room)
+        before = len(taken)
+        call(AG_OP, 0)
+        assert len(taken) > before
+
+    tilelink.launch(main, 2)
+
+
 def test_memory_that_a_graph_holds_outlives_growth() -> None:
     """A replay goes on in the old workspace, whatever calls take meanwhile."""
 

@@ -138,6 +138,9 @@ class Session:
         asked = self.vigil.agree((call, self.vigil.checks, mine, known is not None and known.captured))
         compare_calls([f"{said}{f' with {checks}' if checks else ''}" for said, checks, *_ in asked])
         _compare([regions for _, _, regions, _ in asked])
+        # Forgotten before it is freed: there may be no memory for a larger one.
+        self.cached(key).clear()
+        self.workspaces.pop(key, None)
         if known is not None:
             wanted = known.grown(wanted)
             self.world.barrier()
@@ -145,7 +148,6 @@ class Session:
                 self.retired.setdefault(key, []).append(known)
             else:
                 known.close()
-        self.cached(key).clear()
         self.workspaces[key] = Workspace.allocate(self.world, wanted)
         return self.workspaces[key]
 
