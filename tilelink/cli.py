@@ -23,6 +23,7 @@ from tilelink.bench import (
     Row,
     bench,
     case_of,
+    commit,
     report,
     save,
     subjects_sheet,
@@ -270,7 +271,8 @@ def tune(
         entry, report = tune_case(case, session, budget=budget, fresh=fresh)
         console.print(tables([tuned_sheet(each.name, entry, report)]))
         if table is not None and (session is None or session.world.rank == 0):
-            _say(console, "table", str(merge(table, [entry])))
+            noted = replace(entry, measured=f"{entry.measured}, {commit()}")
+            _say(console, "table", str(merge(table, [noted])))
 
 
 @app.command("bench")

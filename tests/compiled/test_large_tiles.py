@@ -26,6 +26,10 @@ SUBJECTS: dict[str, tuple[Operator, tuple[tuple[int, int], ...]]] = {
     "rs fused": (gemm_rs.schedule(scatter=fused("matmul"), matmul=_matmul("ring+1")), RS),
     "rs copy engine": (gemm_rs.schedule(matmul=_matmul("ring+1", "group 8")), RS),
     "ring": (gemm_rs_ring.schedule(matmul=_matmul("ring+1")), RS),
+    "ag, parts that end within a tile": (
+        ag_gemm.schedule(matmul=_matmul("ring", "group 16")),
+        ((997, 1024), (1024, 512)),
+    ),
 }
 
 

@@ -109,7 +109,7 @@ def test_a_reader_that_does_not_know_of_it() -> None:
 
 
 def test_small_worlds_read_whole_tiles_in_place_only() -> None:
-    plan = gathered(8, 4, 16)
+    plan = gathered(8, 4, 16, order="row")
     found = [
         (dict(w.sizes)["M"] % (16 * w.topology.ranks) == 0, any(s.in_place for s in w.steps))
         for w in small_worlds(plan)

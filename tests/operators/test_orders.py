@@ -54,6 +54,35 @@ def test_tiles_are_taken_by_rising_key() -> None:
     assert len(set(tiles)) == len(tiles) == 4 * 3
 
 
+def rows_of(m: int, tile: int, order: Any, rank: int, ranks: int = RANKS) -> list[tuple[int, int]]:
+    """The rows of one rank's tiles of AG+GEMM in the order in which they are taken, each once."""
+    op = ag_gemm.schedule(matmul=sms(M=tile, N=32, K=32, order=order))
+    part = -(-m // ranks)
+    plan = op.plan(torch.empty(part, K), torch.empty(K, N), M=m, topology=Topology(ranks))
+    return list(dict.fromkeys(rows for rows, _ in tiles_of(plan, plan.step("matmul"), rank)))
+
+
+@pytest.mark.parametrize(("m", "group"), [(140, 1), (140, 2), (140, 16), (96, 16)])
+def test_tiles_along_the_ring_end_where_parts_do_and_parts_come_one_after_the_other(m: int, group: int) -> None:
+    """What is taken first is here already: no group reaches into the next part, and no tile."""
+    part = -(-m // RANKS)
+    for rank in range(RANKS):
+        taken = rows_of(m, 16, ("ring", f"group {group}"), rank)
+        assert all(a // part == (b - 1) // part for a, b in taken)
+        holders = list(dict.fromkeys(a // part for a, _ in taken))
+        assert [h for h, _ in zip(holders, range(RANKS), strict=True)] == [(rank + s) % RANKS for s in range(RANKS)]
+        assert [a // part for a, _ in taken] == sorted((a // part for a, _ in taken), key=holders.index)
+        assert sum(b - a for a, b in taken) == m
+
+
+def test_tiles_reach_into_two_parts_where_others_would_be_many_more() -> None:
+    """3 parts of 17 rows: 6 tiles, or 4; of 128: 24 in either case; and who asks for rows in order gets whole tiles."""
+    assert len(rows_of(51, 16, "ring", 0)) == 4
+    assert len(rows_of(384, 16, "ring", 0)) == 24
+    assert len(rows_of(383, 16, "ring", 0)) == 24
+    assert {a % 16 for a, _ in rows_of(100, 16, "row", 0)} == {0}
+
+
 def test_a_key_that_deadlocks_is_refused() -> None:
     """Own rows first: their sum waits for ranks that wait for theirs."""
 

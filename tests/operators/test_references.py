@@ -19,8 +19,21 @@ RANKS = 2
 ROOT = Path(__file__).parents[2]
 
 
+def uneven(m: int) -> dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]]:
+    """Rows, and a depth, that ranks do not divide: the last rank has fewer, or none."""
+    x, y, w = random(m, 9), random(m, 5), random(9, 10)
+    columns = list(zip(split(x, RANKS, 1), split(w, RANKS), strict=True))
+    return {
+        f"ag_gemm {m}": ([(t, w) for t in split(x, RANKS)], {"M": m}),
+        f"gemm_rs {m}": (columns, {"K": 9}),
+        f"gemm_ar_two_shot {m}": (columns, {"K": 9}),
+        f"ag_outer {m}": ([(t, y) for t in split(x, RANKS)], {"M": m}),
+        f"outer_ag {m}": ([(x, t) for t in split(y, RANKS)], {"M": m}),
+    }
+
+
 def cases() -> dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]]:
-    """Operator -> every rank's tensors, and constants."""
+    """Operator, and perhaps more words -> every rank's tensors, constants and sizes."""
     x, w = random(8, 12), random(12, 10)
     columns = list(zip(split(x, RANKS, 1), split(w, RANKS), strict=True))
     whole = [(random(8, 12, seed=r),) for r in range(RANKS)]
@@ -41,6 +54,8 @@ def cases() -> dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]]:
         "ag_attention_zigzag": (attention, {"chunk": 2}),
         "ring_attention": (attention, {"causal": False}),
         "flash_decode": ([(q, *kv, lengths) for kv in zip(*cache, strict=True)], {"splits": 2}),
+        **uneven(7),
+        **uneven(1),
     }
 
 
@@ -53,7 +68,7 @@ from tilelink import ops
 folder, child = sys.argv[1], os.fork()
 rank = 0 if child else 1
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
-found = {n: getattr(ops, n).reference_fn(*t[rank], **given, group=None) for n, (t, given) in cases().items()}
+found = {n: getattr(ops, n.split()[0]).reference_fn(*t[rank], **given, group=None) for n, (t, given) in cases().items()}
 pickle.dump(found, open(f"{folder}/{rank}", "wb"))
 dist.destroy_process_group()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
@@ -65,7 +80,7 @@ def test_references(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", BOTH, str(tmp_path)], cwd=ROOT, timeout=100, check=True)
     plain = [pickle.loads((tmp_path / str(r)).read_bytes()) for r in range(RANKS)]
     for name, (tensors, given) in cases().items():
-        operator: Operator = getattr(ops, name).schedule(SMALL.get(name, {}))
+        operator: Operator = getattr(ops, name.split()[0]).schedule(SMALL.get(name, {}))
         results = operator(*(list(t) for t in zip(*tensors, strict=True)), **given)
         for r in range(RANKS):
             torch.testing.assert_close(

@@ -8,7 +8,7 @@ Never knows: how an operator does its work.
 from tilelink.bench.contest import OURS
 from tilelink.bench.report import report, save, subjects_sheet, summary
 from tilelink.bench.rows import Row
-from tilelink.bench.running import Options, bench, case_of
+from tilelink.bench.running import Options, bench, case_of, commit
 from tilelink.bench.subjects import SUBJECTS, BenchCase, Subject, sweep
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Subject",
     "bench",
     "case_of",
+    "commit",
     "report",
     "save",
     "subjects_sheet",

@@ -9,9 +9,6 @@ from tilelink.ir.schedule import Sms
 from tilelink.ops import programs
 from tilelink.pipeline.operator import Operator
 
-TILE = (("M", 128), ("N", 256), ("K", 64))
-"""Of the lone matmul of an operator whose own matmul is no emitted one."""
-
 
 @tilelink.operator("M K, K N -> M N")
 def gemm(x: Any, weight: Any) -> Any:
@@ -32,8 +29,8 @@ def reduce_scatter(partial: Any) -> Any:
 
 
 def gemm_like(operator: Operator) -> Operator:
-    """The emitted matmul with the tile that `operator` gives it, in an order that knows of no ring."""
+    """The emitted matmul with the tile that `operator` gives it, else by its sizes, in an order that knows of no ring."""
     placed = operator.schedules.get("matmul")
     if not isinstance(placed, Sms) or not placed.tile:
-        placed = Sms(tile=TILE, warps=8)
+        return gemm
     return gemm.schedule(matmul=Sms(tile=placed.tile, order=("group 8",), warps=placed.warps, stages=placed.stages))

@@ -31,11 +31,14 @@ class Tma:
 Stored: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
 
 
-def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, ...]) -> Tma | None:
+def tma(
+    scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, ...], *, stores: bool = False
+) -> Tma | None:
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
     It takes a program of matmul kind, 16-byte alignment, and tiles that end only where the tensor does (a descriptor fills
-    with zeros past the tensor's edge, not past a tile's), and either a 2-D tile, at one position along each axis before
+    with zeros past the tensor's edge, not past a tile's) or, for loads, where ranks' parts do, if these are all of one length
+    (then the descriptor's tensor has an axis of parts), and either a 2-D tile, at one position along each axis before
     the last two, or, in a loop over whole tiles, some rows, whole in their last axis, at one position along each other axis.
     (Elsewhere Triton would take such rows into registers.)
     """
@@ -49,17 +52,18 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
     ]
     kinds = [type(e) for _, e in stored]
     if len(index) == len(kinds) and kinds == [At] * (len(kinds) - 2) + [OfTile, OfTile]:
-        return _tile_of_two(scope, tensor, stored)
+        return _tile_of_two(scope, tensor, stored, stores)
     if sorted(k.__name__ for k in kinds[:-1]) == ["At"] * (len(kinds) - 2) + ["OfTile"] and kinds[-1] is Whole:
         return _rows_at(scope, tensor, stored)
     return None
 
 
-def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
+def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored, stores: bool) -> Tma | None:
     tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
-    if not all(_ends_with_tensor(scope, t) for t in tiles):
-        return None
     before = len(stored) - 2
+    ragged = [a for a, t in enumerate(tiles, before) if not _ends_with_tensor(scope, t)]
+    if ragged and (stores or len(ragged) > 1 or not _of_equal_parts(scope, tiles[ragged[0] - before])):
+        return None
     transposed = _row_major(scope, tensor, before + 1)
     if transposed is None:
         return None
@@ -73,10 +77,20 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None
         _position(scope, tensor, v, e) if isinstance(e, At) else tiles[a - before].begin
         for a, (v, e) in enumerate(stored)
     ]
-    coordinates = ", ".join(_coordinate(scope, tensor, stored[a][0], begins[a]) for a in order)
+    coordinates = [_coordinate(scope, tensor, stored[a][0], begins[a]) for a in order]
+    parts = None
+    if ragged:
+        at, grid = order.index(ragged[0]), tiles[ragged[0] - before].grid
+        if at == len(order) - 1 or len(block) == 5:
+            return None
+        parts, part = (ragged[0], int(F.evaluate(grid.part, scope.plan.env(0)))), scope.text(grid.part)
+        position = atom(coordinates[at])
+        coordinates[at] = f"{position} % {part}"
+        coordinates, block = [f"{position} // {part}", *coordinates], (1, *block)
+        order = (ragged[0], *(a + 1 if a >= ragged[0] else a for a in order))
     label = "x".join(str(n) for n in block)
-    name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=block, axes=order))
-    return Tma(name, f"[{coordinates}]", transposed, two if before else None)
+    name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=block, axes=order, parts=parts))
+    return Tma(name, f"[{', '.join(coordinates)}]", transposed, two if before or ragged else None)
 
 
 def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
@@ -140,6 +154,16 @@ def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:
         return True
     length = int(F.evaluate(grid.part, scope.plan.env(0)))
     return grid.kind in ("cut", "mine") and grid.tile is not None and length % grid.tile == 0
+
+
+def _of_equal_parts(scope: Scope, tile: TileNames) -> bool:
+    """Whether the tile ends where its part does, and all parts are of one length."""
+    size, part = (int(F.evaluate(f, scope.plan.env(0))) for f in (tile.grid.size, tile.grid.part))
+    return (
+        tile.grid.kind == "cut"
+        and tile.grid.tile is not None
+        and size == part * scope.plan.topology.size(tile.grid.over)
+    )
 
 
 def _row_major(scope: Scope, tensor: TensorDecl, last: int = 1) -> bool | None:

@@ -79,7 +79,7 @@ def _is_forwarded(scope: Scope, tensor: TensorDecl) -> bool:
 
 def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     index = access.index_of(scope, op)
-    found = descriptors.tma(scope, tensor, op.param, index) if op.mask is None else None
+    found = descriptors.tma(scope, tensor, op.param, index, stores=True) if op.mask is None else None
     if found is not None and not found.transposed and found.shape is None:
         scope.lines.add(
             f"{found.name}.store({found.coordinates}, tl.cast({value}, {TRITON_DTYPES[tensor.dtype]}))", op.loc

@@ -61,7 +61,8 @@ class Arg:
 
     `kind`: `word` (one word, given by a transfer), `number` (the same, a number), `watch` (where reports go), `tensor`
     (this call's slot of buffer `of`), `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of
-    its axes), `words` | `due` | `bells` | `counts` (of channel `of`),
+    its axes; `parts`: an axis that is made two before, and the length of the second one), `words` | `due` | `bells` |
+    `counts` (of channel `of`),
     `made` | `tickets` (of step `of`, which comes behind its host), `stage` (symmetric slot of a staged argument),
     `order` (int32 table of step `of`), `state` (`of`: epoch | last | through | entered | ready |
     left), `context` (of the arena that
@@ -78,6 +79,7 @@ class Arg:
     axis: int | None = None
     block: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
+    parts: tuple[int, int] | None = None
     value: int | None = None
     along: str = RANK_AXIS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilelink.errors import Note, TilelinkError
@@ -12,23 +13,24 @@ from tilelink.ir.program import Load, OfTile, Store, Tiles
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
-from tilelink.mapping.orders import by_table, decode, sort_key, words
+from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
 from tilelink.mapping.placement import Placed, directed, hosts
-from tilelink.mapping.views import entries, extent, tensor_of, tile_names, walk
+from tilelink.mapping.views import entries, extent, ring_of, tensor_of, tile_names, walk
+from tilelink.mapping.waves import MORE
 
 Lineage = dict[tuple[str, int], int]
 """(tensor, axis) -> axis of the host's grid whose tile lies there."""
 
 
-def plan_steps(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[StepPlan, ...]:
-    """Every step with its grid and order; fused steps follow their host's."""
+def plan_steps(wiring: Wiring, placed: tuple[Placed, ...], env: Mapping[str, F.Number]) -> tuple[StepPlan, ...]:
+    """Every step with its grid and order; fused steps follow their host's. `env`: sizes, and how many ranks there are."""
     host_of = hosts(placed)
     plans: dict[str, StepPlan] = {}
     for p in placed:
         if host_of[p.step.path] == p.step.path:
             followers = [q for q in placed if q.step.path != p.step.path and host_of[q.step.path] == p.step.path]
             forced = _forced_cuts(wiring, p, followers) | _pulled_cuts(wiring, placed, p)
-            plans[p.step.path] = _standing(wiring, p, forced)
+            plans[p.step.path] = _standing(wiring, p, forced, env)
     for p in placed:
         host = host_of[p.step.path]
         if host != p.step.path:
@@ -132,7 +134,7 @@ def _domain_names(step: Step) -> tuple[str | None, ...]:
     return names + (None,) * (len(view) - len(names))
 
 
-def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
+def _standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[str, F.Number]) -> StepPlan:
     """The plan of a step with workers (or a stream) of its own."""
     placement = p.placement
     assert isinstance(placement, (Sms, CopyEngine, Library))
@@ -141,7 +143,7 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
     view = p.step.binding(domain).view
     tensor = tensor_of(wiring, p.step, domain)
     names = _domain_names(p.step) if p.step.program.movement is None else (None,) * len(view)
-    forced |= {a for a, v in enumerate(view) if _in_parts(wiring, p, v)}
+    forced |= {a for a, v in enumerate(view) if _in_parts(wiring, p, v) or _by_parts(wiring, p, tensor, v, env)}
     grid = tuple(
         grid_axis(wiring, p, tensor, v, cut=v.dim in cuts or a in forced, var=names[a]) for a, v in enumerate(view)
     )
@@ -172,7 +174,26 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int]) -> StepPlan:
 def _in_parts(wiring: Wiring, p: Placed, v: ViewAxis) -> bool:
     """Whether the tiles of a library function end where the ranks' parts do: a view of one part is one run of memory."""
     tile = dict(p.placement.tile).get(v.dim) if isinstance(p.placement, Library) else None
-    return tile is not None and (tile == PART or _ring(wiring, p, v) is not None)
+    return tile is not None and (tile == PART or ring_of(wiring, p.step, v.dim) is not None)
+
+
+def _by_parts(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, env: Mapping[str, F.Number]) -> bool:
+    """Whether the tiles that workers take along the ring end where the ranks' parts do.
+
+    A tile of two parts waits for both, and a group of tiles of several parts for all of them, at a time when there are
+    others to take. Many more tiles, as small parts would make, cost more than that.
+    """
+    placement = p.placement
+    if not isinstance(placement, Sms) or p.step.program.movement is not None or v.unit or v.axis is None:
+        return False
+    axis, size = tensor.axes[v.axis], p.tile.get(v.dim)
+    if parse(words(placement.order))[0] is None or size is None or axis.split is not None or axis.own_slice:
+        return False
+    if ring_of(wiring, p.step, v.dim) is None:
+        return False
+    kinds = (GridAxis(v.dim, kind, axis.size, size, over=p.step.axis) for kind in ("plain", "cut"))
+    whole, cut = (int(F.evaluate(g.count, env)) for g in kinds)
+    return cut - whole <= whole * MORE
 
 
 def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut: bool, var: str | None) -> GridAxis:
@@ -192,21 +213,7 @@ def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut
         return GridAxis(v.dim, "unit", axis.size, 1, var, ring=part(axis.size, over) if cut else None, over=over)
     if cut:
         return GridAxis(v.dim, "cut", axis.size, tile, var, ring=part(axis.size, over), over=over)
-    return GridAxis(v.dim, "plain", axis.size, tile, var, ring=_ring(wiring, p, v), over=over)
-
-
-def _ring(wiring: Wiring, p: Placed, v: ViewAxis) -> F.Formula | None:
-    """The part length along an uncut axis, if some movement of this operator splits a tensor there over the ranks."""
-    for b in p.step.bindings:
-        for w in b.view:
-            if w.dim != v.dim or w.axis is None:
-                continue
-            for step in (s for s in wiring.steps if s.axis == p.step.axis):
-                dims = step.program.signature.global_dims()
-                for c in step.bindings:
-                    if c.tensor == b.tensor and any(x.axis == w.axis and x.dim in dims for x in c.view):
-                        return part(wiring.tensor(b.tensor).axes[w.axis].size, p.step.axis)
-    return None
+    return GridAxis(v.dim, "plain", axis.size, tile, var, ring=ring_of(wiring, p.step, v.dim), over=over)
 
 
 def _loops(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:

@@ -121,8 +121,8 @@ def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> st
         return None
     var = at.pop()
     grid = next((g for g in s.grid if g.var == var and var is not None), None)
-    if s.library is not None:
-        return var if grid is not None and grid.kind == "cut" else None
-    if grid is None or grid.kind != "plain" or grid.tile is None:
+    if grid is not None and grid.kind == "cut":
+        return var
+    if s.library is not None or grid is None or grid.kind != "plain" or grid.tile is None:
         return None
     return var if int(F.evaluate(grid.size, sizes)) % (grid.tile * sizes["RANKS"]) == 0 else None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir import formula as F
 from tilelink.ir.program import Let, Tiles
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, simulated
-from tilelink.ir.topology import Topology
+from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called, unsuitable
 from tilelink.mapping.orders import parse, words
-from tilelink.mapping.views import walk
+from tilelink.mapping.views import extent, ring_of, walk
+from tilelink.mapping.waves import DEPTH, LARGE, SHAPES, Product, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Placed:
         return {dim: size for dim, size in tile if size != PART}
 
 
-def place(wiring: Wiring, topology: Topology, schedule: Schedule) -> tuple[Placed, ...]:
+def place(wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]) -> tuple[Placed, ...]:
     """Every step with a placement that it can have.
 
     Raises:
@@ -37,7 +40,9 @@ def place(wiring: Wiring, topology: Topology, schedule: Schedule) -> tuple[Place
             TL320 less than one of something.
     """
     _check_schedule(wiring, schedule)
-    placed = tuple(Placed(s, _ordered(s, wiring, placement_of(s, wiring, topology, schedule))) for s in wiring.steps)
+    placed = tuple(
+        Placed(s, _ordered(s, wiring, placement_of(s, wiring, topology, schedule, sizes))) for s in wiring.steps
+    )
     for p in placed:
         _check(p, placed, wiring, topology)
     return placed
@@ -78,14 +83,17 @@ def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple
     return replace(wiring, steps=tuple(p.step for p in found)), found
 
 
-def placement_of(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule) -> Placement:
+def placement_of(
+    step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
+) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
-    found = schedule.get(step.path) or step.shipped or default(step, wiring, topology)
+    found = schedule.get(step.path) or step.shipped or default(step, wiring, topology, sizes)
     return simulated(found) if topology.world == "simulated" else found
 
 
-def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
-    """What the operator gets without a schedule: movements on copy engines where there are any, matmuls in large tiles."""
+def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, int]) -> Placement:
+    """What the operator gets without a schedule: movements on copy engines where there are any, matmuls in large tiles, or
+    in smaller ones that fill the last wave better."""
     program = step.program
     if program.movement is not None:
         if program.movement.pinned or (topology.world == "peer" and not _moves_what_is_made(step, wiring)):
@@ -100,12 +108,38 @@ def default(step: Step, wiring: Wiring, topology: Topology) -> Placement:
         tile = dict.fromkeys(dims[:-1], 16) | dict.fromkeys(dims[-1:], 512) | dict.fromkeys(inner, 64)
         return Sms(tile=tuple(tile.items()), order=("row",))
     small = topology.world == "simulated"
-    tile = dict.fromkeys(dims[:-1], 64 if small else 128) | dict.fromkeys(dims[-1:], 64 if small else 256)
-    tile |= dict.fromkeys(inner, 64)
+    shape = LARGE if small else _shape(step, wiring, topology, dims, inner, sizes)
+    tile = dict.fromkeys(dims[:-1], 64 if small else shape.rows) | dict.fromkeys(
+        dims[-1:], 64 if small else shape.columns
+    )
+    tile |= dict.fromkeys(inner, DEPTH)
     ring = _ring(step, wiring)
     # Measured (docs/performance.md): who waits for rows does best with groups as high as a part, who makes them with half.
     group = "group 16" if ring == "ring" and not small else "group 8"
-    return Sms(tile=tuple(tile.items()), order=(ring, group), warps=8, stages=3)
+    return Sms(tile=tuple(tile.items()), order=(ring, group), warps=shape.warps, stages=shape.stages)
+
+
+def _shape(
+    step: Step, wiring: Wiring, topology: Topology, dims: list[str], inner: list[str], sizes: Mapping[str, int]
+) -> Shape:
+    """The tile of a matmul: the large one, unless it is a plain product whose sizes are better off with another."""
+    env = env_of(sizes, topology, wiring.axes, 0)
+    extents = {
+        v.dim: int(F.evaluate(extent(wiring.tensor(b.tensor), v, step.axis), env))
+        for b in step.bindings
+        for v in b.view
+        if v.axis is not None and v.dim in (*dims, *inner)
+    }
+    if topology.device.capability != 90 or len(dims) != 2 or len(inner) != 1 or {*dims, *inner} - extents.keys():
+        return LARGE
+    rows, columns, depth = (extents[d] for d in (*dims, *inner))
+    if ring_of(wiring, step, dims[0]) is None:
+        return Product(rows, columns, depth).best(SHAPES, topology.device.sms)
+    product = Product(rows, columns, depth, topology.size(step.axis))
+    each = 2 * -(-rows // product.parts)
+    if _ring(step, wiring) == "ring":
+        return product.best(SHAPES, topology.device.sms, coming=each * depth)
+    return product.best(SHAPES, topology.device.sms, going=each * columns)
 
 
 def _ring(step: Step, wiring: Wiring) -> str:

@@ -47,8 +47,8 @@ def make_plan(
     """
     _check_names(wiring)
     _check_results(wiring)
-    wiring, placed = as_called(wiring, place(wiring, topology, schedule))
-    steps = plan_steps(wiring, placed)
+    wiring, placed = as_called(wiring, place(wiring, topology, schedule, sizes))
+    steps = plan_steps(wiring, placed, env_of(sizes, topology, wiring.axes, 0))
     check_owners(wiring, steps, dict(sizes), topology.ranks)
     check_network(wiring, steps, topology)
     where = kernels.assign(wiring, steps, topology)

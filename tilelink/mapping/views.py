@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilelink.ir.formula import Formula
-from tilelink.ir.partition import here
+from tilelink.ir.partition import here, part
 from tilelink.ir.program import Notify, Store, TileProgram, Wait, tile_names, walk
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, entries
@@ -21,6 +21,20 @@ def extent(tensor: TensorDecl, axis: ViewAxis, along: str) -> Formula:
     return here(of.size, over=of.over) if axis.local else of.size
 
 
+def ring_of(wiring: Wiring, step: Step, dim: str) -> Formula | None:
+    """The part length along a dimension of a step, if some movement of this operator splits a tensor there over the ranks."""
+    for b in step.bindings:
+        for w in b.view:
+            if w.dim != dim or w.axis is None:
+                continue
+            for other in (s for s in wiring.steps if s.axis == step.axis):
+                dims = other.program.signature.global_dims()
+                for c in other.bindings:
+                    if c.tensor == b.tensor and any(x.axis == w.axis and x.dim in dims for x in c.view):
+                        return part(wiring.tensor(b.tensor).axes[w.axis].size, step.axis)
+    return None
+
+
 def stores(program: TileProgram) -> tuple[Store, ...]:
     return tuple(op for op in walk(program.body) if isinstance(op, Store))
 
@@ -29,4 +43,4 @@ def signal_ops(program: TileProgram) -> tuple[Wait | Notify, ...]:
     return tuple(op for op in walk(program.body) if isinstance(op, (Wait, Notify)))
 
 
-__all__ = ["entries", "extent", "signal_ops", "stores", "tensor_of", "tile_names", "walk"]
+__all__ = ["entries", "extent", "ring_of", "signal_ops", "stores", "tensor_of", "tile_names", "walk"]

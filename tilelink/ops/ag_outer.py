@@ -6,6 +6,7 @@ from typing import Any
 
 import tilelink
 from tilelink.ops.outer import outer
+from tilelink.ops.parts import gathered
 from tilelink.ops.programs import gather
 
 
@@ -38,21 +39,12 @@ def outer_ag(x: Any, y: Any) -> Any:
 
 
 @ag_outer.reference
-def reference(x: Any, y: Any, *, group: Any = None) -> Any:
+def reference(x: Any, y: Any, *, M: int | None = None, group: Any = None) -> Any:
     """The same in plain torch, one after the other."""
-    return _gathered(x, group).t() @ y
+    return gathered(x, group, M).t() @ y
 
 
 @outer_ag.reference
-def turned(x: Any, y: Any, *, group: Any = None) -> Any:
+def turned(x: Any, y: Any, *, M: int | None = None, group: Any = None) -> Any:
     """The same in plain torch, one after the other."""
-    return x.t() @ _gathered(y, group)
-
-
-def _gathered(x: Any, group: Any) -> Any:
-    import torch
-    import torch.distributed as dist
-
-    rows = torch.empty((x.shape[0] * dist.get_world_size(group), x.shape[1]), dtype=x.dtype, device=x.device)
-    dist.all_gather_into_tensor(rows, x.contiguous(), group=group)
-    return rows
+    return x.t() @ gathered(y, group, M)

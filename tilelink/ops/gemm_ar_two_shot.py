@@ -30,7 +30,7 @@ def gemm_ar_two_shot(x: Any, weight: Any) -> Any:
 
 
 @gemm_ar_two_shot.reference
-def reference(x: Any, weight: Any, *, form: str = "", group: Any = None) -> Any:
+def reference(x: Any, weight: Any, *, form: str = "", K: int | None = None, group: Any = None) -> Any:
     """The same in plain torch, one after the other."""
     import torch.distributed as dist
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-
-def gathered(x: Any, group: Any) -> Any:
-    """Every rank's `x`, one after the other along the first axis."""
-    import torch
-    import torch.distributed as dist
-
-    out = torch.empty((x.shape[0] * dist.get_world_size(group), *x.shape[1:]), dtype=x.dtype, device=x.device)
-    dist.all_gather_into_tensor(out, x.contiguous(), group=group)
-    return out
+from tilelink.ops.parts import gathered as gathered
 
 
 def tables(choice: Any, experts: int, first: int = 0) -> tuple[Any, Any, Any]:

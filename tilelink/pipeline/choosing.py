@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from tilelink.frontend import sizes_of
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import Bound
-from tilelink.tuning import Problem, forms, nearest, shipped, unknown
+from tilelink.tuning import FAR, Problem, forms, nearest, shipped, unknown
 
-MARGIN = 20.0
-"""Microseconds by which the overlapped form has to be estimated faster. What a call costs beyond its work was measured for
-one small shape, and between placements it differs by about so much (`benchmarks/results/host-cost-4.json`)."""
+MARGIN = 6.0
+"""Microseconds by which the overlapped form has to be estimated faster. Where both take about as long, some tens of
+microseconds, estimates differ from what was measured by so much (`benchmarks/results/sweep-*.json`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,14 @@ def _along(signature: Signature, topology: Topology) -> list[tuple[str, int]]:
     return [(axis, topology.size(axis)) for axis in signature.axes] if len(signature.axes) > 1 else []
 
 
-def measured(problem: Problem, plain: bool) -> Choice | None:
-    """The schedule that the package ships for such a problem. `plain`: there is a plain form that can run."""
-    found = nearest(shipped(), problem)
+def measured(problem: Problem, plain: bool, *, near: bool) -> Choice | None:
+    """The schedule that the package ships for such a problem.
+
+    Args:
+        plain: there is a plain form that can run.
+        near: only what was measured at such sizes, in their bucket: of others an estimate knows more.
+    """
+    found = nearest(shipped(), problem, 0.0 if near else FAR)
     if found is None or (found.schedule.sequential and not plain):
         return None
     sizes = " ".join(f"{n}={v}" for n, v in found.problem.sizes)
@@ -58,12 +67,15 @@ def reads_tables(plan: Plan) -> bool:
     return any(p.shape.contract is not None for s in plan.steps for p in s.step.program.params)
 
 
+def inestimable(plan: Plan) -> str:
+    """Why nobody can say which form is faster, or the plain one cannot be had; empty where it can be said."""
+    return "its plain form would have to look at the tables" if reads_tables(plan) else unknown(plan)
+
+
 def estimated(plan: Plan, own: Schedule) -> Choice:
     """The plain form unless overlapping is estimated to gain more than the estimate may be wrong by; then what the operator
     comes with."""
-    if reads_tables(plan):
-        return Choice(own, "as the operator comes: its plain form would have to look at the tables")
-    why = unknown(plan)
+    why = inestimable(plan)
     if why:
         return Choice(own, f"as the operator comes: {why}")
     found = forms(plan)
@@ -73,8 +85,16 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
     return Choice(own, f"as the operator comes; {said}")
 
 
-def even(signature: Signature, bound: Bound, topology: Topology) -> bool:
-    """Whether all ranks hold parts of one size, which is what the plain forms know."""
+def even(signature: Signature, bound: Bound, topology: Topology, uneven: frozenset[str] = frozenset()) -> bool:
+    """Whether all ranks hold parts of one size, which is what libraries know, along all dimensions but `uneven`."""
     sizes = dict(bound.sizes)
     split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and a.name != a.split]
-    return all(sizes.get(str(a.size), 1) % topology.size(a.split or "") == 0 for a in split)
+    known = [a for a in split if str(a.size) not in uneven]
+    return all(sizes.get(str(a.size), 1) % topology.size(a.split or "") == 0 for a in known)
+
+
+def named_sizes(reference: Callable[..., Any] | None, signature: Signature) -> frozenset[str]:
+    """The dimensions that a plain form has parameters for."""
+    if reference is None:
+        return frozenset()
+    return frozenset(inspect.signature(reference).parameters) & frozenset(sizes_of(signature))

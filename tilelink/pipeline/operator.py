@@ -21,7 +21,7 @@ from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.pipeline.arguments import Bound, bind, check_result, constants_of
 from tilelink.pipeline.by_runs import by_runs, refused
-from tilelink.pipeline.choosing import Choice, estimated, even, measured, problem_of
+from tilelink.pipeline.choosing import Choice, estimated, even, inestimable, measured, named_sizes, problem_of
 from tilelink.pipeline.preparing import bind_here, prepare, run, violated, workspace
 from tilelink.pipeline.schedules import checked, refuse
 from tilelink.pipeline.stages import Maker, Stages
@@ -76,8 +76,12 @@ class Operator:
     _variants: dict[Schedule, Operator] = field(default_factory=dict[Schedule, "Operator"])
     """This operator with the schedules that calls have chosen: as many as have been measured or estimated."""
 
+    uneven: frozenset[str] = field(init=False)
+    """Dimensions along which the plain form takes parts of unequal length."""
+
     def __post_init__(self) -> None:
         self.maker = Maker(self.fn, self.signature, self.name, self.loc, self.schedules)
+        self.uneven = named_sizes(self.reference_fn, self.signature)
 
     # -------------------------------------------------------------------------------------------------------- schedules
     def schedule(
@@ -119,8 +123,14 @@ class Operator:
         return replace(self, schedules=schedule, scheduled=True, _choices=Recent[Operator](CHOICES_KEPT), _variants={})
 
     def reference(self, fn: Reference) -> Reference:
-        """Decorator: the operator's plain-torch form, called with the same tensors and constants, and `group=`."""
+        """Decorator: the operator's plain-torch form, called with the same tensors and constants, and `group=`.
+
+        Libraries know parts of one length. A form that has a parameter called like a dimension, `M=None`, also takes parts
+        of `ceil(M / ranks)`, of which the last ranks get what is left, perhaps nothing; it gets the size where the call
+        names it. It runs without gradients, and waits for nothing on the host.
+        """
         self.reference_fn = fn
+        self.uneven = named_sizes(fn, self.signature)
         return fn
 
     # ----------------------------------------------------------------------------------------------------------- stages
@@ -231,7 +241,10 @@ class Operator:
         if self.reference_fn is None or session.world.group is None:
             why = "it has no reference" if self.reference_fn is None else "its libraries need GPUs"
             raise TilelinkError("TL229", f"`{self.name}` has no sequential form here", loc=self.loc, why=why)
-        found = self.reference_fn(*tensors, **constants_of(self.signature, given), group=session.world.group)
+        sizes = {name: given[name] for name in self.uneven if name in given}
+        with torch.no_grad():
+            constants = constants_of(self.signature, given)
+            found = self.reference_fn(*tensors, **constants, **sizes, group=session.world.group)
         if out is None:
             return found
         for target, value in zip(_tuple(out), _tuple(found), strict=True):
@@ -322,7 +335,11 @@ class Operator:
     def _choice(self, bound: Bound, topology: Topology, plain: bool) -> Choice:
         if self.scheduled:
             return Choice(self.schedules, "as it is scheduled")
-        found = measured(problem_of(self.name, self.signature, bound, topology), plain)
+        problem = problem_of(self.name, self.signature, bound, topology)
+        found = measured(problem, plain, near=True)
+        far = measured(problem, plain, near=False) if found is None else None
+        if far is not None and inestimable(self.stages(bound, topology).plan):
+            found = far
         if found is not None and by_runs(found.schedule):
             # Measured with heads of a size that the library takes, perhaps.
             why = refused(self._variant(found.schedule).stages(bound, topology).plan)
@@ -332,7 +349,11 @@ class Operator:
         return estimated(self.stages(bound, topology).plan, self.schedules)
 
     def _has_plain(self, world: World, bound: Bound) -> bool:
-        return self.reference_fn is not None and world.group is not None and even(self.signature, bound, world.topology)
+        return (
+            self.reference_fn is not None
+            and world.group is not None
+            and even(self.signature, bound, world.topology, self.uneven)
+        )
 
     def _chosen(
         self, session: Session, key: tuple[Any, ...], tensors: Sequence[Any], given: dict[str, Any]

@@ -51,11 +51,19 @@ class Credits:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A TMA descriptor of `tensor`, its axes in the order `axes`."""
+    """A TMA descriptor of `tensor`, its axes in the order `axes`. `parts`: an axis that is first made two, and the length of
+    the second one."""
 
     tensor: torch.Tensor | Given
     axes: tuple[int, ...]
     block: tuple[int, ...]
+    parts: tuple[int, int] | None = None
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor as the descriptor sees it."""
+        if self.parts is not None:
+            tensor = tensor.unflatten(self.parts[0], (-1, self.parts[1]))
+        return tensor.permute(self.axes)
 
 
 Value: TypeAlias = "torch.Tensor | Given | ContextOf | Credits | Tile | bool | int | float | str | None"
@@ -212,7 +220,7 @@ def value_of(value: Value, call: Call, world: World) -> Any:
     if isinstance(value, ContextOf):
         return world.context_of(call.tensors[value.name], value.line)
     if isinstance(value, Tile):
-        return Descriptor(tensor_of(value.tensor, call, world).permute(value.axes), value.block)
+        return Descriptor(value.view(tensor_of(value.tensor, call, world)), value.block)
     return call.tensors[value.name] if isinstance(value, Given) else value
 
 

@@ -9,9 +9,10 @@ from tilelink.tuning.estimate import Forms, estimate, forms, unknown
 from tilelink.tuning.measuring import Runs, Times, attempt, interleaved
 from tilelink.tuning.search import Report, Search
 from tilelink.tuning.space import SLOTS, Space, space_of
-from tilelink.tuning.tables import DiskCache, Entry, Problem, merge, nearest, read, shipped
+from tilelink.tuning.tables import FAR, DiskCache, Entry, Problem, merge, nearest, read, shipped
 
 __all__ = [
+    "FAR",
     "SLOTS",
     "DiskCache",
     "Entry",

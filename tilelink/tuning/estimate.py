@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Move, Op, Raw, Store, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.mapping.waves import LARGE, SHAPES, WAVES, Moving, Product, Shape
 from tilelink.tuning.space import is_matmul, makers
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Of H200s, per microsecond: flops and bytes; and microseconds. From `benchmarks/results` where a file is named, which
-    a test compares.
+    a test compares; what a tile takes and a copy besides its bytes, `mapping/waves.py` says.
 
     `flops`: cuBLAS over six MLPs (`bench-*-4.json`, `ms_gemm`). `nccl`, `nccl_call`: rate and latency of NCCL, the line
-    through `ms_comm` of `bench-ag_gemm-4.json`. `call`: an overlapped call beyond its work, AG+GEMM by copy engine
-    (`host-cost-4.json`, `eager_us` of a small shape); `made`: as much more where copy engines move what a step makes
-    (GEMM+RS there). `memory`: five sixths of the data sheet's 4.8 TB/s. `link`: a copy engine's over NVLink, which no file
-    has by itself. `worker_link`, `copy`: by which candidates of a search are ranked; guessed.
+    through `ms_comm` of `bench-ag_gemm-4.json`; `few`, `few_call`: the same up to `little` bytes (`sweep-*.json`);
+    `behind`: what a library's call behind another one saves. `memory`: five sixths of the data sheet's 4.8 TB/s. `link`: a
+    copy engine's over NVLink, which no file has by itself. `worker_link`, `copy`, `call`: by which candidates of a search are
+    ranked; guessed.
     """
 
     flops: float = 7.7e8
@@ -29,10 +30,26 @@ class Rates:
     link: float = 3.6e5
     nccl: float = 3.13e5
     nccl_call: float = 29.0
-    call: float = 34.0
-    made: float = 22.0
+    few: float = 1.7e5
+    few_call: float = 13.3
+    little: float = 2e6
+    behind: float = 3.0
     worker_link: float = 2.0e4
     copy: float = 3.0
+    call: float = 34.0
+
+    def exchanged(self, nbytes: float) -> float:
+        """Microseconds in which NCCL brings so many bytes to a rank."""
+        if nbytes < self.little:
+            return self.few_call + nbytes / self.few
+        return self.nccl_call + nbytes / self.nccl
+
+
+LIBRARY = tuple(
+    Shape(rows, columns, 0, 0, 8.0, 0.0089 * rows * columns / LARGE.rows / LARGE.columns)
+    for rows, columns in ((128, 256), (128, 192), (128, 128), (64, 128), (64, 64))
+)
+"""Tiles of cuBLAS, as its times suggest (`sweep-*.json`, `ms_gemm`)."""
 
 
 def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates()) -> float:  # frozen
@@ -84,19 +101,84 @@ def _reaches_out(op: Op) -> bool:
     return isinstance(op, (Move, Raw)) or (isinstance(op, Store) and op.to != "own")
 
 
-def forms(plan: Plan, rates: Rates = Rates()) -> Forms:  # frozen
-    """What the two forms of an operator would take on H200s, if the emitted matmul is as fast as the library's; where
-    nothing is `unknown`."""
-    sms = plan.topology.device.sms
-    work = sum(_matmul(plan, s, Library("a library's"), sms, rates) for s in plan.steps if is_matmul(s))
-    moving = [s for s in plan.steps if s.step.program.movement is not None]
-    nbytes = sum(_bytes(plan, s) for s in moving)
-    made = sum(bool(makers(plan, s)) for s in moving)
+def forms(plan: Plan, rates: Rates = Rates(), moving: Moving = Moving()) -> Forms:  # noqa: B008  # frozen
+    """What the two forms of an operator would take on H200s; where nothing is `unknown`."""
+    moved = [s for s in plan.steps if s.step.program.movement is not None]
+    matmuls = [s for s in plan.steps if is_matmul(s)]
+    work = sum(_by_library(plan, s, rates) for s in matmuls)
+    others = [s for s in plan.steps if s not in moved and s not in matmuls]
+    behind = sum(_passed(plan, s) / rates.memory for s in others)
+    fed = {m.path for s in matmuls for m in _feeding(plan, s)}
+    taken = {s.path for s in moved if any(plan.step(m) in matmuls for m in makers(plan, s))}
+    for s in moved:  # nothing is computed meanwhile
+        if s.path not in fed | taken:
+            behind += moving.arrivals(_bytes(plan, s) / max(1, plan.topology.ranks - 1), plan.topology.ranks)[-1]
     return Forms(
         work=work,
-        overlapped=max(work, nbytes / rates.link) + rates.call + made * rates.made,
-        sequential=work + nbytes / rates.nccl + len(moving) * rates.nccl_call,
+        overlapped=moving.start + sum(_overlapped(plan, s, rates, moving) for s in matmuls) + behind,
+        sequential=work + sum(rates.exchanged(_bytes(plan, s)) - rates.behind for s in moved),
     )
+
+
+def _overlapped(plan: Plan, step: StepPlan, rates: Rates, moving: Moving) -> float:
+    """From when a matmul's kernel begins until all is made, and is where it goes."""
+    ranks, sms = plan.topology.ranks, plan.topology.device.sms
+    going = [s for s in plan.steps if s.step.program.movement is not None and step.path in makers(plan, s)]
+    come, go = (sum(_bytes(plan, s) for s in some) / max(1, ranks - 1) for some in (_feeding(plan, step), going))
+    found = _product(plan, step)
+    whole = found is not None and (found[0].parts > 1 or not come + go)
+    if found is not None and whole and found[0].waves(found[1], sms) <= WAVES:
+        chunks = max([_chunks(plan, s) for s in going], default=1)
+        made = found[0].overlapped(found[1], sms, moving, coming=come, going=go, chunks=chunks)
+        return max(made, _matmul(plan, step, Library("a library's"), sms, rates))
+    at, ready = 0.0, list[float]()
+    for there in moving.arrivals(come, ranks) if come else (0.0,) * ranks:
+        at = max(at, there) + _by_library(plan, step, rates) / ranks
+        ready.append(at)
+    return max(at, moving.sent(ready[:-1], go)) if go else at
+
+
+def _feeding(plan: Plan, matmul: StepPlan) -> list[StepPlan]:
+    """The movements of what is there on entry that a matmul waits for."""
+    read = [b.tensor for b in matmul.step.bindings if matmul.step.program.param(b.param).role == "in"]
+    made = [plan.step(s.path) for t in read for s in plan.wiring.producers(t)]
+    return [s for s in made if s.step.program.movement is not None and not makers(plan, s)]
+
+
+def _chunks(plan: Plan, step: StepPlan) -> int:
+    """In how many pieces a movement takes a part."""
+    cut = [g for g in step.grid if g.kind in ("cut", "mine") and g.tile]
+    return max(1, -(-int(F.evaluate(cut[0].part, plan.env(0))) // (cut[0].tile or 1))) if cut else 1
+
+
+def _product(plan: Plan, step: StepPlan) -> tuple[Product, Shape] | None:
+    """A step that multiplies two matrices whose rows come or go part by part, and its tile; None: it is another."""
+    dims = [g for g in step.grid if g.kind not in ("unit", "own")]
+    inner = [g for g in step.loops if g.dim not in {d.dim for d in dims}]
+    if len(dims) != 2 or len(inner) != 1 or step.engine != "workers":
+        return None
+    shape = next((s for s in SHAPES if (s.rows, s.columns) == (dims[0].tile, dims[1].tile)), None)
+    rows, columns, depth = (_extent(plan, step, g.dim) for g in (*dims, *inner))
+    parts = plan.topology.size(step.axis) if dims[0].ring is not None else 1
+    return (Product(rows, columns, depth, parts), shape) if shape is not None else None
+
+
+def _by_library(plan: Plan, step: StepPlan, rates: Rates) -> float:
+    """A matmul by cuBLAS, if it is as fast with any."""
+    flops = _matmul(plan, step, Library("a library's"), plan.topology.device.sms, rates)
+    found = _product(plan, step)
+    if found is None or found[0].waves(LARGE, plan.topology.device.sms) > WAVES:
+        return flops
+    product = replace(found[0], parts=1)
+    return max(min(product.us(s, plan.topology.device.sms) for s in LIBRARY), flops)
+
+
+def _passed(plan: Plan, step: StepPlan) -> float:
+    """Bytes that a step reads and writes that is neither a movement nor a matmul, two an element."""
+    made = math.prod(_extent(plan, step, g.dim) for g in step.grid if g.kind not in ("unit", "own"))
+    mine = [g for g in step.grid if g.kind == "mine" or (g.ring is not None and step.own_rows)]
+    read = math.prod(_extent(plan, step, g.dim) for g in step.loops if g.kind == "unit")
+    return 2.0 * made * (1 + read) / (plan.topology.ranks if mine else 1)
 
 
 def _movement(plan: Plan, step: StepPlan, placement: Placement | None, rates: Rates) -> tuple[float, float]:

@@ -19,7 +19,8 @@ from tilelink.ir.schedule import Schedule
 from tilelink.tuning.records import form_of, record_of, schedule_of
 
 FAR = 2.0
-"""Octaves, summed over all sizes, beyond which a measured schedule says nothing about a call."""
+"""Octaves, summed over all sizes, beyond which a measured schedule says nothing about a call; where a model knows better,
+it says something about its own bucket only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,12 @@ class Entry:
         return Entry(problem, schedule, record["ms"], record["ms_sequential"], record["measured"])
 
 
-def nearest(entries: Sequence[Entry], problem: Problem) -> Entry | None:
-    """The entry for the problem's bucket, else the nearest within reach: the first of those that are equally near."""
+def nearest(entries: Sequence[Entry], problem: Problem, far: float = FAR) -> Entry | None:
+    """The entry for the problem's bucket, else the nearest within `far` octaves: the first of those that are equally near."""
     known = [e for e in entries if e.problem.comparable(problem)]
     same = [e for e in known if e.problem.bucket == problem.bucket]
     best = min(same or known, key=lambda e: e.problem.distance(problem), default=None)
-    return best if best is not None and best.problem.distance(problem) <= FAR else None
+    return best if best is not None and (same or best.problem.distance(problem) <= far) else None
 
 
 @cache

@@ -37,8 +37,8 @@ def _check_reader(plan: Plan, step: StepPlan, tensor: str, makers: list[StepPlan
     grid = next((g for g in step.grid if g.var == own[0].var), None)
     if own[0].var == RUN and step.by_runs:
         grid = axis_of(step)
-    kind = "cut" if step.library is not None else "plain" if step.engine == "workers" else None
-    if grid is None or grid.kind != kind or not _named_by(step, own[0]):
+    kinds = ("cut",) if step.library is not None else ("cut", "plain") if step.engine == "workers" else ()
+    if grid is None or grid.kind not in kinds or not _named_by(step, own[0]):
         raise _wrong(
             step,
             tensor,
@@ -46,7 +46,7 @@ def _check_reader(plan: Plan, step: StepPlan, tensor: str, makers: list[StepPlan
             makers,
         )
     size = int(F.evaluate(axis.size, plan.env(0)))
-    if kind == "plain" and (grid.tile is None or size % (grid.tile * plan.topology.ranks)):
+    if grid.kind == "plain" and (grid.tile is None or size % (grid.tile * plan.topology.ranks)):
         what = f"and a tile of {grid.tile or 'all'} reaches into two parts of {axis.name}={size}"
         raise _wrong(step, tensor, what, makers)
 

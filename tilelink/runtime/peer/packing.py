@@ -13,7 +13,7 @@ import ctypes
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +59,18 @@ class TensorMaps:
 
     Args:
         metadata: what the compiler says of the parameter.
-        axes, block: of the descriptor.
+        view: the tensor as the descriptor sees it.
+        block: of the descriptor.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], axes: tuple[int, ...], block: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        metadata: Mapping[str, Any],
+        view: Callable[[torch.Tensor], torch.Tensor],
+        block: tuple[int, ...],
+    ) -> None:
         self._metadata = metadata
-        self._axes = axes
+        self._view = view
         self._block = list(block)
         self._known: dict[int, tuple[Any, int]] = {}
 
@@ -75,7 +81,7 @@ class TensorMaps:
         if known is None:
             if len(self._known) == _MAPS_KEPT:
                 del self._known[next(iter(self._known))]
-            known = self._known[start] = self._encoded(tensor.permute(self._axes))
+            known = self._known[start] = self._encoded(self._view(tensor))
         return known[1]
 
     def _encoded(self, tensor: torch.Tensor) -> tuple[Any, int]:
@@ -189,16 +195,16 @@ class _Packer:
         metadata = next(self._metadata, None)
         if metadata is None or metadata.get("is_im2col") or metadata.get("fp4_padded"):
             return False
-        tensor, axes = W.tensor_of(tile.tensor, self._first, self._world), tile.axes
+        tensor, seen = W.tensor_of(tile.tensor, self._first, self._world), tile.view
         varies = isinstance(tile.tensor, W.Given) and tensor.numel() > 0
         if not tensor.numel():
             # No tile of it will be touched, and an empty tensor has no address.
-            tensor, axes = self._world.launcher.unused(tensor.dtype, tile.block), tuple(range(len(tile.block)))
-        maps = TensorMaps(metadata, axes, tile.block)
+            tensor, seen = self._world.launcher.unused(tensor.dtype, tile.block), torch.Tensor.detach
+        maps = TensorMaps(metadata, seen, tile.block)
         if isinstance(tile.tensor, W.Given) and varies:
             self._maps.append((len(self._addresses), tile.tensor.name, maps))
         self._parameter(maps.address(tensor), _MAP_BYTES, (maps, None if varies else tensor))
-        view = tensor.permute(axes)
+        view = seen(tensor)
         for size in view.shape:
             self.number(ctypes.c_int32(size))
         for stride in view.stride():

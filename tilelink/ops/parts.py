@@ -1,0 +1,41 @@
+"""Collectives of libraries, which know parts of one length, for the plain forms of operators that have others, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def gathered(x: Any, group: Any, rows: int | None = None) -> Any:
+    """Every rank's `x`, one after the other along the first axis.
+
+    Args:
+        rows: of all ranks together, `ceil(rows / ranks)` each, the last get what is left; None: as many each as this one.
+    """
+    import torch.distributed as dist
+
+    ranks = dist.get_world_size(group)
+    each = x.shape[0] if rows is None else -(-rows // ranks)
+    part = x
+    if x.shape[0] < each:  # libraries gather equal parts; whatever fills them up comes behind all rows
+        part = x.new_empty((each, *x.shape[1:]))
+        part[: x.shape[0]] = x
+    out = x.new_empty((each * ranks, *x.shape[1:]))
+    dist.all_gather_into_tensor(out, part.contiguous(), group=group)
+    return out[:rows]
+
+
+def scattered(make: Callable[[Any], object], like: Any, rows: int, columns: int, group: Any) -> Any:
+    """This rank's rows, of `ceil(rows / ranks)` each, of the sum of what every rank makes.
+
+    Args:
+        make: writes this rank's `[rows, columns]` into what it is given, which has the dtype and device of `like`.
+    """
+    import torch.distributed as dist
+
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    each = -(-rows // ranks)
+    partial, own = like.new_empty((each * ranks, columns)), like.new_empty((each, columns))
+    make(partial[:rows])  # what lies behind is nobody's: the last ranks get it and give it away
+    dist.reduce_scatter_tensor(own, partial, group=group)
+    return own[: max(0, min(each, rows - rank * each))]
