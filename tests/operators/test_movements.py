@@ -13,6 +13,7 @@ import tilelink.language as tl
 from tests.operators.problems import part
 from tilelink import Operator, copy_engine, sms
 from tilelink.ir.schedule import Placement
+from tilelink.ops import programs
 from tilelink.ops.programs import gather, scatter, share
 
 
@@ -182,6 +183,30 @@ def test_what_a_program_made_of_its_own_part(engine: str, made: int, where: str)
     doubling = sms(workers, M=made, K=8, own_kernel=where == "a kernel beside")
     operator = made_and_gathered.schedule(gather=ENGINES[engine], keep=KEEP, doubled=doubling)
     assert_moved(operator, [x[part(11, r, 3)] for r in range(3)], [2 * x] * 3, M=11)
+
+
+@tilelink.operator("M/R K -> M K, M/R K")
+def gathered_and_kept(x: Any) -> Any:
+    made = doubled(x)
+    return gather(made), programs.keep(made, name="own")
+
+
+@pytest.mark.parametrize("own", [copy_engine(M=4, push=False), sms(1, M=4)], ids=["copy engine", "SMs"])
+@pytest.mark.parametrize("others", [copy_engine(M=4, push=False), sms(1, M=4)], ids=["copy engine", "SMs"])
+def test_a_movement_that_sees_its_own_part_of_what_others_pull(own: Placement, others: Placement) -> None:
+    """It counts from its part's begin, and words are of all parts."""
+    operator = gathered_and_kept.schedule(doubled=sms(2, M=4, K=8), gather=others, own=own)
+    x = torch.rand(22, 8)
+    parts = [x[part(22, r, 3)] for r in range(3)]
+
+    def main() -> None:
+        me = tilelink.rank()
+        for _ in range(2):
+            whole, mine = operator(parts[me], M=22)
+            assert torch.equal(whole, 2 * x)
+            assert torch.equal(mine, 2 * parts[me])
+
+    tilelink.launch(main, 3, seed=1, straggler=1)
 
 
 BLOCKS: dict[str, Placement] = {

@@ -6,7 +6,6 @@ called for each run of the axis that the program walks, behind the waits for thi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -16,9 +15,9 @@ from tilelink.ir.host import BellWait, Compute, ComputeRun, MergeRuns, Piece, Se
 from tilelink.ir.partition import here, part
 from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import Load, Notify, Store, Wait, walk
-from tilelink.ir.wiring import ViewAxis
 from tilelink.mapping.libraries import RUN, tiled
 from tilelink.mapping.runs import Span, axis_of, runs_of
+from tilelink.mapping.touched import Place, touched
 
 
 def applied(
@@ -120,7 +119,7 @@ class _Tile:
         if signal.to == "all":
             return [*self.plan.topology.line(self.rank, self.step.axis)]
         axis = next((a for a in channel.axes if a.kind == "part" and a.axis is not None), None)
-        found = self._on_axis(signal.op, axis.axis) if axis is not None else None
+        found = self._on_axis(signal.op, axis.axis) if axis is not None and axis.axis is not None else None
         assert axis is not None and found is not None, channel.name
         return [self.plan.topology.peer(self.rank, found[1][0] // self._value(axis.part), self.step.axis)]
 
@@ -130,26 +129,13 @@ class _Tile:
 
     def _words(self, channel: Channel, op: Wait | Notify, pe: int, source: int | None) -> list[int]:
         """Numbers of the words on rank `pe` that the tile touches; of those of source ranks all, or that of `source`."""
-        env = self.plan.env(pe)
-        spans: list[range] = []
-        for axis in channel.axes:
-            found = self._on_axis(op, axis.axis)
-            if axis.axis is None and source is not None:
-                spans.append(range(self._at(axis.over), self._at(axis.over) + 1))
-            elif found is None:
-                spans.append(range(int(F.evaluate(axis.count if axis.axis is None else axis.filled, env))))
-            else:
-                v, (lo, hi) = found
-                base = self._at(axis.over) * self._value(axis.part) if axis.kind == "cut" and v.local else 0
-                first, last = (int(F.evaluate(axis.index(base + at), env)) for at in (lo, max(lo, hi - 1)))
-                spans.append(range(first, last + 1 if hi > lo else first))
-        return [int(F.evaluate(channel.flat(indices), env)) for indices in itertools.product(*spans)]
+        return touched(self.plan, channel, lambda a: self._on_axis(op, a), rank=self.rank, pe=pe, source=source)
 
-    def _on_axis(self, op: Wait | Notify, axis: int | None) -> tuple[ViewAxis, Span] | None:
+    def _on_axis(self, op: Wait | Notify, axis: int) -> Place | None:
         """The tile's positions on an axis of the tensor, as the program counts them; None: the index leaves it whole."""
         names = self._names(op)
         for v, name in zip(self.step.step.binding(op.param).view, names, strict=True):
-            if v.axis == axis and axis is not None:
+            if v.axis == axis:
                 return (v, self._tile(name)) if name is not None else None
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from tilelink.ir.partition import holder, part
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 from tilelink.mapping.library_calls import applied
+from tilelink.mapping.touched import Place, touched
 
 
 def expand(
@@ -150,7 +150,8 @@ def _waits(
     assert signal.channel is not None
     channel = plan.channel(signal.channel)
     every, env = any(a.every for a in channel.axes), plan.env(rank)
-    words = words_of(plan, channel, step, source, tile, rank, None if every else holder)
+    whose = None if every else holder
+    words = touched(plan, channel, lambda a: _on_axis(step, source, tile, a), rank=rank, pe=rank, source=whose)
     if channel.bells:
         return (
             [BellWait(channel.name, w, channel.strokes(w, env)) for w in words if channel.rung(w, env)]
@@ -160,43 +161,16 @@ def _waits(
     return [WordWait(channel.name, "channel", w) for w in words]
 
 
-def words_of(
-    plan: Plan,
-    channel: Channel,
-    step: StepPlan,
-    param: str,
-    tile: tuple[tuple[int, int], ...],
-    rank: int,
-    source: int | None,
-) -> list[int]:
-    """Every word that a tile of the step touches; of those of source ranks all, or that of `source`."""
-    env = plan.env(rank)
-    spans: list[range] = []
-    for axis in channel.axes:
-        if axis.axis is None:
-            at = plan.topology.at(source, axis.over) if source is not None else 0
-            spans.append(range(at, at + 1 if source is not None else int(F.evaluate(axis.count, env))))
-            continue
-        lo, hi = _bounds(step, param, axis.axis, tile)
-        spans.append(range(int(F.evaluate(axis.index(lo), env)), int(F.evaluate(axis.index(hi - 1), env)) + 1))
-    out: list[int] = []
-    for indices in itertools.product(*spans):
-        out.append(int(F.evaluate(channel.flat(indices), env)))
-    return out
-
-
-def _bounds(step: StepPlan, param: str, axis: int, tile: tuple[tuple[int, int], ...]) -> tuple[int, int]:
-    for v, bounds in zip(step.step.binding(param).view, tile, strict=True):
-        if v.axis == axis:
-            return bounds
-    raise AssertionError(f"{step.path} has no axis {axis}")
+def _on_axis(step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], axis: int) -> Place | None:
+    found = zip(step.step.binding(param).view, tile, strict=True)
+    return next(((v, bounds) for v, bounds in found if v.axis == axis), None)
 
 
 def _word(
     plan: Plan, channel: Channel, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], rank: int, pe: int
 ) -> int:
     """The word that the completed tile sets; with the tile as the channel's span there is exactly one."""
-    found = words_of(plan, channel, step, param, tile, pe, rank)
+    found = touched(plan, channel, lambda a: _on_axis(step, param, tile, a), rank=rank, pe=pe, source=rank)
     assert len(found) == 1, (channel.name, found)
     return found[0]
 
