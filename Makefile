@@ -47,6 +47,7 @@ format: $(VENV)/.dev ## rewrite the files as `make check` wants them
 gpu: ## on a GPU machine: correctness, one process for each of GPUS=4
 	$(TORCHRUN) benchmarks/gpu_check.py --out benchmarks/results/gpu-check-$(GPUS).json
 	$(TORCHRUN) benchmarks/gpu_operators.py --out benchmarks/results/gpu-operators-$(GPUS).json
+	$(TORCHRUN) benchmarks/gpu_layers.py --out benchmarks/results/gpu-layers-$(GPUS).json
 
 gpu-bench: ## on a GPU machine: times of OPS='ag_gemm gemm_rs mlp' among their contenders
 	$(TORCHRUN) -m tilelink.cli bench $(OPS) --out benchmarks/results
