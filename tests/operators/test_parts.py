@@ -58,7 +58,7 @@ def test_tiles_end_with_their_part(operator: Operator, m: int, parts: tuple[int,
     assert all(a // part == (b - 1) // part for a, b in rows)
     assert sum(b - a for a, b in rows) == m
     descriptors = {a.of: a for k in made.source.kernels for a in k.args if a.kind == "descriptor" and a.of != "weight"}
-    reads = {"rows", "x"} if operator is GATHERS else {"x"}
+    reads = {"rows", "x", "out"} if operator is GATHERS else {"x", "matmul_out"}
     if parts is not None:
         assert {name for name, a in descriptors.items() if a.parts == parts} == reads
         assert all(descriptors[name].block == (1, 16, 16) for name in reads)

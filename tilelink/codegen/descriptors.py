@@ -20,24 +20,23 @@ from tilelink.ir.wiring import TensorDecl, ViewAxis
 @dataclass(frozen=True, slots=True)
 class Tma:
     """A descriptor access: parameter name, coordinates, and whether the block arrives transposed; `shape`: what the
-    block is to be made of, which has an axis for each position."""
+    block is to be made of, which has an axis for each position; `block`: what a block is to be stored as, if it differs."""
 
     name: str
     coordinates: str
     transposed: bool
     shape: tuple[int, ...] | None = None
+    block: tuple[int, ...] = ()
 
 
 Stored: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
 
 
-def tma(
-    scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, ...], *, stores: bool = False
-) -> Tma | None:
+def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, ...]) -> Tma | None:
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
     It takes a program of matmul kind, 16-byte alignment, and tiles that end only where the tensor does (a descriptor fills
-    with zeros past the tensor's edge, not past a tile's) or, for loads, where ranks' parts do, if these are all of one length
+    with zeros past the tensor's edge, not past a tile's) or where ranks' parts do, if these are all of one length
     (then the descriptor's tensor has an axis of parts), and either a 2-D tile, at one position along each axis before
     the last two, or, in a loop over whole tiles, some rows, whole in their last axis, at one position along each other axis.
     (Elsewhere Triton would take such rows into registers.)
@@ -52,17 +51,17 @@ def tma(
     ]
     kinds = [type(e) for _, e in stored]
     if len(index) == len(kinds) and kinds == [At] * (len(kinds) - 2) + [OfTile, OfTile]:
-        return _tile_of_two(scope, tensor, stored, stores)
+        return _tile_of_two(scope, tensor, stored)
     if sorted(k.__name__ for k in kinds[:-1]) == ["At"] * (len(kinds) - 2) + ["OfTile"] and kinds[-1] is Whole:
         return _rows_at(scope, tensor, stored)
     return None
 
 
-def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored, stores: bool) -> Tma | None:
+def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
     tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
     before = len(stored) - 2
     ragged = [a for a, t in enumerate(tiles, before) if not _ends_with_tensor(scope, t)]
-    if ragged and (stores or len(ragged) > 1 or not _of_equal_parts(scope, tiles[ragged[0] - before])):
+    if ragged and (len(ragged) > 1 or not _of_equal_parts(scope, tiles[ragged[0] - before])):
         return None
     transposed = _row_major(scope, tensor, before + 1)
     if transposed is None:
@@ -90,7 +89,9 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored, stores: bool)
         order = (ragged[0], *(a + 1 if a >= ragged[0] else a for a in order))
     label = "x".join(str(n) for n in block)
     name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=block, axes=order, parts=parts))
-    return Tma(name, f"[{', '.join(coordinates)}]", transposed, two if before or ragged else None)
+    return Tma(
+        name, f"[{', '.join(coordinates)}]", transposed, two if before or ragged else None, block if ragged else ()
+    )
 
 
 def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:

@@ -79,11 +79,11 @@ def _is_forwarded(scope: Scope, tensor: TensorDecl) -> bool:
 
 def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     index = access.index_of(scope, op)
-    found = descriptors.tma(scope, tensor, op.param, index, stores=True) if op.mask is None else None
-    if found is not None and not found.transposed and found.shape is None:
-        scope.lines.add(
-            f"{found.name}.store({found.coordinates}, tl.cast({value}, {TRITON_DTYPES[tensor.dtype]}))", op.loc
-        )
+    found = descriptors.tma(scope, tensor, op.param, index) if op.mask is None else None
+    if found is not None and not found.transposed and (found.shape is None or found.block):
+        value = f"tl.cast({value}, {TRITON_DTYPES[tensor.dtype]})"
+        value = f"{value}.reshape({', '.join(map(str, found.block))})" if found.block else value
+        scope.lines.add(f"{found.name}.store({found.coordinates}, {value})", op.loc)
         scope.stored_async = True
         return
     _store_at(scope, op, tensor, value, scope.tensor(tensor.name), scope.step.rank)
