@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilelink import TilelinkError, copy_engine, fused, library, ops, sms
+from tilelink.explore.cases import Case
 from tilelink.ir.schedule import Placement, Schedule
+from tilelink.ir.topology import Device, Topology
+from tilelink.pipeline.choosing import measured
 from tilelink.tuning.records import record_of, schedule_of
 from tilelink.tuning.tables import DiskCache, Entry, Problem, merge, nearest, read, shipped
 
@@ -53,8 +57,6 @@ def test_a_function_is_no_data() -> None:
 
 
 def entry(m: int, schedule: Schedule = Schedule(), **more: object) -> Entry:  # noqa: B008  # frozen
-    import dataclasses
-
     problem = dataclasses.replace(PROBLEM, sizes=(("K", 64), ("M", m)), **more)  # type: ignore[arg-type]
     return Entry(problem, schedule, 1.0, 2.0, "today")
 
@@ -110,3 +112,22 @@ def test_the_shipped_table_is_for_operators_that_there_are() -> None:
         assert e.problem.signature == str(getattr(ops, e.problem.operator).signature)
         assert e.measured
         assert record_of(e.schedule) is not None
+
+
+def test_what_is_shipped_is_taken_where_it_was_measured_and_can_be_planned() -> None:
+    """On as many ranks, of such a GPU; and what was measured there was no slower than the plain form."""
+    assert shipped()
+    for e in shipped():
+        for plain in (True, False):
+            found = measured(e.problem, plain, near=True)
+            assert (found.schedule if found is not None else None) == (
+                e.schedule if plain or not e.schedule.sequential else None
+            )
+        assert measured(dataclasses.replace(e.problem, ranks=2 * e.problem.ranks), True, near=False) is None
+        assert measured(dataclasses.replace(e.problem, gpu="NVIDIA H100 80GB HBM3"), True, near=False) is None
+        assert e.ms_sequential is not None
+        assert e.ms <= e.ms_sequential
+        if not e.schedule.sequential:
+            topology = Topology(e.problem.ranks, e.problem.world, device=Device(e.problem.gpu, 132, capability=90))
+            operator = getattr(ops, e.problem.operator).with_schedule(e.schedule)
+            assert Case(operator, e.problem.sizes, e.problem.ranks).stages(topology).verdict
