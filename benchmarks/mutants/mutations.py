@@ -75,7 +75,7 @@ def _of_signal(plan: Plan, s: Signal) -> Iterator[Mutation]:
         # What a stream waits for and sets is ordered by the driver: no text says how.
         name = "release weakened" if isinstance(s.op, Notify) else "acquire weakened"
         edit = Edit("weaken", _channel_name(s), s.path, s.op)
-        yield Mutation(name, said(s), plan, edit, always=True, without=_without(plan, s))
+        yield Mutation(name, said(plan, s), plan, edit, always=True, without=_without(plan, s))
 
 
 def _dropped(plan: Plan, s: Signal) -> Iterator[Mutation]:
@@ -85,7 +85,7 @@ def _dropped(plan: Plan, s: Signal) -> Iterator[Mutation]:
         name = "drop a notify" if s.action == "notify" else f"drop a wait ({reason})"
         changed = _with(plan, s, _elided(s, reason))
         # Without a notify its word stays behind, and whoever waits for it waits for ever.
-        yield Mutation(name, said(s), changed, without=None if s.action == "notify" else changed)
+        yield Mutation(name, said(plan, s), changed, without=None if s.action == "notify" else changed)
 
 
 def _elided(s: Signal, reason: str) -> Signal:
@@ -102,7 +102,7 @@ def _on_another_channel(plan: Plan, s: Signal) -> Iterator[Mutation]:
         changed, waits = _with(plan, s, replace(s, channel=other.name)), isinstance(s.op, Wait)
         if other.counted:  # it has words where others than streams wait
             changed = _channel(changed, other, counted=False)
-        yield Mutation("wrong channel", said(s), changed, without=_without(plan, s) if waits else None, elsewhere=True)
+        yield Mutation("wrong channel", said(plan, s), changed, without=_without(plan, s) if waits else None, elsewhere=True)
 
 
 def _at_another_tile(plan: Plan, s: Signal) -> Iterator[Mutation]:
@@ -110,7 +110,7 @@ def _at_another_tile(plan: Plan, s: Signal) -> Iterator[Mutation]:
     if changed is not None:
         edit = Edit("word", _channel_name(s), s.path, s.op)
         without = _without(plan, s) if isinstance(s.op, Wait) else None
-        yield Mutation("wrong tile", said(s), _swapped(plan, s, changed), edit, without=without, elsewhere=True)
+        yield Mutation("wrong tile", said(plan, s), _swapped(plan, s, changed), edit, without=without, elsewhere=True)
 
 
 def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
@@ -119,11 +119,11 @@ def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
         var, shift = s.op.peer.ring
         text = replace(s.op.peer.expr, text=f"{var} + {shift + 1}", formula=F.of(F.Sym(var)) + (shift + 1))
         other = replace(s.op, peer=replace(s.op.peer, ring=(var, shift + 1), expr=text))
-        yield Mutation("wrong rank", said(s), _swapped(plan, s, other), edit)
+        yield Mutation("wrong rank", said(plan, s), _swapped(plan, s, other), edit)
         return
     for to in ("self", "all"):
         if to != s.to and not (to == "self" and _goes_to_oneself(plan, s)):
-            yield Mutation(f"wrong rank ({to})", said(s), _with(plan, s, replace(s, to=to)), edit)
+            yield Mutation(f"wrong rank ({to})", said(plan, s), _with(plan, s, replace(s, to=to)), edit)
 
 
 def _goes_to_oneself(plan: Plan, s: Signal) -> bool:
@@ -140,13 +140,15 @@ def _turned(plan: Plan, s: Signal) -> Iterator[Mutation]:
     if body is not None:
         name = "notify before the store" if isinstance(s.op, Notify) else "wait after the load"
         edit = Edit("turn", _channel_name(s), s.path, s.op)
-        yield Mutation(name, said(s), put_op(plan, s.path, body), edit, without=_without(plan, s))
+        yield Mutation(name, said(plan, s), put_op(plan, s.path, body), edit, without=_without(plan, s))
 
 
-def said(s: Signal) -> str:
-    """The step, what it does, and the line of its program."""
+def said(plan: Plan, s: Signal) -> str:
+    """The step and what it does; which of them in the order of its program, where it does so several times."""
     verb = "notifies" if isinstance(s.op, Notify) else "waits for"
-    return f"{s.path} {verb} {s.op.param}:{s.op.loc.line}"
+    alike = [g for g in plan.signals if (g.path, type(g.op), g.op.param) == (s.path, type(s.op), s.op.param)]
+    which = f" ({alike.index(s) + 1} of {len(alike)})" if len(alike) > 1 else ""
+    return f"{s.path} {verb} {s.op.param}{which}"
 
 
 def _channel_name(s: Signal) -> str:
