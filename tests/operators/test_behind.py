@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +12,17 @@ import pytest
 import torch
 
 import tilelink
+import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tests.operators.problems import RS
-from tilelink import Operator, copy_engine, fused, sms
+from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
 from tilelink.ops import gemm_ar_two_shot, gemm_rs
+from tilelink.ops.programs import gather, matmul, reduce, scatter
 from tilelink.pipeline import stages
 
 MATMUL = sms(3, M=16, N=64, K=16, order=("ring+1", "group 2"))
@@ -97,11 +100,20 @@ def test_a_tile_that_is_taken_before_it_is_there(monkeypatch: pytest.MonkeyPatch
         some_seeds()
 
 
+def last_first(tile: tuple[int, ...], rank: int, ranks: int) -> int:
+    return -tile[0]
+
+
 @pytest.mark.parametrize(
     ("schedule", "why"),
     [
         ({"matmul": sms(M=16, N=64, K=16, order="ring")}, "`matmul` does not make this rank's own tiles last"),
         ({"matmul": sms(M=16, N=64, K=16, order="column")}, "`matmul` does not make this rank's own tiles last"),
+        (
+            {"matmul": sms(M=16, N=64, K=16, order=("ring+1", last_first))},
+            "`matmul` does not make this rank's own tiles last",
+        ),
+        ({"scatter": sms(1, M=32)}, "`matmul` shares its workers with other steps"),
         ({"scatter": fused("matmul")}, "`matmul` hands its tiles over and stores none: nobody moves them from memory"),
         (
             {"scatter": fused("matmul", behind=True), "reduce": fused("matmul")},
@@ -115,6 +127,53 @@ def test_what_cannot_come_behind(schedule: dict[str, Any], why: str) -> None:
         plan_of(gemm_rs, 3, SIZES, **(placed | schedule))
     assert caught.value.message.endswith("cannot come behind the tiles of `matmul`")
     assert caught.value.why == why
+
+
+@program("M N -> M N")
+def positive(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(x, (m, n))
+    tl.tile_store(out, (m, n), tl.maximum(tl.tile_load(x, (m, n)), 0))
+
+
+@operator("M K/R, K/R N -> M/R N, M N")
+def sums_and_parts(x: Any, weight: Any) -> Any:
+    partial = matmul(x, weight)
+    return reduce(scatter(partial)), positive(partial)
+
+
+def test_what_runs_for_all_tiles_cannot_come_behind() -> None:
+    placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", behind=True)}
+    plan = plan_of(sums_and_parts, 3, SIZES, **placed, positive=fused("matmul", behind=None))
+    assert [s.path for s in plan.steps if s.behind] == ["reduce"]
+    with pytest.raises(TilelinkError, match="TL333") as caught:
+        plan_of(sums_and_parts, 3, SIZES, **placed, positive=fused("matmul", behind=True))
+    assert caught.value.why == "it does not compute for this rank's own rows alone"
+
+
+@operator("M/R K, K N -> M/R N")
+def gathered_first(x: Any, weight: Any) -> Any:
+    return reduce(scatter(matmul(gather(x), weight)))
+
+
+def test_nothing_comes_behind_a_host_that_waits() -> None:
+    """A worker that waits for a ticket's words could hold up the one whose tile a peer waits for."""
+    placed = {"gather": copy_engine(push=True), "matmul": MATMUL, "scatter": copy_engine(M=32)}
+    assert not plan_of(gathered_first, 3, SIZES, **placed, reduce=fused("matmul", behind=None)).step("reduce").behind
+    with pytest.raises(TilelinkError, match="TL333") as caught:
+        plan_of(gathered_first, 3, SIZES, **placed, reduce=fused("matmul", behind=True))
+    assert caught.value.why == "`matmul` waits for others"
+
+
+def test_a_tile_that_is_still_on_its_way_to_memory() -> None:
+    """Stored through a descriptor, it is there when the copy has ended, and no sooner."""
+    sizes = {"M": 64, "K": 32, "N": 64}
+    plan = plan_of(gemm_rs, 2, sizes, **dict(OPERATORS["copy engine"].schedules.entries))
+    lines = [line.strip() for line in emit(plan).text.splitlines()]
+    (stored,) = [k for k, line in enumerate(lines) if re.match(r"matmul_out_\w+\.store\(", line)]
+    (told,) = [k for k, line in enumerate(lines) if line.startswith("shmem.local_set(reduce_made")]
+    assert stored < told
+    assert lines[told - 1] == "shmem.async_store_quiet()"
 
 
 def test_what_somebody_waits_for_cannot_come_behind() -> None:

@@ -53,7 +53,19 @@ def difference(first: Any, second: Any, out: Any) -> None:
     tl.tile_store(out, (m, n), acc)
 
 
+@tilelink.program("s M N -> M N")
+def by_slices(inbox: Any, out: Any) -> None:
+    """Waits for all that a rank sends."""
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for s in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, s)
+        acc += tl.tile_load(inbox, (s, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
 columns = tilelink.program("R/R M N -> R M N/R", name="columns")(move)
+blocks = tilelink.program("R/R M N -> R M/R N", name="blocks")(move)
 
 
 @tilelink.operator("M K/R, K/R N -> N M/R")
@@ -64,6 +76,16 @@ def to_turned(x: Any, weight: Any) -> Any:
 @tilelink.operator("M K/R, K/R N -> M N/R")
 def to_columns(x: Any, weight: Any) -> Any:
     return reduce(columns(matmul(x, weight)))
+
+
+@tilelink.operator("M K/R, K/R N -> M/R N")
+def in_blocks(x: Any, weight: Any) -> Any:
+    return reduce(blocks(matmul(x, weight)))
+
+
+@tilelink.operator("M K/R, K/R N -> M/R N")
+def in_slices(x: Any, weight: Any) -> Any:
+    return by_slices(scatter(matmul(x, weight)))
 
 
 @tilelink.operator("M K/R, K/R N -> M/R N")
@@ -91,6 +113,35 @@ CASES: dict[str, tuple[Operator, dict[str, Any]]] = {
     "two tensors, behind": (
         of_two,
         {"twice": TILES, "one": ROWS, "two": ROWS, "difference": fused("twice", N=16, behind=True)},
+    ),
+    "two tensors in chunks of two lengths, behind": (
+        of_two,
+        {
+            "twice": TILES,
+            "one": copy_engine(M=32, order="ring+1"),
+            "two": ROWS,
+            "difference": fused("twice", N=16, behind=True),
+        },
+    ),
+    "blocks, behind": (
+        in_blocks,
+        {
+            "matmul": TILES,
+            "blocks": copy_engine(M=16, N=32, order="ring+1"),
+            "reduce": fused("matmul", N=16, behind=True),
+        },
+    ),
+    "chunks that end inside a tile, behind": (
+        in_blocks,
+        {"matmul": TILES, "blocks": copy_engine(M=20, order="ring+1"), "reduce": fused("matmul", N=16, behind=True)},
+    ),
+    "slices, behind": (
+        in_slices,
+        {
+            "matmul": TILES,
+            "scatter": sms(1, M=16, order="ring+1", own_kernel=True),
+            "by_slices": fused("matmul", N=16, behind=True),
+        },
     ),
     "two sums, behind": (
         summed_twice,

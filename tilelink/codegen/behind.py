@@ -41,13 +41,17 @@ def say_made(host: Scope, step: StepPlan) -> None:
     lines.depth -= 1
 
 
-def open_tickets(scope: Scope, step: StepPlan) -> Ticket:
-    """The head of the loop; further lines are in it."""
-    lines, fresh = scope.lines, scope.names.fresh
-    names = Ticket(fresh("taken"), fresh("following"), fresh("piece"), fresh("waited"))
+def names_of_ticket(scope: Scope) -> Ticket:
+    fresh = scope.names.fresh
+    return Ticket(fresh("taken"), fresh("following"), fresh("piece"), fresh("waited"))
+
+
+def open_tickets(scope: Scope, step: StepPlan, names: Ticket, word: Formula | None) -> None:
+    """The head of the loop; further lines are in it. `word`: as of `word_awaited`, where the worker is to remember it."""
+    lines = scope.lines
     draw = f"shmem.local_add({_tickets(scope, step)}, 1).to(tl.int32)"
     lines.add(f"{names.taken} = {draw}")
-    if _word_of(scope, step) is not None:
+    if word is not None:
         lines.add(f"{names.waited} = -1")
     lines.add(f"while {names.taken} < {_count(scope, step)}:")
     lines.depth = 1
@@ -56,13 +60,11 @@ def open_tickets(scope: Scope, step: StepPlan) -> Ticket:
     lines.add(f"t = {scope.text(_first(scope, step), 2)} + {tile}")
     if step.pieces > 1:
         lines.add(f"{names.piece} = {names.taken} % {step.pieces}")
-    return names
 
 
-def close_tickets(scope: Scope, step: StepPlan, names: Ticket) -> None:
+def close_tickets(scope: Scope, step: StepPlan, names: Ticket, word: Formula | None) -> None:
     """Each worker has taken one ticket too many; whoever has taken the last one puts the counter back."""
     lines = scope.lines
-    word = _word_of(scope, step)
     if word is not None:
         lines.add(f"{names.waited} = {scope.text(word)}")
     lines.add(f"{names.taken} = {names.following}")
@@ -113,21 +115,18 @@ def _stores(scope: Scope, step: StepPlan) -> list[Store]:
     return [stored[name] for name in taken]
 
 
-def anew(scope: Scope, step: StepPlan, names: Ticket) -> str:
-    """Whether the worker has to wait for what the tile is made of: not for words that it has waited for with its last one."""
-    word = _word_of(scope, step)
-    return "True" if word is None else f"{scope.text(word)} != {names.waited}"
+def word_awaited(scope: Scope, step: StepPlan) -> Formula | None:
+    """The word of every rank that the step waits for, by the rows of its tile: a worker that has waited for it with its last
+    tile need not again. None: it waits for more than one.
 
-
-def _word_of(scope: Scope, step: StepPlan) -> Formula | None:
-    """The word of every rank that the step waits for, by the tile of its rows; None: it waits for more, or for others."""
+    The step waits for all pieces of a tile at once, so words do not know columns.
+    """
     waits = [g for g in scope.plan.signals if g.path == step.path and g.action == "await"]
-    if len(waits) != 1 or step.pieces == 1:
+    if len(waits) != 1:
         return None
-    channel, axis = scope.plan.channel(waits[0].channel or ""), step.own_axis or 0
-    grid = scope.step.grid[axis]
-    rows = [a for a in channel.axes if a.kind in ("part", "cut") and a.over == step.axis and a.size == grid.size]
-    if len(rows) != 1 or not rows[0].holds(grid) or any(a.kind != "unit" for a in channel.axes if a not in rows):
+    channel, grid = scope.plan.channel(waits[0].channel or ""), scope.step.grid[step.own_axis or 0]
+    rows = [a for a in channel.axes if a.kind in ("part", "cut")]
+    if len(rows) != 1 or not rows[0].holds(grid):
         return None
     return rows[0].index(Sym(scope.tiles[grid.var or ""].begin))
 

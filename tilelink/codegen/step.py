@@ -61,7 +61,7 @@ def emit_behind(plan: Plan, step: StepPlan, watch: Watch) -> tuple[Function, Fun
     """A fused step behind its host's tiles: the function that takes tickets, and what it calls for each."""
     scope = open_scope(plan, plan.step(step.into or ""), watch)
     bounds = _open_tiles(scope)
-    ticket = behind.open_tickets(scope, step)
+    ticket = behind.names_of_ticket(scope)
     outer, scope.lines = scope.lines, Lines()
     behind.take(scope, step, ticket)
     passed, _ = bounds_passed(scope, step)
@@ -70,15 +70,17 @@ def emit_behind(plan: Plan, step: StepPlan, watch: Watch) -> tuple[Function, Fun
     for arg in does.args:
         scope.args.setdefault(arg.name, arg)
     tile = ["t"] if "t" in does.leading else []
-    first = [behind.anew(scope, step, ticket)] if FIRST_PIECE in does.leading else []
+    word = behind.word_awaited(scope, step) if FIRST_PIECE in does.leading else None
+    first = [f"{scope.text(word)} != {ticket.waited}"] if word is not None else ["True"] * (FIRST_PIECE in does.leading)
     given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
     scope.lines.add(f"{does.name}({', '.join(given)})", step.step.program.loc)
     inner, scope.lines = scope.lines, outer
+    behind.open_tickets(scope, step, ticket, word)
     for name, value in scope.step.order:
         _assign_order(scope, name, value)
     outer.extend(_late(scope, bounds))
     outer.extend(inner)
-    behind.close_tickets(scope, step, ticket)
+    behind.close_tickets(scope, step, ticket, word)
     return close(scope, scope.naming.drivers[step.path], ("workers",)), does
 
 

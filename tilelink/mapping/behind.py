@@ -60,14 +60,14 @@ def _sharing(step: StepPlan, host: StepPlan, kernels: tuple[KernelPlan, ...]) ->
     if step.step.program.movement is not None or step.own_axis is None:
         return "it does not compute for this rank's own rows alone"
     roles = next((k.roles for k in kernels if host.path in (path for path, _ in k.roles)), ())
-    return "" if host.engine == "workers" and len(roles) == 1 else f"`{host.path}` shares its workers with other steps"
+    return "" if len(roles) == 1 else f"`{host.path}` shares its workers with other steps"
 
 
 def _heard(step: StepPlan, host: StepPlan, signals: tuple[Signal, ...]) -> str:
     """Who would wait for whom."""
-    if step.fused or any(g.path == step.path and g.action == "notify" for g in signals):
+    if any(g.path == step.path and g.action == "notify" for g in signals):
         return "somebody waits for what it makes"
-    waits = any(g.path == host.path and g.action in ("await", "ready") for g in signals)
+    waits = any(g.path == host.path and g.action == "await" for g in signals)
     return f"`{host.path}` waits for others" if waits else ""
 
 
@@ -85,12 +85,12 @@ def _nowhere(wiring: Wiring, step: StepPlan, host: StepPlan, steps: tuple[StepPl
 
 
 def _own_last(step: StepPlan, host: StepPlan, sizes: Mapping[str, int], topology: Topology) -> bool:
-    """Whether the last tiles of the host's order are the rank's own, and no others: it goes along the ring from the next
-    rank on. Parts may lack tiles; so the order itself is looked at, on ranks of each kind."""
+    """Whether the last tiles of the host's order are the rank's own, and no others. The order itself is looked at, on ranks
+    of each kind: parts may lack tiles."""
     axis = step.own_axis or 0
     grid = host.grid[axis]
-    if host.sort_key is not None or "ring+1" not in host.order_names or any(g.kind == "table" for g in host.grid):
-        return False
+    if host.sort_key is not None:
+        return False  # a user's function, which may know the ranks apart
     for rank in {0, 1 % topology.ranks, topology.ranks // 2, topology.ranks - 1}:
         env = env_of(sizes, topology, tuple(a.name for a in topology.axes), rank)
         total = int(F.evaluate(host.total, env))
@@ -99,8 +99,8 @@ def _own_last(step: StepPlan, host: StepPlan, sizes: Mapping[str, int], topology
             env[name] = F.evaluate(value, env) if total else np.arange(0)
         begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), env), (total,))
         own = begin // int(F.evaluate(grid.part, env)) == topology.at(rank, step.axis)
-        count = int(F.evaluate(step.own_tiles(host), env))
-        if int(own.sum()) != count or not bool(own[total - count :].all()):
+        last = np.arange(total) >= total - int(F.evaluate(step.own_tiles(host), env))
+        if bool((own != last).any()):
             return False
     return True
 
