@@ -8,6 +8,7 @@ from tilelink.errors import TilelinkError
 from tilelink.frontend import program, symmetric
 from tilelink.pipeline import Operator, operator
 from tilelink.pipeline.schedules import by_runs, copy_engine, fused, library, sms
+from tilelink.pipeline.tiling import adding, exchanging, moving, one_hop
 from tilelink.runtime.session import check, empty, group, launch, rank, ranks
 from tilelink.version import __version__
 
@@ -15,14 +16,18 @@ __all__ = [
     "Operator",
     "TilelinkError",
     "__version__",
+    "adding",
     "by_runs",
     "check",
     "copy_engine",
     "empty",
+    "exchanging",
     "fused",
     "group",
     "launch",
     "library",
+    "moving",
+    "one_hop",
     "operator",
     "program",
     "rank",

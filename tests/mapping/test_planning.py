@@ -455,3 +455,17 @@ def test_experts_are_taken_along_the_ring() -> None:
         taken.append(values["i0"].tolist())
     assert "ring" in step.order_names
     assert taken == [[0, 1, 2, 3, 4], [2, 3, 4, 0, 1], [4, 0, 1, 2, 3]]
+
+
+# ----------------------------------------------------------------------------------------------------------- parts of SMs
+@pytest.mark.parametrize(("part", "count"), [(0.25, 16), (0.5, 32), (0.001, 1)])
+def test_a_part_of_the_sms_is_a_number_on_each_device(part: float, count: int) -> None:
+    """Whoever has none gets what is left of the 64."""
+    plan = plan_of(ag_gemm, 2, SIZES, gather=sms(part, M=16, push=True), matmul=TILE)
+    assert {s.path: s.workers for s in plan.steps} == {"gather": count, "matmul": 64 - count}
+
+
+@pytest.mark.parametrize("part", [0.0, 1.0, 1.5, -0.5])
+def test_a_part_lies_between_nothing_and_all(part: float) -> None:
+    with pytest.raises(TilelinkError, match=r"(?s)TL329.*between 0 and 1"):
+        sms(part)

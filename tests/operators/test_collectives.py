@@ -11,6 +11,7 @@ import torch
 import tilelink
 from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
 from tilelink import ops
+from tilelink.mapping.transfers import tiles_of
 
 FORMS = {
     "one_shot": ops.all_reduce.schedule({"all_reduce_one_shot.exchange": tilelink.sms(M=4, N=32)}),
@@ -55,7 +56,7 @@ def test_the_form_follows_from_the_bytes_and_the_ranks(ranks: int, most: int) ->
 
     for rows, dtype in ((most, torch.bfloat16), (most // 2, torch.float32)):
         assert form(rows, dtype) == {"all_reduce_one_shot"}
-        assert form(rows + 1, dtype) == {"all_reduce_two_shot"}
+        assert form(rows + 1, dtype) == {"all_reduce_pushed"}
 
 
 def test_a_form_that_is_none() -> None:
@@ -65,16 +66,40 @@ def test_a_form_that_is_none() -> None:
 
 def test_an_inlined_operator_brings_its_schedule() -> None:
     """The form's own placements, unless the schedule of the operator around it says otherwise."""
-    x, path = torch.empty(512, 2048), "all_reduce_two_shot.scatter"
+    x, path = torch.empty(512, 2048), "all_reduce_pushed.scatter"
     assert ops.all_reduce.plan(x, ranks=4).step(path).engine == "workers"
     assert ops.all_reduce.schedule({path: tilelink.copy_engine()}).plan(x, ranks=4).step(path).engine == "stream"
 
 
-@pytest.mark.parametrize(("rows", "form"), [(1, "pushed"), (1024, "pushed"), (1025, "pulled")])
-def test_rows_are_pushed_or_pulled_by_their_size(rows: int, form: str) -> None:
-    plan = ops.all_gather.plan(torch.empty(rows, 2048, dtype=torch.bfloat16), ranks=4)
-    assert {s.path.partition(".")[0] for s in plan.steps} == {f"all_gather_{form}"}
-    assert len(plan.kernels) == (form == "pushed")
+BESIDE = {
+    "all_reduce": {"scatter": 4, "spread": 8, "keep": 4},
+    "all_gather": {"gather": 6, "keep": 10},
+    "reduce_scatter": {"scatter": 8, "reduce": 8},
+    "all_to_all": {"scatter": 8, "keep_parts": 8},
+}
+"""Of 16 SMs."""
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("name", BESIDE)
+def test_large_collectives_have_links_and_memory_busy_at_once(name: str, ranks: int) -> None:
+    """In one kernel either way; and nobody's last part waits for all of another's."""
+    x = torch.empty(4096, 2048, dtype=torch.bfloat16, device="meta")
+    operator, rows = getattr(ops, name), 4096 // (ranks if name == "all_gather" else 1)
+    for more, workers in ((0, dict.fromkeys(BESIDE[name], 16)), (ranks, BESIDE[name])):
+        plan = operator.plan(torch.cat([x[:rows], x[:more]]), ranks=ranks)
+        (kernel,) = plan.kernels
+        assert {path.rpartition(".")[2]: n for path, n in kernel.roles} == workers
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_to_all"])
+def test_large_collectives_go_through_all_parts_side_by_side(name: str, rank: int) -> None:
+    """Nobody gets all of his part before another gets anything; the last part is shorter."""
+    plan = getattr(ops, name).plan(torch.empty(5000, 2048, dtype=torch.bfloat16, device="meta"), ranks=3)
+    begins = [tile[1][0] for tile in tiles_of(plan, next(s for s in plan.steps if s.push), rank)]
+    assert begins[:4] == [1667 * ((rank + 1 + k) % 3) for k in range(3)] + [1667 * ((rank + 1) % 3) + 8]
+    assert [b % 1667 for b in begins] == sorted(b % 1667 for b in begins)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 2048), (4096, 2048), (1 << 20, 2), (2, 1 << 20)])
@@ -82,11 +107,11 @@ def test_tiles_have_bytes_enough_to_be_worth_a_signal(shape: tuple[int, int]) ->
     """And are no larger than four times what makes 128 of them; those of sums are as large as registers hold."""
     x = torch.empty(*shape, dtype=torch.bfloat16, device="meta")
     plan = ops.all_reduce.plan(x, ranks=4, form="two_shot")
-    step = plan.step("all_reduce_two_shot.scatter")
+    step = plan.step("all_reduce_pushed.scatter")
     rows = step.grid[1].tile or 0
     moved = rows * shape[1] * 2
     assert rows == 1 or 2048 <= moved <= 256 * 1024
-    m, _ = (g.tile or 0 for g in plan.step("all_reduce_two_shot.reduce").grid)
+    m, _ = (g.tile or 0 for g in plan.step("all_reduce_pushed.spread").grid)
     assert m <= rows
 
 
@@ -98,7 +123,7 @@ def test_sums_have_room_in_registers_and_work_for_all_sms(form: str, ranks: int,
     for rows in (8, 512, 4096, 16384):
         x = torch.empty(rows, 2048, dtype=dtype, device="meta")
         plan = ops.all_reduce.plan(x, ranks=ranks, form=form)
-        path = "all_reduce_one_shot.exchange" if form == "one_shot" else "all_reduce_two_shot.reduce"
+        path = "all_reduce_one_shot.exchange" if form == "one_shot" else "all_reduce_pushed.spread"
         each = math.prod(g.tile or 1 for g in plan.step(path).grid)
         assert each * dtype.itemsize * ranks <= 128 * 1024
         assert each <= 32768

@@ -18,7 +18,7 @@ PLACEMENTS: dict[str, Callable[..., Placement]] = {
     "library": library,
 }
 FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "count": ("a number of SMs", lambda v: _number(v) and v > 0),
+    "count": ("a number of SMs, or a part of all", lambda v: (_number(v) and v > 0) or isinstance(v, float)),
     "order": (
         '"row", "column", "group N", "ring", "ring+N", "across N" or a tuple of them',
         lambda v: _words(v),
@@ -99,8 +99,8 @@ def placement_text(path: str, placement: Placement) -> str | None:
     given += [f"num_warps={placement.warps}", f"num_stages={placement.stages}", f"own_kernel={placement.own_kernel}"]
     if placement.joins is not None:
         given.append(f"joins={placement.joins!r}")
-    if placement.count is not None:
-        given.insert(0, str(placement.count))
+    if placement.count is not None or placement.part is not None:
+        given.insert(0, str(placement.count or placement.part))
     return f"{path}=sms({', '.join(given)})"
 
 

@@ -19,7 +19,7 @@ OF_EVERY_FUNCTION = frozenset(
 )
 """Names in emitted functions: locals and parameters."""
 
-PLANNED = re.compile(r"[ci]\d+|sorted_t|turned|part_top|group_top|group_rows")
+PLANNED = re.compile(r"[ci]\d+|sorted_t|turned|part_top|group_top|group_rows|whole_parts|rest_tiles|part_turn")
 """Symbols of a plan's formulas, which are locals of emitted functions; `t`, `rank` and `RANKS` are the others."""
 
 

@@ -24,9 +24,9 @@ def across(names: tuple[str, ...]) -> int:
 class Sms:
     """Run on streaming multiprocessors.
 
-    `count`: SMs of its own (None: all that are left); `tile`: elements per dimension of the program; `order`: names that
-    compose, the first outermost: row | column | `group N` | ring | ring+N | across | `across N` (segments),
-    and a sort key, by which the tiles are sorted, stably, after the others have ordered them;
+    `count`: SMs of its own (None: all that are left), or `part`: their part of the device's; `tile`: elements per dimension of
+    the program; `order`: names that compose, the first outermost: row | column | `group N` | ring | ring+N | across |
+    `across N` (segments), and a sort key, by which the tiles are sorted, stably, after the others have ordered them;
     `push`: direction of a movement (None: as written); `warps`, `stages`: Triton's num_warps and num_stages;
     `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel; `joins`: the computing step
     in whose kernel a computing step runs, in turn after it, with its warps and stages.
@@ -40,6 +40,7 @@ class Sms:
     stages: int = 3
     own_kernel: bool = False
     joins: str | None = None
+    part: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,13 @@ class Library:
 
 
 Placement: TypeAlias = Sms | CopyEngine | Fused | Library
+
+
+def counted(placement: Placement, sms: int) -> Placement:
+    """With a number of SMs where a part of the device's is asked for."""
+    if not isinstance(placement, Sms) or placement.part is None:
+        return placement
+    return replace(placement, count=max(1, round(placement.part * sms)), part=None)
 
 
 def simulated(placement: Placement) -> Placement:

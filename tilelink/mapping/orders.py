@@ -78,7 +78,7 @@ def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, i
         elif words == ["column"]:
             column = True
         elif words[0] == ACROSS and len(words) == 2 and words[1].isdigit() and int(words[1]) > 0:
-            pass  # which tiles of a run-time split come first, a table says on the device
+            pass  # which tiles of a run-time split come first, a table says on the device; parts of ranks stay as they are
         elif words not in (["row"], [ACROSS]):
             raise TilelinkError(
                 "TL310",
@@ -113,8 +113,12 @@ def decode(grid: tuple[GridAxis, ...], names: tuple[str, ...]) -> tuple[tuple[tu
         position = position % behind
         ring = None if _ringed(grid[a]) else ring
     if len(inner) == 1:
+        if ACROSS in names and (grid[inner[0]].kind == "cut" or _ringed(grid[inner[0]])):
+            lets += _across_parts(position, grid[inner[0]], inner[0], ring)
+            return tuple(lets), total
         lets.append((f"i{inner[0]}", _rotate(position, grid[inner[0]], ring) if ring is not None else position))
         return tuple(lets), total
+    column |= ACROSS in names and grid[inner[0]].kind == "unit"
     lets += _plane(position, grid, inner[0], inner[1], ring, group, column)
     return tuple(lets), total
 
@@ -130,14 +134,34 @@ def _start(axis: GridAxis, shift: int) -> Formula:
         return rank
     if axis.kind == "cut":
         return F.minimum(rank * axis.per, axis.count) % F.maximum(axis.count, 1)
-    length = axis.ring if axis.ring is not None else part(axis.size, axis.over)
-    return F.minimum(F.cdiv(rank * length, axis.step), axis.count) % F.maximum(axis.count, 1)
+    return F.minimum(F.cdiv(rank * _length(axis), axis.step), axis.count) % F.maximum(axis.count, 1)
 
 
 def _rotate(index: Formula, axis: GridAxis, shift: int) -> Formula:
     if not _ringed(axis) or axis.kind == "mine":
         return index
     return (index + _start(axis, shift)) % axis.count
+
+
+def _across_parts(position: Formula, axis: GridAxis, a: int, ring: int | None) -> Lets:
+    """The first tiles of all parts, then all second ones: `whole` parts have all their tiles, one more has `rest`."""
+    per = axis.per if axis.kind == "cut" else F.maximum(_length(axis) // axis.step, 1)
+    whole, rest = Sym("whole_parts"), Sym("rest_tiles")
+    first = axis.rank + ring if ring is not None else F.of(0)
+    early = F.binary("<", position, rest * (whole + 1))
+    late = F.maximum(position - rest * (whole + 1), 0)
+    among = F.maximum(whole, 1)
+    return [
+        ("whole_parts", axis.count // per),
+        ("rest_tiles", axis.count % per),
+        ("part_turn", F.select(early, position // (whole + 1), rest + late // among)),
+        (f"i{a}", F.select(early, (position + first) % (whole + 1), (late + first) % among) * per + Sym("part_turn")),
+    ]
+
+
+def _length(axis: GridAxis) -> Formula:
+    """Elements of a part of an axis that ranks share."""
+    return axis.ring if axis.ring is not None else part(axis.size, axis.over)
 
 
 def _plane(

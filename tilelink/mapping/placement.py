@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.program import Let, Tiles
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, simulated
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, counted, simulated
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called, unsuitable
@@ -88,7 +88,7 @@ def placement_of(
 ) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
     found = schedule.get(step.path) or step.shipped or default(step, wiring, topology, sizes)
-    return simulated(found) if topology.world == "simulated" else found
+    return counted(simulated(found) if topology.world == "simulated" else found, topology.device.sms)
 
 
 def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, int]) -> Placement:

@@ -6,11 +6,6 @@ from typing import Any
 
 import tilelink
 from tilelink.ops.programs import gather, keep
-from tilelink.ops.tiling import moving, nbytes
-
-PUSHED = 16 * 1024 * 1024
-"""Bytes of all rows up to which one kernel beats copy engines: four H200s take 23 µs for 4 MiB, and 219 for 64, which copy
-engines take 209 for."""
 
 
 @tilelink.operator("M/R ... -> M ...", name="all_gather_pushed")
@@ -19,15 +14,9 @@ def pushed(x: Any) -> Any:
     return keep(gather(x))
 
 
-@tilelink.operator("M/R ... -> M ...", name="all_gather_pulled", schedule={"gather": tilelink.copy_engine(push=False)})
-def pulled(x: Any) -> Any:
-    """Each rank fetches, with no SM taken."""
-    return gather(x)
-
-
 @tilelink.operator("M/R ... -> M ...")
 def all_gather(x: Any) -> Any:
-    """The rows of all ranks, in their order: pushed in one kernel up to 16 MiB, pulled by copy engines beyond.
+    """The rows of all ranks, in their order: pushed in one kernel.
 
     Args:
         x: this rank's rows, `[M/R, ...]`, contiguous.
@@ -35,9 +24,9 @@ def all_gather(x: Any) -> Any:
     Returns:
         `[M, ...]` in the dtype of `x`.
     """
-    if nbytes(x) > PUSHED:
-        return pulled(x)
-    return pushed.schedule(gather=moving(x, 512, push=True), keep=moving(x, 512))(x)
+    tiles = (512, 1024)
+    push = tilelink.moving(x, 0.36, tiles=tiles, push=True)
+    return pushed.schedule(gather=push, keep=tilelink.moving(x, tiles=tiles))(x)
 
 
 @all_gather.reference

@@ -5,16 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
+import tilelink.language as tl
 from tilelink.ops.all_reduce_one_shot import all_reduce_one_shot
 from tilelink.ops.all_reduce_ring import all_reduce_ring
-from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot, reference
-from tilelink.ops.tiling import adding, moving, nbytes, ranks
+from tilelink.ops.all_reduce_two_shot import reference
+from tilelink.ops.programs import keep, scatter
 
-FORMS = {"one_shot": all_reduce_one_shot, "two_shot": all_reduce_two_shot, "ring": all_reduce_ring}
-HOP = 1280 * 1024
-"""Bytes that go over a rank's links in the time that a second hop takes: 3.3 µs on two H200s and on four, in graphs."""
-AT_ONCE = 8 * 1024 * 1024
-"""Bytes up to which two ranks do without a second hop, which saves them none."""
+
+@tilelink.program("R M/R N, M/R N -> M N")
+def spread(inbox: Any, part: Any, rows: Any) -> None:
+    """One tile of this rank's part: the sum over everyone's, in fp32, to everyone."""
+    m, n = tl.tile_id(part)
+    acc = tl.zeros(tl.tile_shape(part), tl.float32)
+    for s in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (s, m, n))
+        acc += tl.tile_load(inbox, (s, m, n))
+    tl.tile_push_data(rows, (m, n), acc)
+    tl.producer_tile_notify(rows, (m, n))
+
+
+@tilelink.operator("M N -> M N", name="all_reduce_pushed")
+def pushed(x: Any) -> Any:
+    """Two hops, and nobody waits for what he has to fetch: the links carry one part while another is added up and kept."""
+    inbox = scatter(x, schedule=tilelink.moving(x, 0.25, push=True))
+    rows = spread(inbox, tilelink.symmetric("M/R N", like=x), schedule=tilelink.adding(x, 16 * 1024))
+    return keep(rows, schedule=tilelink.moving(x, 0.25))
+
+
+FORMS = {"one_shot": all_reduce_one_shot, "two_shot": pushed, "ring": all_reduce_ring}
 
 
 @tilelink.operator("M N -> M N")
@@ -25,7 +43,7 @@ def all_reduce(x: Any, *, form: str = "") -> Any:
         x: `[M, N]`, of one size on all ranks.
         form: `one_shot`, `two_shot` or `ring`; default: one shot as far as a second hop would take longer than what it
             saves, which is up to 853 KiB on four ranks, and up to 8 MiB on two; two shots beyond. Steps are placed by path,
-            `{"all_reduce_two_shot.scatter": …}`.
+            `{"all_reduce_pushed.scatter": …}`.
 
     Returns:
         `[M, N]` in the dtype of `x`: the same bits everywhere.
@@ -35,14 +53,7 @@ def all_reduce(x: Any, *, form: str = "") -> Any:
     """
     if form not in ("", *FORMS):
         raise ValueError(f"all_reduce has no form {form!r}: it has {', '.join(FORMS)}")
-    if form == "two_shot" or (not form and nbytes(x) > small(ranks())):
-        return all_reduce_two_shot.schedule(scatter=moving(x, 128), reduce=adding(x, 128), gather=moving(x, 128))(x)
-    return FORMS[form or "one_shot"](x)
-
-
-def small(ranks: int) -> int:
-    """Bytes up to which one shot is the faster one: it sends (R - 1) N, two shots send 2 (R - 1) N / R."""
-    return HOP * ranks // ((ranks - 1) * (ranks - 2)) if ranks > 2 else AT_ONCE
+    return FORMS[form or ("one_shot" if tilelink.one_hop(x) else "two_shot")](x)
 
 
 all_reduce.reference(reference)

@@ -7,7 +7,6 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tilelink.ops.all_reduce_two_shot import reference
-from tilelink.ops.tiling import exchanging
 
 
 @tilelink.program("R/R M N, R M N -> M N")
@@ -36,7 +35,7 @@ def all_reduce_one_shot(x: Any) -> Any:
     Returns:
         `[M, N]` in the dtype of `x`, added in fp32 in the order of the ranks: the same bits everywhere.
     """
-    return exchange(x, tilelink.symmetric("R M N", like=x), schedule=exchanging(x, 128))
+    return exchange(x, tilelink.symmetric("R M N", like=x), schedule=tilelink.exchanging(x))
 
 
 all_reduce_one_shot.reference(reference)

@@ -6,7 +6,6 @@ from typing import Any
 
 import tilelink
 from tilelink.ops.programs import keep_parts, scatter
-from tilelink.ops.tiling import moving
 
 
 @tilelink.operator("M ... -> R M/R ...", name="all_to_all_pushed")
@@ -25,7 +24,7 @@ def all_to_all(x: Any) -> Any:
     Returns:
         `[R, M/R, ...]` in the dtype of `x`: what each rank had.
     """
-    return pushed.schedule(scatter=moving(x, 128), keep_parts=moving(x, 128))(x)
+    return pushed.schedule(scatter=tilelink.moving(x, 0.5), keep_parts=tilelink.moving(x))(x)
 
 
 @all_to_all.reference

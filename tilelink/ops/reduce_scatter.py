@@ -6,12 +6,11 @@ from typing import Any
 
 import tilelink
 from tilelink.ops.programs import reduce, scatter
-from tilelink.ops.tiling import adding, moving
 
 
 @tilelink.operator("M N -> M/R N", name="reduce_scatter_pushed")
 def pushed(x: Any) -> Any:
-    """Parts go to their owners, who add them up: in one kernel, by the same workers in turn."""
+    """Parts go to their owners, who add them up: in one kernel."""
     return reduce(scatter(x))
 
 
@@ -25,7 +24,7 @@ def reduce_scatter(x: Any) -> Any:
     Returns:
         `[M/R, N]` in the dtype of `x`, added in fp32 in the order of the ranks.
     """
-    return pushed.schedule(scatter=moving(x, 128), reduce=adding(x, 128))(x)
+    return pushed.schedule(scatter=tilelink.moving(x, 0.5), reduce=tilelink.adding(x))(x)
 
 
 @reduce_scatter.reference

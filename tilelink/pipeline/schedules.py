@@ -75,7 +75,7 @@ def _tile(tile: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
 
 
 def sms(
-    count: int | None = None,
+    count: int | float | None = None,
     /,
     *,
     order: Order = "row",
@@ -89,11 +89,12 @@ def sms(
     """Run on streaming multiprocessors.
 
     Args:
-        count: SMs of its own (default: all that other steps leave; steps of one kernel that have no number take turns, each
-            worker being through with one step before it begins the next).
+        count: SMs of its own, or, below 1, their part of the device's (default: all that other steps leave; steps of one
+            kernel that have no number take turns, each worker being through with one step before it begins the next).
         order: `row`, `column`, `group N`, `ring`, `ring+N`, `across N`, or several, the first outermost; and a function
             `key(tile, rank, ranks)` of the tile's index per axis, by which tiles are sorted, stably, after that. `across N`
-            is for axes split at run time: the first N tiles of all segments come before all later ones; `across`: N is 1.
+            is for axes split at run time: the first N tiles of all segments come before all later ones; `across`: N is 1,
+            and the first tiles of all ranks' parts come before all second ones, too.
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps: Triton's.
         num_stages: Triton's; fewer where a GPU's shared memory does not hold them.
@@ -105,12 +106,17 @@ def sms(
     Raises:
         TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
     """
-    _numbers(**({} if count is None else {"count": count}), num_warps=num_warps, num_stages=num_stages)
+    part = count if isinstance(count, float) else None
+    if part is not None and not 0 < part < 1:
+        raise refuse("`count`", count, "a whole number, or a part of the device's SMs between 0 and 1")
+    whole = None if isinstance(count, float) else count
+    _numbers(**({} if whole is None else {"count": whole}), num_warps=num_warps, num_stages=num_stages)
     _flags(push=push, own_kernel=own_kernel)
     if joins is not None and not isinstance(joins, str):
         raise refuse("`joins`", joins, 'the name of a step, as "matmul"')
     return Sms(
-        count=count,
+        count=whole,
+        part=part,
         tile=_tile(tile),
         order=_order(order),
         push=push,

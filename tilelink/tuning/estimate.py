@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Move, Op, Raw, Store, walk
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, counted
 from tilelink.mapping.waves import LARGE, SHAPES, WAVES, Moving, Product, Shape
 from tilelink.tuning.space import is_matmul, makers
 
@@ -59,7 +59,9 @@ def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates()) -> float:  
         plan: of the operator as it comes: its steps and sizes.
         schedule: the placements that are asked about.
     """
-    taken = sum(p.count or 0 for _, p in schedule.entries if isinstance(p, Sms) and not p.own_kernel)
+    entries = tuple((path, counted(p, plan.topology.device.sms)) for path, p in schedule.entries)
+    schedule = replace(schedule, entries=entries)
+    taken = sum(p.count or 0 for _, p in entries if isinstance(p, Sms) and not p.own_kernel)
     workers = max(1, plan.topology.device.sms - taken)
     work = moves = extra = 0.0
     for step in plan.steps:

@@ -1,0 +1,89 @@
+"""Schedules of collectives, by the bytes that there are: tiles enough for all SMs, and few enough to be worth their signals.
+
+For an operator's body, which sees sizes. Numbers are those of H200s (`docs/performance.md`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilelink.frontend import symmetric
+from tilelink.ir.schedule import Sms
+from tilelink.pipeline.schedules import sms
+
+LEAST, MOST = 4 * 1024, 256 * 1024
+"""Bytes of a tile."""
+UNDER_WAY = 128 * 1024
+"""Bytes that a worker of 16 warps may have on their way to its registers."""
+IN_TURN = 16 * 1024 * 1024
+"""Bytes up to which all workers take one step after the other; beyond, links and memory are busy at once instead."""
+HOP = 1280 * 1024
+"""Bytes that go over a rank's links in the time that a second hop takes: 3.3 µs on two H200s and on four, in graphs."""
+AT_ONCE = 8 * 1024 * 1024
+"""Bytes up to which two ranks do without a second hop, which saves them none."""
+
+
+def one_hop(x: Any) -> bool:
+    """Whether sending all of `x` to everyone takes less time than a second hop, by which every byte is sent to one or two.
+
+    Up to 853 KiB on four ranks, 243 on eight, and 8 MiB on two.
+    """
+    ranks = _ranks()
+    most = HOP * ranks // ((ranks - 1) * (ranks - 2)) if ranks > 2 else AT_ONCE
+    return _nbytes(x) <= most
+
+
+def moving(x: Any, part: float | None = None, *, tiles: tuple[int, int] = (128, 512), push: bool | None = None) -> Sms:
+    """A movement of all of `x`, as `tilelink.sms` has it: up to 16 MiB by workers that take turns with other steps, beyond on
+    SMs of its own, through all ranks' parts side by side.
+
+    Args:
+        part: of the device's SMs, beyond 16 MiB; None: all that other steps leave.
+        tiles: in how many, up to 16 MiB and beyond; of 4 to 256 KiB.
+        push: as of `tilelink.sms`.
+    """
+    if _nbytes(x) <= IN_TURN:
+        return sms(M=_rows(x, tiles[0]), push=push, order="ring+1", num_warps=16)
+    return sms(part, M=_rows(x, tiles[1]), push=push, order=("ring+1", "across"), num_warps=16)
+
+
+def adding(x: Any, most: int = 32 * 1024) -> Sms:
+    """Adding up a rank's part of what came of `x` by `moving`, in 128 tiles of at most so many elements: no more than registers
+    hold of all ranks. No tile of sums needs two of those that came."""
+    rows = min(_rows(x, 128 if _nbytes(x) <= IN_TURN else 512), 16)
+    each = _summed(x, 128 * _ranks(), most)
+    return sms(M=rows, N=min(max(each // rows, 1), _padded(x.shape[1])), num_warps=16)
+
+
+def exchanging(x: Any) -> Sms:
+    """Sending all of `x` in 128 tiles, and adding up everyone's, tile by tile: no more than registers hold of all ranks."""
+    each = _summed(x, 128, 32 * 1024)
+    columns = min(each, 2048, _padded(x.shape[1]))
+    return sms(M=each // columns, N=columns, num_warps=min(max(each // 512, 4), 16))
+
+
+def _ranks() -> int:
+    """How many there are: a tensor with one element for each has as many."""
+    return int(symmetric("R i32").size("R"))
+
+
+def _nbytes(x: Any) -> int:
+    return x.itemsize * math.prod(x.shape)
+
+
+def _rows(x: Any, tiles: int) -> int:
+    """Rows of a tile where all of `x` is to be so many tiles: a power of two."""
+    row, tile = max(_nbytes(x) // max(x.shape[0], 1), 1), min(max(_nbytes(x) // tiles, LEAST), MOST)
+    return 1 << max(0, (tile // row).bit_length() - 1)
+
+
+def _summed(x: Any, tiles: int, most: int) -> int:
+    """Elements of a tile of sums where `x` is so many of them."""
+    most = min(UNDER_WAY // (x.itemsize * _ranks()), most)
+    return 1 << (min(max(math.prod(x.shape) // tiles, LEAST // x.itemsize), most).bit_length() - 1)
+
+
+def _padded(length: int) -> int:
+    """A power of two that has room for it."""
+    return 1 << max(0, length - 1).bit_length()
