@@ -12,12 +12,20 @@ HEAD = '"""Emitted."""\n\nimport triton\nimport triton.language as tl\n\nfrom ti
 KERNEL = HEAD + "\n\n@triton.jit\ndef kernel(x, N: tl.constexpr):\n    at = tl.arange(0, N)\n    "
 
 
+def refusal(source: str) -> TilelinkError | None:
+    try:
+        check_text(source, "op")
+    except TilelinkError as error:
+        return error
+    return None
+
+
 def assert_refused(source: str) -> str:
     """Gives what is said of it."""
-    with pytest.raises(TilelinkError) as caught:
-        check_text(source, "op")
-    assert caught.value.code == "TL406"
-    return str(caught.value)
+    error = refusal(source)
+    assert error is not None
+    assert error.code == "TL406"
+    return str(error)
 
 
 def test_what_is_emitted_passes() -> None:
@@ -26,7 +34,7 @@ def test_what_is_emitted_passes() -> None:
         f"{HEAD}\nEPS = tl.constexpr(-1e-05)\nINF = tl.constexpr(float('inf'))\n",
         KERNEL + "tl.store(x + at, at)\n",
     ):
-        check_text(source, "op")
+        assert refusal(source) is None
         assert_refused(source + "X = 1\n")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tests.operators import language
-from tilelink import Operator, TilelinkError, ops, sms
+from tilelink import Operator, TilelinkError, operator, ops, program, sms
 from tilelink.explore.cases import Case
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Device, Topology
@@ -128,6 +131,58 @@ def test_attention_is_tried_by_a_library_too(operator: Operator) -> None:
     ]
     for option in found:
         case(ops.ag_attention.schedule(flash=option)).stages(H200)
+
+
+@program("M K, K N, K N -> M N")
+def without_constants(rows: Any, left: Any, right: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(left, axis=0):
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(left, (k, n)) + tl.tile_load(right, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
+@program("M K, K N -> M N")
+def of_two_tensors(rows: Any, left: Any, out: Any, *, causal: bool = False, scale: float = 1.0) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(left, axis=0):
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(left, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc * scale)
+
+
+@program("M K, K N, K N -> M N")
+def without_a_walk(rows: Any, left: Any, right: Any, out: Any, *, causal: bool = False, scale: float = 1.0) -> None:
+    m, n = tl.tile_id(out)
+    both = tl.tile_load(left) + tl.tile_load(right)
+    acc = tl.dot(tl.tile_load(rows, m), both)
+    tl.tile_store(out, (m, n), scale * acc)
+
+
+@operator("M K, K N, K N -> M N")
+def of_three(x: Any, left: Any, right: Any) -> Any:
+    return without_constants(x, left, right)
+
+
+@operator("M K, K N -> M N")
+def of_two(x: Any, left: Any) -> Any:
+    return of_two_tensors(x, left)
+
+
+@operator("M K, K N, K N -> M N")
+def at_once(x: Any, left: Any, right: Any) -> Any:
+    return without_a_walk(x, left, right)
+
+
+@pytest.mark.parametrize("op", [of_three, of_two, at_once])
+def test_what_attention_does_not_take_is_not_offered_to_it(op: Operator) -> None:
+    """Other constants, fewer tensors, no axis that is walked; all leave columns whole, as attention does a head's elements."""
+    sizes = {"M": 64, "K": 64, "N": 64}
+    (step,) = plan_of(op, 2, sizes).steps
+    plan = plan_of(op, 2, sizes, **{step.path: sms(M=16, K=16)})  # pyright: ignore[reportArgumentType]
+    (options,) = space_of(plan).values()
+    assert any(isinstance(p, Sms) for p in options)
+    assert not any(isinstance(p, Library) and p.runs for p in options)
 
 
 def test_what_is_no_attention_is_not() -> None:

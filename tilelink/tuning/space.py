@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Let, walk
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, simulated
+from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Placement, Schedule, Sms, simulated
 from tilelink.mapping import placement_of
-from tilelink.mapping.libraries import unsuitable
+from tilelink.mapping.libraries import called, unsuitable, walked
+from tilelink.runtime.functions import function_of
 from tilelink.tuning.nearby import apart, around
 
 Space = Mapping[str, tuple[Placement, ...]]
@@ -52,7 +54,7 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
     dims = [g.dim for g in step.grid if g.kind != "unit" and g.kind != "own"]
     if is_matmul(step):
         runs = [own] if isinstance(own, Library) and own.runs else []
-        runs += [p for p in _attentions(plan, step) if p.tile not in [o.tile for o in runs]]
+        runs += [p for p in _by_runs(plan, step) if p.tile not in [o.tile for o in runs]]
         kernel = simulated(own)
         # A step that leaves a dimension whole, as attention its heads' elements, is no product of two matrices.
         if isinstance(kernel, Sms) and not set(dims) <= {d for d, _ in kernel.tile}:
@@ -143,20 +145,25 @@ def _libraries(plan: Plan, step: StepPlan) -> list[Placement]:
     return [*(Library(MATMUL, t, streams=n) for n in STREAMS[:2] for t in chunks), Library(MATMUL)]
 
 
-def _attentions(plan: Plan, step: StepPlan) -> list[Placement]:
-    """Attention by a library, run by run of keys, over all rows, halves and quarters of them; the tiles take turns on streams.
+def _by_runs(plan: Plan, step: StepPlan) -> list[Placement]:
+    """A library function, run by run of the axis that the program walks, over all rows, halves and quarters of them; the tiles
+    take turns on streams. It says by its parameters what it takes: so many tensors, and constants of these names.
 
-    Whether the program is attention shows when the candidate's result is compared.
+    Whether the program is what it computes shows when the candidate's result is compared.
     """
-    dims = [{v.dim for v in step.step.binding(p.name).view} for p in step.step.program.params]
-    names = [name for name, _ in step.step.constants]
-    if len(dims) != 4 or not {"S"} <= dims[0] == dims[3] or not {"T"} <= dims[1] == dims[2]:
+    function = function_of(ATTENTION)
+    given = inspect.signature(function.function if isinstance(function, ByRuns) else function).parameters.values()
+    constants = sorted(p.name for p in given if p.kind is p.KEYWORD_ONLY and p.name != "at")
+    inputs = [p for p in step.step.program.params if p.role == "in"]
+    if len(inputs) + len(constants) + 1 != len(given) or sorted(name for name, _ in step.step.constants) != constants:
         return []
-    whole = Library(ATTENTION, (("T", PART),), runs=True)
-    if sorted(names) != ["causal", "scale"] or unsuitable(step.step, plan.wiring, whole) is not None:
+    if unsuitable(step.step, plan.wiring, Library(ATTENTION, runs=True)) is not None:
         return []
-    size = int(F.evaluate(step.grid[0].size, plan.env(0)))
-    chunks = [(("S", n), ("T", PART)) for n in _powers(max(1, -(-size // plan.topology.ranks)))[1:3]]
+    parts = (walked(called(step.step)), PART)
+    whole = Library(ATTENTION, (parts,), runs=True)
+    rows = step.grid[0]
+    size = int(F.evaluate(rows.size, plan.env(0)))
+    chunks = [((rows.dim, n), parts) for n in _powers(max(1, -(-size // plan.topology.ranks)))[1:3]]
     return [whole, *(replace(whole, tile=t, streams=n) for t in chunks for n in STREAMS[:2])]
 
 
