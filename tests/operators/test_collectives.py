@@ -59,6 +59,23 @@ def test_the_form_follows_from_the_bytes_and_the_ranks(ranks: int, most: int) ->
         assert form(rows + 1, dtype) == {"all_reduce_pushed"}
 
 
+@tilelink.operator("M N -> M N", axes="NODE GPU")
+def along_gpus(x: torch.Tensor) -> torch.Tensor:
+    return ops.all_reduce(x, over="GPU")
+
+
+def test_along_one_axis_of_several_the_ranks_are_those_of_the_line() -> None:
+    """Two of six take as much in one shot as two alone."""
+
+    def main() -> tuple[float, str]:
+        plan = along_gpus.plan(torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta"))
+        total = along_gpus(torch.full((3, 8), float(tilelink.rank())))
+        return total[2, 7].item(), plan.steps[0].path
+
+    path = "all_reduce.all_reduce_one_shot.exchange"
+    assert tilelink.launch(main, 6, axes={"NODE": 3, "GPU": 2}) == [(float(r // 2 * 4 + 1), path) for r in range(6)]
+
+
 def test_a_form_that_is_none() -> None:
     with pytest.raises(ValueError, match="has no form 'tree': it has one_shot, two_shot, ring"):
         ops.all_reduce.plan(torch.empty(4, 4), ranks=2, form="tree")

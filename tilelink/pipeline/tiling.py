@@ -65,7 +65,7 @@ def exchanging(x: Any) -> Sms:
 
 def _ranks() -> int:
     """How many there are: a tensor with one element for each has as many."""
-    return int(symmetric("R i32").size("R"))
+    return int(symmetric("R i32").shape[0])
 
 
 def _nbytes(x: Any) -> int:
