@@ -184,6 +184,42 @@ def test_a_computing_step_joins_the_kernel_of_an_earlier_one(ranks: int) -> None
     assert (error.code, error.why) == ("TL312", "it needs what is made after the kernel of `first` has begun")
 
 
+ALONE = "only a computing step, without SMs or a kernel of its own, joins another"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third", "why"),
+    [
+        (None, sms(2, joins="first"), None, ALONE),
+        (None, sms(joins="first", own_kernel=True), None, ALONE),
+        (sms(2), sms(joins="first"), None, "`first` has no kernel that others take turns in"),
+        (None, sms(joins="first"), sms(joins="second"), "`second` has no kernel that others take turns in"),
+        (sms(joins="second"), None, None, "it needs what is made after the kernel of `second` has begun"),
+    ],
+)
+def test_what_cannot_join(first: Any, second: Any, third: Any, why: str) -> None:
+    @operator("M K -> M K", name="chain")
+    def chain(x: Any) -> Any:
+        return of_own_rows(of_own_rows(of_own_rows(x, name="first"), name="second"), name="third")
+
+    tile = (("K", 8), ("M", 4))
+    placed = {
+        path: replace(given if given is not None else sms(), tile=tile)
+        for path, given in (("first", first), ("second", second), ("third", third))
+    }
+    error = refused(chain, 1, {"M": 16, "K": 8}, **placed)
+    assert (error.code, error.why) == ("TL312", why)
+
+
+def test_movements_neither_join_nor_are_joined() -> None:
+    sizes, tile = {"M": 32, "K": 8, "N": 16}, {"M": 4, "N": 16}
+    reduced = sms(**tile)
+    error = refused(gemm_rs, 2, sizes, matmul=TILE, scatter=sms(M=4, joins="matmul"), reduce=reduced)
+    assert (error.code, error.why) == ("TL312", ALONE)
+    error = refused(gemm_rs, 2, sizes, matmul=TILE, scatter=sms(M=4), reduce=sms(joins="scatter", **tile))
+    assert (error.code, error.why) == ("TL312", "`scatter` has no kernel that others take turns in")
+
+
 def test_of_movements_alone_who_takes_what_is_brought_leads() -> None:
     @operator("M/R ... -> M ...", name="pushed")
     def pushed(x: Any) -> Any:

@@ -134,6 +134,32 @@ def test_a_tensor_that_is_read_at_two_tiles_is_not_read_in_place(step: Placement
     assert verify(plan).ok
 
 
+@operator("M/R K -> M K, M K")
+def squares_and_rows(x: Any) -> Any:
+    rows = gather(x)
+    return times(rows, rows), rows
+
+
+@pytest.mark.parametrize("step", [sms(M=4, K=4), library("torch.mul", M="M/R")], ids=["SMs", "library"])
+def test_what_is_a_result_too_is_not_read_in_place(step: Placement) -> None:
+    """The caller gets all of it, and what is read in place is not moved."""
+    placed = {"gather": copy_engine(push=False), "times": step}
+    plan = plan_of(squares_and_rows, 3, {"M": 12, "K": 4}, **placed)
+    assert not any(s.in_place for s in plan.steps)
+    x = random(12, 4)
+    assert_as_torch(squares_and_rows.schedule(placed), Problem(each(split(x, 3)), [(x * x, x)] * 3), 3)
+
+
+@pytest.mark.parametrize("step", [sms(M=4, K=4), library("torch.mul", M="M/R")], ids=["SMs", "library"])
+def test_rows_that_lie_apart_are_not_read_in_place(step: Placement) -> None:
+    """They have other strides than what is gathered of them."""
+    x = random(12, 4)
+    apart = [torch.nn.functional.pad(part, (0, 4))[:, :4] for part in split(x, 3)]
+    assert not any(part.is_contiguous() for part in apart)
+    placed = squares.schedule(gather=copy_engine(push=False), times=step)
+    assert_as_torch(placed, Problem(each(apart), [(x * x,)] * 3), 3)
+
+
 @pytest.mark.parametrize("step", [sms(M=4, K=4), library("torch.mul", M="M/R")], ids=["SMs", "library"])
 def test_a_tensor_that_is_read_twice_at_a_tile_is_read_in_place(step: Placement) -> None:
     plan = plan_of(squares, 3, {"M": 12, "K": 4}, gather=copy_engine(push=True), times=step)

@@ -62,7 +62,7 @@ def _readers(
     """Everyone who reads the channel's tensor, by path, if all of them can do without its own part."""
     makers = [s for s in steps if s.step in wiring.producers(channel.tensor)]
     tensor = wiring.tensor(channel.tensor)
-    if channel.writers != "stream" or len(makers) != 1 or makers[0].engine != "stream":
+    if [s.engine for s in makers] != ["stream"]:
         return {}
     source = _source(wiring, makers[0].step, tensor, layouts)
     if source is None:
@@ -85,7 +85,7 @@ def _readers(
 def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str, Layout]) -> TensorDecl | None:
     """The argument that a movement makes the tensor of, part by part and as it is; None: it is not so."""
     movement = step.program.movement
-    if movement is None or tensor.origin != "program" or tensor.name in wiring.results:
+    if movement is None or tensor.name in wiring.results:
         return None
     source = wiring.tensor(step.binding(movement.source).tensor)
     if source.origin != "argument" or not layouts[source.name].contiguous or source.dtype != tensor.dtype:
