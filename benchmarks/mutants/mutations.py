@@ -102,7 +102,9 @@ def _on_another_channel(plan: Plan, s: Signal) -> Iterator[Mutation]:
         changed, waits = _with(plan, s, replace(s, channel=other.name)), isinstance(s.op, Wait)
         if other.counted:  # it has words where others than streams wait
             changed = _channel(changed, other, counted=False)
-        yield Mutation("wrong channel", said(plan, s), changed, without=_without(plan, s) if waits else None, elsewhere=True)
+        yield Mutation(
+            "wrong channel", said(plan, s), changed, without=_without(plan, s) if waits else None, elsewhere=True
+        )
 
 
 def _at_another_tile(plan: Plan, s: Signal) -> Iterator[Mutation]:
