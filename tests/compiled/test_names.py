@@ -29,7 +29,7 @@ SHADOWS: list[dict[str, str]] = [
 
 @pytest.mark.parametrize(
     ("names", "target"),
-    zip(SHADOWS, ["sm_90", "gfx942", "sm_90"], strict=True),
+    list(zip(SHADOWS, ["sm_90", "gfx942", "sm_90"], strict=True)),
     ids=("functions", "arguments", "sizes"),
 )
 def test_they_compile(names: dict[str, str], target: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_rows_that_straddle_ranks_and_tiles(rows: int) -> None:
         problem.assert_right(simulate(pull(problem), 4, seed=seed, straggler=seed % 4))
 
 
-@pytest.mark.parametrize(("rows", "dtype"), zip([96, 97, 97], DTYPES, strict=True), ids=str)
+@pytest.mark.parametrize(("rows", "dtype"), list(zip([96, 97, 97], DTYPES, strict=True)), ids=str)
 def test_push_by_copy_engine(rows: int, dtype: torch.dtype) -> None:
     problem = Problem.random(rows, 64, 64, dtype, calls=3)
     for seed in range(5):
