@@ -77,8 +77,8 @@ def cell(row: dict[str, Any] | None, label: str) -> str:
     return f"{row['ms']:.3f}" if label in OTHERS[:3] else f"{row['ms']:.3f} (E {row['efficiency']:.2f})"
 
 
-def bench_files() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    for path in sorted(RESULTS.glob("bench-*.json")):
+def bench_files(kind: str = "bench") -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    for path in sorted(RESULTS.glob(f"{kind}-*.json")):
         yield path.name, json.loads(path.read_text())["rows"]
 
 
@@ -112,6 +112,30 @@ def bench_section(name: str, rows: list[dict[str, Any]]) -> str:
         ran.setdefault(r["schedule"], []).append(r["case"])
     out.append("What ran:\n\n" + "\n".join(f"- {', '.join(cases)}: {text}" for text, cases in ran.items()))
     return "\n\n".join(out)
+
+
+def sweep_section(name: str, rows: list[dict[str, Any]]) -> str:
+    """One shape with few and many rows: who wins where, and by which form ours runs."""
+    first, stem = rows[0], Path(name).stem
+    shape = first["case"].split(" M=")[0]
+    title = f"{first['operator']} of {shape} by rows, on {first['world']}×{first['gpu']}"
+    picture(rows, PAGE.parent / f"{stem}.svg", title)
+    lines = [["rows", "ours", "sequential", "async-tp", "ours / best of both", "form"], ["---"] * 6]
+    for r in rows:
+        rivals = [r[f] for f in ("ms_sequential", "ms_async_tp") if r[f] is not None]
+        form = "sequential" if r["schedule"].startswith("sequential") else "overlapped"
+        form += ", cuBLAS part by part" if "matmul: library" in r["schedule"] else ""
+        times = [four(r[f]) for f in ("ms_ours", "ms_sequential", "ms_async_tp")]
+        lines.append([str(r["sizes"]["M"]), *times, two(r["ms_ours"] / min(rivals)), form])
+    return "\n\n".join(
+        [
+            f"## {title}",
+            f"World `{first['backend']}`, torch {first['torch']}, Triton {first['triton']}, commit {first['commit']}, "
+            f"{first['rounds']} rounds (`benchmarks/results/{name}`).",
+            f"![speed against the baseline by rows]({stem}.svg)",
+            "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        ]
+    )
 
 
 def contenders(rows: list[dict[str, Any]]) -> str:
@@ -196,6 +220,7 @@ def compiler_part() -> Iterator[str]:
 
 def page() -> str:
     out = [HEAD, *(bench_section(name, rows) for name, rows in bench_files())]
+    out += [sweep_section(name, rows) for name, rows in bench_files("sweep")]
     timed = [(n, a, r) for n, a, r in load() if any("ms" in x for x in r)]
     for name, about, rows in timed:
         out.append(f"## Timings\n\n{described(about)} (`benchmarks/results/{name}`).")
