@@ -107,6 +107,30 @@ def test_other_forms(operator: Operator, step: str, param: str) -> None:
         assert error.code == "TL470"
 
 
+def test_a_watchdog_that_cannot_be_made_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever then asks for the old one gets it, instead of one that has been stopped."""
+
+    def refused(*_: object) -> None:
+        raise OSError("no memory that the host sees")
+
+    def main() -> list[Checks]:
+        session = require()
+        found = [session.vigil.checks]
+        with monkeypatch.context() as patch:
+            patch.setattr(type(session.world), "watch_over", refused)
+            with pytest.raises(OSError, match="no memory"):
+                session.watch_over(7.0, True)
+        found.append(session.vigil.checks)
+        assert (session.watchdog, session.debug) == (None, False)
+        before = session.vigil
+        session.watch_over(5.0, False)
+        assert session.vigil is not before
+        return [*found, session.vigil.checks]
+
+    watched = Checks(watchdog=True, debug=False)
+    assert tilelink.launch(main, 1, watchdog=5.0) == [[watched, Checks(), watched]]
+
+
 def test_a_rank_that_makes_no_call() -> None:
     def main() -> str:
         me = tilelink.rank()

@@ -63,10 +63,13 @@ class Session:
         if (watchdog, debug) == (self.watchdog, self.debug):
             return
         self.vigil.stop()
-        self.watchdog, self.debug = watchdog, debug
         for calls in self.prepared.values():
             calls.clear()
+        # Off first: if nobody can be made to watch, nothing says that somebody does.
+        self.watchdog, self.debug = None, False
+        self.vigil = Vigil(self.world, None, False, self._bells, self._forget)
         self.vigil = Vigil(self.world, watchdog, debug, self._bells, self._forget)
+        self.watchdog, self.debug = watchdog, debug
         for part in self.groups.values():
             part.watch_over(watchdog, debug)
 
