@@ -18,6 +18,7 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Plan
 from tilelink.mapping.exact.calls import Call, call_of
 from tilelink.mapping.exact.events import Access, Event, Instance, Word
+from tilelink.mapping.exact.room import without_room
 from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes
 
 Node: TypeAlias = "int | tuple[int, Word]"
@@ -62,9 +63,11 @@ def examine(plan: Plan) -> Exact:
     """
     exact = Exact(plan, Sizes(plan), plan.schedule.slots + 1)
     exact.findings = tuple(exact.examine())
+    if not exact.findings and (path := without_room(plan)) is not None:
+        exact.findings = (Finding("deadlock", f"`{path}` finds no SM beside kernels", plan.step(path).step.loc),)
     if not exact.findings and any(s.in_place for s in plan.steps):
         moved = replace(plan, steps=tuple(replace(s, in_place=()) for s in plan.steps))
-        exact.findings = examine(moved).findings
+        exact.findings = tuple(Exact(moved, Sizes(moved), plan.schedule.slots + 1).examine())
     return exact
 
 

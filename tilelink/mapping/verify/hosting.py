@@ -9,7 +9,7 @@ from typing import TypeAlias
 import networkx as nx
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.host import Fork, HostStep, Join, Launch, Stage, Transfer
+from tilelink.ir.host import Fork, HostStep, Join, Keep, Launch, Stage, Transfer
 from tilelink.ir.plan import Plan, StepPlan
 
 MAIN = 0
@@ -63,6 +63,10 @@ class _Sequence:
         self.graph.add_nodes_from(root(s) for s in self.plan.steps)
         for h in self.plan.host:
             self._step(h)
+        first = next((k for k, h in enumerate(self.plan.host) if isinstance(h, Launch)), len(self.plan.host))
+        for h in (h for h in self.plan.host[first:] if isinstance(h, Keep)):
+            why = "kernels that wait for it come before it on the same stream"
+            raise _wrong(f"what `{h.path}` keeps comes behind kernels", why, self.plan.step(h.path).step.loc)
         for s in self.plan.steps:
             times = self.started.get(root(s), 0)
             if times != 1:

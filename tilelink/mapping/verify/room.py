@@ -5,8 +5,9 @@ from __future__ import annotations
 from tilelink.errors import TilelinkError
 from tilelink.ir.host import Keep
 from tilelink.ir.plan import Plan
+from tilelink.mapping.exact.room import most_workers
 from tilelink.mapping.in_place import kept_first
-from tilelink.mapping.kernels import MAIN, takes_sms
+from tilelink.mapping.kernels import takes_sms
 
 
 def check_room(plan: Plan) -> str:
@@ -29,9 +30,3 @@ def check_room(plan: Plan) -> str:
             hint="this is the plan's mistake and not yours: please report it with the schedule",
         )
     return f"; of {sms} SMs, streams find {sms - taken} free"
-
-
-def most_workers(plan: Plan) -> int:
-    """That there can be at a time: of one kernel of the main stream, and of all on side streams."""
-    counts = [(k.stream, sum(n or 1 for _, n in k.roles)) for k in plan.kernels]
-    return max((n for at, n in counts if at == MAIN), default=0) + sum(n for at, n in counts if at != MAIN)
