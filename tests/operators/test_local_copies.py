@@ -111,3 +111,13 @@ def test_beside_kernels_they_can_wait_for_ever() -> None:
     with pytest.raises(TilelinkError, match="TL501") as raised:
         tilelink.launch(lambda: operator(inputs[tilelink.rank()], w), RANKS, policy="priorities-1", device=SMALL)
     assert any("copy within the GPU: it has no SM, all 4 are taken" in str(n) for n in raised.value.notes)
+
+
+def test_what_is_kept_behind_a_kernel_is_refused() -> None:
+    """The kernel waits for it, and it is next on the kernel's own stream."""
+    plan = plan_of(gathering("pushed"), RANKS, {"M": ROWS, "K": 8, "N": 12})
+    assert verify(plan).ok
+    late = replace(plan, host=(*[h for h in plan.host if not isinstance(h, Keep)], Keep("gather")))
+    with pytest.raises(TilelinkError) as refused:
+        verify(late)
+    assert (refused.value.code, refused.value.message) == ("TL609", "what `gather` keeps comes behind kernels")
