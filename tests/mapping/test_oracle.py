@@ -6,12 +6,15 @@ A few hundred plans; `python -m benchmarks.verify_oracle` looks at as many as on
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.mapping.corrupt import CORRUPTIONS
-from tests.mapping.shelf import PIECES, agreement, sound_plan
+from tests.mapping.plans import plan_of
+from tests.mapping.shelf import PIECES, agreement, sound_plan, wired
+from tilelink import sms
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
 
@@ -33,6 +36,17 @@ def test_the_plans_are_of_both_kinds() -> None:
     assert len({a.proof for a in found}) >= 5
     assert len({a.spoilt for a in found}) >= len(CORRUPTIONS) // 2
     assert all(a.agrees for a in found)
+
+
+def test_who_tells_the_owners_of_nothing_but_its_own_tiles_tells_itself() -> None:
+    """The last of a chain notifies under `owner == s`, so that its tile's owner is itself."""
+    recipe, tiles = ("gather", "ring", "gather", "double"), sms(4, M=1, N=1, order="ring+1")
+    rows = sms(2, M=1, push=True)
+    plan = plan_of(wired(recipe), 3, {"M": 9, "N": 5}, gather_0=rows, ring_1=tiles, gather_2=rows, double_3=tiles)
+    told = next(s for s in plan.signals if s.path == "ring_1" and s.action == "notify" and s.to == "self")
+    owners = replace(plan, signals=tuple(replace(s, to="owner") if s is told else s for s in plan.signals))
+    assert examine(owners).findings == ()
+    assert verify(owners)
 
 
 def test_there_are_no_false_alarms() -> None:

@@ -52,6 +52,9 @@ class Mask:
         return spans
 
 
+EVERYWHERE = Mask({}, False)
+
+
 @dataclass(frozen=True, slots=True)
 class Laid:
     """A step's tiles as arrays, in the positions that its program counts."""

@@ -14,7 +14,7 @@ from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, Signal
 from tilelink.ir.program import At, Index, IndexEntry, Notify, OfTile, Tiles, Wait
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans
-from tilelink.mapping.verify.reach import Key, Laid, Mask
+from tilelink.mapping.verify.reach import EVERYWHERE, Key, Laid, Mask
 from tilelink.mapping.verify.sites import Site, sites
 
 
@@ -197,8 +197,8 @@ def _grid(laid: Laid, key: Key | None) -> GridAxis | None:
 
 
 # ------------------------------------------------------------------------------------------------------------ whose words
-def holder_of(laid: Laid, param: str, index: Index | None) -> Delivery:
-    """Who holds the tile in the parameter's tensor."""
+def holder_of(laid: Laid, param: str, index: Index | None, mask: Mask = EVERYWHERE) -> Delivery:
+    """Who holds the tile in the parameter's tensor; `mask`: of which tiles it is asked."""
     tensor = laid.tensor(param)
     for view, entry in laid.index(param, index):
         if view.axis is None:
@@ -208,7 +208,7 @@ def holder_of(laid: Laid, param: str, index: Index | None) -> Delivery:
         reach = laid.reach(param, view, entry)
         if reach.spans is None:
             return Delivery("unknown")
-        return _to(laid, reach.key, laid.world.holders(tensor, view.axis, reach.spans.begin))
+        return _to(laid, reach.key, laid.world.holders(tensor, view.axis, reach.spans.begin), mask)
     return _slice_holder(laid, param)
 
 
@@ -222,13 +222,14 @@ def _slice_holder(laid: Laid, param: str) -> Delivery:
     return Delivery("all")
 
 
-def _to(laid: Laid, key: Key | None, at: Ints) -> Delivery:
-    """`at`: coordinates on the step's axis of ranks."""
+def _to(laid: Laid, key: Key | None, at: Ints, mask: Mask = EVERYWHERE) -> Delivery:
+    """`at`: coordinates on the step's axis of ranks. A rank that is asked of none but its own tiles means itself."""
     to = laid.world.peers(laid.step.axis, at)
     if to.shape[1] == 1 and (key is None or _alone(laid, key)):
         return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
     spans = laid.spans[key] if key is not None else None
-    if spans is not None and len(to) > 1 and bool(((to == laid.rank) | ~spans.filled).all()):
+    asked = mask.on(spans, key).filled if spans is not None and (len(to) > 1 or key in mask.by) else None
+    if asked is not None and bool(((to == laid.rank) | ~asked).all()):
         return Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
     return Delivery("tile", key, to)
 
@@ -255,7 +256,7 @@ def delivery(told: Told) -> Delivery:
             raise unproven(told, "the rank that it is for is not this rank's coordinate plus a constant")
         to = laid.world.peers(laid.step.axis, at.array)
         return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
-    found = holder_of(laid, op.param, op.index)
+    found = holder_of(laid, op.param, op.index, told.mask)
     if found.kind == "all" and laid.step.push and laid.step.step.program.movement is not None:
         return found  # each rank that it has moved to
     return found if found.kind != "all" else _waiter(told)
