@@ -40,12 +40,11 @@ def kept_first(
 ) -> tuple[str, ...]:
     """The copy-engine steps that move what stays on a rank before kernels start.
 
-    Kernels wait for it, and it is there from the beginning. A GPU copies within itself by its SMs: beside kernels whose
+    Somebody waits for it, and it is there from the beginning. A GPU copies within itself by its SMs: beside kernels whose
     workers have taken them all, and wait, it would never begin.
     """
-    by_path = {s.path: s for s in steps}
     read_in_place = {i.tensor for s in steps for i in s.in_place}
-    awaited = {s.channel for s in signals if s.action == "await" and by_path[s.path].engine != "stream"}
+    awaited = {s.channel for s in signals if s.action == "await"}
     tensors = {c.tensor for c in channels if c.name in awaited} - read_in_place
     waiting = {s.path for s in signals if s.action == "await"}
     moved = {s.path: s.step.moved_to for s in steps if s.engine == "stream" and s.library is None}

@@ -160,8 +160,8 @@ def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
 
 
 def _follows_stream(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
-    """Whether a stream takes what a library function makes."""
-    made = {t for o in steps.values() if o.library is not None for t in _tensors(o, "out")}
+    """Whether a stream takes what another makes, and so waits for words."""
+    made = {t for o in steps.values() if o.engine == "stream" for t in _tensors(o, "out")}
     return bool(made & set(_tensors(s, "in")))
 
 
