@@ -20,15 +20,12 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import tilelink
 from benchmarks.cases import BIG, SMALL, SUBJECTS, Machine, Tiles, error
-from benchmarks.records import write
+from benchmarks.judging import Row, Sheet, judged
 from tilelink.bench.workloads import MLPS, RAGGED
 from tilelink.errors import TilelinkError
-from tilelink.runtime.session import require
 
 TOLERANCE = 2e-2
-Rows = list[dict[str, Any]]
 Shape = Callable[[str], tuple[int, int, int]]
 
 
@@ -47,7 +44,8 @@ def mlp_shapes(ranks: int) -> dict[str, Shape]:
     return {p.name: shape(i) for i, p in enumerate(MLPS)}
 
 
-def correctness(machine: Machine, rows: Rows, shapes: dict[str, Shape], tiles: Tiles, only: set[str]) -> None:
+def correctness(sheet: Sheet, shapes: dict[str, Shape], tiles: Tiles, only: set[str]) -> None:
+    machine = sheet.machine
     for name, subject in SUBJECTS.items():
         for label, shape in shapes.items():
             m, n, k = shape(name)
@@ -55,16 +53,14 @@ def correctness(machine: Machine, rows: Rows, shapes: dict[str, Shape], tiles: T
             for schedule, op in subject.schedules(tiles).items():
                 if only and schedule not in only:
                     continue
-                row: dict[str, Any] = {"operator": name, "case": label, "schedule": schedule, "m": m, "n": n, "k": k}
+                row: Row = {"operator": name, "case": label, "schedule": schedule, "m": m, "n": n, "k": k}
                 try:
                     row["error"] = machine.worst(max(_poisoned(op, case) for _ in range(3)))
                     row["ok"] = row["error"] < TOLERANCE
                 except TilelinkError as problem:
                     row |= {"ok": False, "problem": str(problem).splitlines()[0]}
                 op.close()
-                rows.append(row)
-                if machine.rank == 0:
-                    print(f"{name:13s} {label:14s} {schedule:26s} {row.get('error', row.get('problem'))}", flush=True)
+                sheet.add(row, f"{name:13s} {label:14s} {schedule:26s} {row.get('error', row.get('problem'))}")
             torch.cuda.empty_cache()
 
 
@@ -75,8 +71,9 @@ def _poisoned(op: Any, case: Any) -> float:
     return error(out, case.want)
 
 
-def many_calls(machine: Machine, rows: Rows, calls: int) -> None:
+def many_calls(sheet: Sheet, calls: int) -> None:
     """Back-to-back calls with changing inputs and sizes, bit for bit equal to the first run of the same input."""
+    machine = sheet.machine
     for name, subject in SUBJECTS.items():
         schedule, op = next(iter(subject.schedules(BIG).items()))
         cases = [subject.make(machine, m, 1024, 512, s) for s, m in enumerate((2048, 1024, 1536))]
@@ -89,23 +86,22 @@ def many_calls(machine: Machine, rows: Rows, calls: int) -> None:
         bad = int(machine.worst(float(wrong)))
         ok = bad == 0 and worst < TOLERANCE
         case = f"{calls} calls, 3 sizes"
-        rows.append({"operator": name, "case": case, "schedule": schedule, "error": worst, "differ": bad, "ok": ok})
+        row: Row = {"operator": name, "case": case, "schedule": schedule, "error": worst, "differ": bad, "ok": ok}
         op.close()
-        if machine.rank == 0:
-            print(f"{name:13s} {case}: {bad} elements differ", flush=True)
+        sheet.add(row, f"{name:13s} {case}: {bad} elements differ")
 
 
-def graphs(machine: Machine, rows: Rows) -> None:
+def graphs(sheet: Sheet) -> None:
     """A captured call replayed on new inputs, with eager calls in between."""
+    machine = sheet.machine
     for name, subject in SUBJECTS.items():
         for schedule, op in subject.schedules(BIG).items():
             found = machine.worst(_replayed(machine, subject, op))
-            rows.append(
-                {"operator": name, "case": "graph", "schedule": schedule, "error": found, "ok": found < TOLERANCE}
-            )
+            row: Row = {"operator": name, "case": "graph", "schedule": schedule}
             op.close()
-            if machine.rank == 0:
-                print(f"{name:13s} graph replay   {schedule:26s} {found}", flush=True)
+            sheet.add(
+                row | {"error": found, "ok": found < TOLERANCE}, f"{name:13s} graph replay   {schedule:26s} {found}"
+            )
 
 
 def _replayed(machine: Machine, subject: Any, op: Any) -> float:
@@ -131,10 +127,6 @@ def _replayed(machine: Machine, subject: Any, op: Any) -> float:
     return worst
 
 
-def save(path: Path | None, rows: Rows, world: str) -> None:
-    write(path, rows, gpus=dist.get_world_size(), world=world)
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=None)
@@ -146,35 +138,22 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    rows: Rows = []
-    worlds: list[str] = []
 
-    def body() -> None:
-        machine = Machine()
-        chosen = set(options.schedules)
-        worlds.append(require().world.topology.world)
+    def check(sheet: Sheet) -> None:
+        ranks, chosen = sheet.machine.ranks, set(options.schedules)
         sections: dict[str, Callable[[], None]] = {
-            "ragged": lambda: correctness(machine, rows, ragged_shapes(machine.ranks), SMALL, chosen),
-            "mlp": lambda: correctness(machine, rows, mlp_shapes(machine.ranks), BIG, chosen),
-            "calls": lambda: many_calls(machine, rows, options.calls),
-            "graphs": lambda: graphs(machine, rows),
+            "ragged": lambda: correctness(sheet, ragged_shapes(ranks), SMALL, chosen),
+            "mlp": lambda: correctness(sheet, mlp_shapes(ranks), BIG, chosen),
+            "calls": lambda: many_calls(sheet, options.calls),
+            "graphs": lambda: graphs(sheet),
         }
         for name in options.only:
             started = time.time()
             sections[name]()
-            if machine.rank == 0:
-                print(f"== {name}: {time.time() - started:.0f} s", flush=True)
-                save(options.out, rows, worlds[0])
+            sheet.say(f"== {name}: {time.time() - started:.0f} s")
+            sheet.save()
 
-    tilelink.launch(body)
-    bad = [r for r in rows if not r["ok"]]
-    if dist.get_rank() == 0:
-        save(options.out, rows, worlds[0])
-        print(f"{len(rows)} rows, {len(bad)} bad")
-        for r in bad:
-            print("BAD", {k: r[k] for k in ("operator", "case", "schedule", "error", "problem") if k in r})
-    dist.destroy_process_group()
-    return 1 if bad else 0
+    return judged(check, options.out)
 
 
 if __name__ == "__main__":

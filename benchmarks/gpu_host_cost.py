@@ -25,10 +25,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import tilelink
 from benchmarks.cases import BIG, SUBJECTS, Machine
-from benchmarks.gpu_check import save
-from tilelink.runtime.session import require
+from benchmarks.judging import Sheet, judged
 
 BATCH, BATCHES = 20, 30
 
@@ -124,26 +122,19 @@ def others(machine: Machine) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
+def check(sheet: Sheet, m: int, n: int, k: int) -> None:
+    for row in others(sheet.machine) + placements(sheet.machine, m, n, k):
+        numbers = (f"{key.removesuffix('_us')} {value:.1f}" for key, value in row.items() if key.endswith("_us"))
+        sheet.add(row, f"{row['operator']:13s} {row['schedule']:26s} {'  '.join(numbers)}")
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--shape", type=int, nargs=3, default=(2048, 1024, 512), metavar=("M", "N", "K"))
     options = parser.parse_args()
-
-    def body() -> None:
-        machine = Machine()
-        rows = others(machine) + placements(machine, *options.shape)
-        if machine.rank == 0:
-            save(options.out, rows, require().world.topology.world)
-            for row in rows:
-                numbers = (
-                    f"{key.removesuffix('_us')} {value:.1f}" for key, value in row.items() if key.endswith("_us")
-                )
-                print(f"{row['operator']:13s} {row['schedule']:26s} {'  '.join(numbers)}", flush=True)
-
-    tilelink.launch(body)
-    dist.destroy_process_group()
+    return judged(lambda sheet: check(sheet, *options.shape), options.out)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,20 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import tilelink
-from benchmarks.cases import Machine
-from benchmarks.gpu_check import Rows, save
+from benchmarks.judging import Row, Sheet, judged
 from tests.operators.raw import exchange, gather_with
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import relative_error
 from tilelink.nn import ParallelAttention, ParallelMLP, ParallelMoE, Replicated, SequenceParallelAttention
-from tilelink.runtime.session import require
 
 TOLERANCE = 3e-2
 LOOSE = {"ParallelMoE": 1e-1}
@@ -215,34 +211,23 @@ def checks(s: Sizes, rank: int, ranks: int, device: Any) -> Iterator[tuple[str, 
     yield "raw pointers", "as it is", lambda: by_hand(rank, ranks, device)
 
 
+def check(sheet: Sheet) -> None:
+    machine = sheet.machine
+    for name, case, found in checks(Sizes(), machine.rank, machine.ranks, machine.device):
+        row: Row = {"layer": name, "case": case}
+        try:
+            row["error"] = machine.worst(max(found()))
+            row["ok"] = row["error"] < LOOSE.get(name, TOLERANCE)
+        except TilelinkError as problem:  # the same on every rank
+            row |= {"ok": False, "problem": str(problem).splitlines()[0]}
+        sheet.add(row, f"{name:42s} {case:9s} {row.get('error', row.get('problem'))}")
+        sheet.save()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=None)
-    options = parser.parse_args()
-    rows: Rows = []
-    worlds: list[str] = []
-
-    def body() -> None:
-        machine = Machine()
-        worlds.append(require().world.topology.world)
-        for name, case, check in checks(Sizes(), machine.rank, machine.ranks, machine.device):
-            row: dict[str, Any] = {"layer": name, "case": case}
-            try:
-                row["error"] = machine.worst(max(check()))
-                row["ok"] = row["error"] < LOOSE.get(name, TOLERANCE)
-            except TilelinkError as problem:  # the same on every rank
-                row |= {"ok": False, "problem": str(problem).splitlines()[0]}
-            rows.append(row)
-            if machine.rank == 0:
-                print(f"{name:42s} {case:9s} {row.get('error', row.get('problem'))}", flush=True)
-                save(options.out, rows, worlds[0])
-
-    tilelink.launch(body)
-    bad = [r for r in rows if not r["ok"]]
-    if dist.get_rank() == 0:
-        print(f"{len(rows)} rows, {len(bad)} bad")
-    dist.destroy_process_group()
-    return 1 if bad else 0
+    return judged(check, parser.parse_args().out)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,12 @@ from triton.errors import TritonError
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import tilelink
 from benchmarks.cases import Machine
-from benchmarks.gpu_check import Rows, save
+from benchmarks.judging import Row, Sheet, judged
 from benchmarks.operator_cases import CASES, Call, Draw, differences, expected
 from tilelink import Operator, ops
 from tilelink.errors import TilelinkError
 from tilelink.ops.attention import tiles
-from tilelink.runtime.session import require
 
 TOLERANCE = 2e-2
 LOOSE = {"ep_dispatch_fp8": 5e-2}
@@ -86,7 +84,8 @@ def replayed(machine: Machine, name: str) -> dict[str, Any]:
     return {"error": machine.worst(worst)}
 
 
-def check(machine: Machine, name: str, rows: Rows) -> None:
+def check(sheet: Sheet, name: str) -> None:
+    machine = sheet.machine
     parts: dict[str, Any] = {
         "as it comes": lambda: eager(machine, name, False),
         "ragged": lambda: eager(machine, name, True),
@@ -96,18 +95,14 @@ def check(machine: Machine, name: str, rows: Rows) -> None:
         parts["on SMs"] = lambda: eager(machine, name, False, on_sms=True)
         parts["on SMs, ragged"] = lambda: eager(machine, name, True, on_sms=True)
     for case, part in parts.items():
-        row: dict[str, Any] = {"operator": name, "case": case, "schedule": ""}
+        row: Row = {"operator": name, "case": case, "schedule": ""}
         try:
             row |= part()
             row["ok"] = row["error"] < LOOSE.get(name, TOLERANCE)
         except (TilelinkError, TritonError, RuntimeError) as problem:  # the same on every rank
             row |= {"ok": False, "problem": str(problem).splitlines()[0]}
-        rows.append(row)
-        if machine.rank == 0:
-            print(
-                f"{name:20s} {case:12s} {row.get('error', row.get('problem'))} {row.get('first_calls_s', '')}",
-                flush=True,
-            )
+        found = f"{row.get('error', row.get('problem'))} {row.get('first_calls_s', '')}"
+        sheet.add(row, f"{name:20s} {case:12s} {found}")
     for on_sms in (False, True) if name in ON_SMS else (False,):
         tiled(name, on_sms).close()
     torch.cuda.empty_cache()
@@ -118,25 +113,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
     options = parser.parse_args()
-    rows: Rows = []
-    worlds: list[str] = []
 
-    def body() -> None:
-        machine = Machine()
-        worlds.append(require().world.topology.world)
+    def every(sheet: Sheet) -> None:
         for name in options.only:
-            check(machine, name, rows)
-            if machine.rank == 0:
-                save(options.out, rows, worlds[0])
+            check(sheet, name)
+            sheet.save()
 
-    tilelink.launch(body)
-    bad = [r for r in rows if not r["ok"]]
-    if dist.get_rank() == 0:
-        print(f"{len(rows)} rows, {len(bad)} bad")
-        for r in bad:
-            print("BAD", r)
-    dist.destroy_process_group()
-    return 1 if bad else 0
+    return judged(every, options.out)
 
 
 if __name__ == "__main__":

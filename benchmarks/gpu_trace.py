@@ -14,16 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import tilelink
-from benchmarks.cases import SUBJECTS, Machine
-from benchmarks.gpu_check import Rows, save
+from benchmarks.cases import SUBJECTS
+from benchmarks.judging import Row, Sheet, judged
 from tilelink.bench.workloads import MLPS
 from tilelink.ops import ag_gemm, gemm_rs
-from tilelink.runtime.session import require
 from tilelink.tracing import Trace
 from tilelink.tracing.spans import KINDS
 
@@ -41,37 +37,28 @@ def row_of(traces: list[Trace]) -> dict[str, float]:
     return {"cost": cost, "ms": last.ms, "ms_untraced": last.ms_untraced, **spent, "idle": idle}
 
 
+def traced(sheet: Sheet, pictures: Path | None) -> None:
+    for operator in (ag_gemm, gemm_rs):
+        for mlp in MLPS:
+            m, n, k = (mlp.ag_gemm if operator is ag_gemm else mlp.gemm_rs)(sheet.machine.ranks)
+            case = SUBJECTS[operator.name].make(sheet.machine, m, n, k, 7)
+            overlapped: Any = operator.schedule(sequential=False)
+            traces = [overlapped.trace(*case.arguments, **case.given) for _ in range(TRIES)]
+            found = row_of(traces)
+            row: Row = {"operator": operator.name, "case": mlp.name, **found, "ok": found["cost"] < LIMIT}
+            sheet.add(row, str({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}))
+            overlapped.close()
+            if pictures is not None and sheet.machine.rank == 0:
+                traces[-1].picture(pictures / f"{operator.name}-{mlp.name}.png")
+                traces[-1].chrome(pictures / f"{operator.name}-{mlp.name}.json")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--pictures", type=Path)
     options = parser.parse_args()
-    rows: Rows = []
-    worlds: list[str] = []
-
-    def body() -> None:
-        machine = Machine()
-        worlds.append(require().world.topology.world)
-        for operator in (ag_gemm, gemm_rs):
-            for mlp in MLPS:
-                m, n, k = (mlp.ag_gemm if operator is ag_gemm else mlp.gemm_rs)(machine.ranks)
-                case = SUBJECTS[operator.name].make(machine, m, n, k, 7)
-                overlapped: Any = operator.schedule(sequential=False)
-                traces = [overlapped.trace(*case.arguments, **case.given) for _ in range(TRIES)]
-                row = row_of(traces)
-                rows.append({"operator": operator.name, "case": mlp.name, **row, "ok": row["cost"] < LIMIT})
-                overlapped.close()
-                if options.pictures is not None and machine.rank == 0:
-                    traces[-1].picture(options.pictures / f"{operator.name}-{mlp.name}.png")
-                    traces[-1].chrome(options.pictures / f"{operator.name}-{mlp.name}.json")
-
-    tilelink.launch(body)
-    if dist.get_rank() == 0:
-        save(options.out, rows, worlds[0])
-        for row in rows:
-            print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-    dist.destroy_process_group()
-    return 0 if all(row["ok"] for row in rows) else 1
+    return judged(lambda sheet: traced(sheet, options.pictures), options.out)
 
 
 if __name__ == "__main__":
