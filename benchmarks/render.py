@@ -6,6 +6,7 @@ python benchmarks/render.py
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.plots import curves, picture
+from tilelink.bench.workloads import MLPS, MOES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -21,32 +23,23 @@ COMPILER = RESULTS / "compiler.json"
 PAGE = ROOT / "docs" / "performance.md"
 OTHERS = ("cublas", "nccl", "sequential", "async-tp")
 
-HEAD = """# Performance
-
-Measured, not estimated: this page is rendered by `python benchmarks/render.py` from the files in
-`benchmarks/results/`, which `tilelink bench` (`make gpu-bench`), `benchmarks/gpu_check.py` (`make gpu`) and
-`benchmarks/compile_time.py` (`make bench-compiler`) write. Times of GPUs are milliseconds: the median over rounds of the
-maximum over ranks, all contenders interleaved in one run on random inputs that are new in every round, the host ahead
-of the GPU, nothing in its second-level cache. A GPU's clock drops under load, so compare within a table only.
-
-Overlap efficiency E is (sequential − ours) / (sequential − cuBLAS alone): 1 when communication costs nothing, 0 when the
-operator is no better than cuBLAS and NCCL one after the other, negative when it is worse. Ratio is ours / max(GEMM
-alone, communication alone). Ranges are the quartiles of the rounds. `async-tp` is PyTorch's
-asynchronous tensor parallelism. Host is the time of a cached call on the host, in microseconds.
-
-Where no matmul of cuBLAS is the measure, tables give all contenders, and how many times as fast ours is as the *baseline*, the
-fastest of those that it is to beat; calls that take microseconds also in a CUDA graph of several calls, per call. Results of
-all contenders were compared with ours before.
-"""
-
 WORDS = (ROOT / "benchmarks" / "words.md").read_text()
-"""What the numbers say and what was tried: written by people, not rendered."""
+"""How to read the tables, what they say and what was tried: written by people, not rendered."""
+HEAD, SAID, TRIED = re.split(r"^(?=## What (?:these numbers say|was tried)$)", WORDS, flags=re.MULTILINE)
 
 
 def load() -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
     for path in sorted(RESULTS.glob("gpu-*.json")):
         data = json.loads(path.read_text())
         yield path.name, data["about"], data["rows"]
+
+
+def case_table() -> str:
+    """The sizes behind the names of cases."""
+    lines = [["case", "tokens", "hidden", "intermediate", "experts", "of which a token takes"], ["---", *["---:"] * 5]]
+    lines += [[c.name, *map(str, (c.tokens, c.hidden, c.intermediate)), "–", "–"] for c in MLPS]
+    lines += [[c.name, *map(str, (c.tokens, c.hidden, c.intermediate, c.experts, c.top))] for c in MOES]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def described(about: dict[str, Any]) -> str:
@@ -219,14 +212,14 @@ def compiler_part() -> Iterator[str]:
 
 
 def page() -> str:
-    out = [HEAD, *(bench_section(name, rows) for name, rows in bench_files())]
+    out = [HEAD, case_table(), SAID, *(bench_section(name, rows) for name, rows in bench_files())]
     out += [sweep_section(name, rows) for name, rows in bench_files("sweep")]
     timed = [(n, a, r) for n, a, r in load() if any("ms" in x for x in r)]
     for name, about, rows in timed:
         out.append(f"## Timings\n\n{described(about)} (`benchmarks/results/{name}`).")
         out.append("\n".join(timing_tables(rows)))
     out.extend(training_section(name, about, r) for name, about, rows in load() for r in rows if "losses" in r)
-    out.append(WORDS)
+    out.append(TRIED)
     out.append(
         "## Numerics on GPUs\n\nEvery operator and placement against torch in fp32; results poisoned before each run."
     )
