@@ -50,6 +50,9 @@ def open_tickets(scope: Scope, step: StepPlan, names: Ticket, word: Formula | No
     """The head of the loop; further lines are in it. `word`: as of `word_awaited`, where the worker is to remember it."""
     lines = scope.lines
     draw = f"shmem.local_add({_tickets(scope, step)}, 1).to(tl.int32)"
+    lines.say(
+        f"whoever is free takes the next {'tile' if step.pieces == 1 else 'piece'} of `{step.path}`, a ticket each"
+    )
     lines.add(f"{names.taken} = {draw}")
     if word is not None:
         lines.add(f"{names.waited} = -1")
@@ -69,6 +72,7 @@ def close_tickets(scope: Scope, step: StepPlan, names: Ticket, word: Formula | N
         lines.add(f"{names.waited} = {scope.text(word)}")
     lines.add(f"{names.taken} = {names.following}")
     lines.depth = 0
+    lines.say("the last ticket of all: the next call begins with the first again")
     lines.add(f"if {names.taken} == {_count(scope, step)} + workers - 1:")
     lines.add(f"    tl.store({_tickets(scope, step)}, tl.cast(0, tl.int64))")
 

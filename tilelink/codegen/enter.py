@@ -31,6 +31,7 @@ def emit_enter(plan: Plan, watch: Watch) -> Function:
     lines = scope.lines
     epoch = scope.epoch()
     last = scope.arg(Arg("last_at", "state", "last"))
+    lines.say("a call begins, and the peers hear of it")
     lines.add(f"epoch = tl.load({epoch}) + 1")
     lines.add(f"tl.store({epoch}, epoch)")
     _tell(scope, "entered", "epoch")
@@ -43,6 +44,7 @@ def emit_enter(plan: Plan, watch: Watch) -> Function:
 def emit_begin(plan: Plan, watch: Watch) -> Function:
     """The begin of a call in its first kernel: one worker tells the peers, all take the credits."""
     scope = _single(plan, watch)
+    scope.lines.say("a call begins, and the peers hear of it")
     scope.lines.add("if worker == 0:")
     scope.lines.depth = 1
     _tell(scope, "entered", f"tl.load({scope.epoch()}) + 1")
@@ -60,6 +62,7 @@ def emit_end(plan: Plan, watch: Watch, *, stores_async: bool) -> Function:
     epoch, last = scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
     if stores_async:
         lines.add("shmem.async_store_quiet()")
+    lines.say("the call is over when the last worker is through")
     lines.add(f"if shmem.is_last({through}, workers):")
     lines.depth = 1
     lines.add(f"epoch = tl.load({epoch}) + 1")
@@ -89,6 +92,7 @@ def _credits(scope: Scope) -> None:
     credits, last = scope.arg(Arg("take_credits", "credits")), scope.arg(Arg("last_at", "state", "last"))
     entered = scope.arg(Arg("entered_at", "state", "entered"))
     used, pe = scope.names.fresh("used"), scope.names.fresh("pe")
+    lines.say("who has entered a later call has left the one that had these buffers last: they are free")
     lines.add(f"if {credits} != 0:")
     lines.depth += 1
     lines.add(f"{used} = tl.load({last})")
@@ -129,6 +133,7 @@ def _single(plan: Plan, watch: Watch) -> Scope:
 
 def _totals(scope: Scope, lines: Lines, channel: Channel, names: Passing) -> None:
     due = scope.arg(Arg(words.due(channel), "due", channel.name))
+    lines.say(f"what the words of `{channel.tensor}` will have counted up to after this call")
     if not channel.axes:
         lines.add(f"tl.store({due}, tl.load({due}) + {scope.text(channel.target, 1)})")
         return

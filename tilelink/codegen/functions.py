@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilelink.codegen import tables
 from tilelink.codegen.scope import Scope
-from tilelink.codegen.text import Lines
+from tilelink.codegen.text import COMMENT, Lines
 from tilelink.errors import Loc
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
@@ -47,7 +47,8 @@ def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
 
 
 def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tuple[Arg, ...]:
-    words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(text for _, text, _ in rows)))
+    code = (text for _, text, _ in rows if not text.startswith(COMMENT))
+    words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(code)))
     # Sizes that a fused function needs are among the host's own.
     args = [a for a in scope.args.values() if a.name in words and a.kind not in ("size", "constant")]
     named = {n: scope.naming.sizes[n] for n in scope.plan.wiring.sizes}

@@ -42,6 +42,7 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
     notifying.notify_for_none(scope, outer)
     outer.add(f"for t in {_tiles_range(scope)}:", scope.tile_loc)
     outer.depth = 1
+    _say_order(scope)
     for name, value in step.order:
         _assign_order(scope, name, value)
     outer.extend(_late(scope, bounds))
@@ -76,12 +77,18 @@ def emit_behind(plan: Plan, step: StepPlan, watch: Watch) -> tuple[Function, Fun
     scope.lines.add(f"{does.name}({', '.join(given)})", step.step.program.loc)
     inner, scope.lines = scope.lines, outer
     behind.open_tickets(scope, step, ticket, word)
+    _say_order(scope)
     for name, value in scope.step.order:
         _assign_order(scope, name, value)
     outer.extend(_late(scope, bounds))
     outer.extend(inner)
     behind.close_tickets(scope, step, ticket, word)
     return close(scope, scope.naming.drivers[step.path], ("workers",)), does
+
+
+def _say_order(scope: Scope) -> None:
+    if scope.step.order:
+        scope.lines.say(f"the tile of this turn, in order {' '.join(scope.step.order_names)}")
 
 
 def _if_held(scope: Scope, lines: Lines) -> None:

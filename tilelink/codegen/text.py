@@ -9,6 +9,8 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 
+COMMENT = "#"
+
 
 def atom(text: str) -> str:
     """The text of a value as part of a larger one."""
@@ -24,6 +26,10 @@ class Lines:
 
     def add(self, text: str, loc: Loc | None = None) -> None:
         self.rows.append((self.depth, text, loc))
+
+    def say(self, words: str) -> None:
+        """A comment, for whoever reads the file; a line has to follow."""
+        self.rows.append((self.depth, f"{COMMENT} {words}", None))
 
     def extend(self, other: Lines) -> None:
         """Put the lines of `other` here, at this depth."""
