@@ -11,7 +11,7 @@ import pytest
 import tilelink
 import tilelink.language as tl
 from tests.frontend.harness import message
-from tilelink.frontend import bind_sizes, parse_signature, trace
+from tilelink.frontend import bind_sizes, parse_signature, ranks_here, trace
 from tilelink.ir.formula import evaluate
 from tilelink.ir.shape import Dim
 from tilelink.ir.wiring import Wiring
@@ -121,9 +121,22 @@ def test_an_operator_of_one_axis_in_one_of_several() -> None:
     assert axes_of(traced("S/TP K -> S K", lambda x: named(x), {"S": 6, "K": 4})) == {"named.gather": "TP"}
 
 
+def test_ranks_are_those_of_the_axis_that_an_operator_knows_of() -> None:
+    seen: list[int] = []
+    named = tilelink.operator("M/TP K -> M K", name="named", axes="TP")(
+        lambda x: seen.append(ranks_here()) or gather(x)
+    )
+    inner = tilelink.operator("M/R K -> M K", name="inner")(lambda x: seen.append(ranks_here()) or gather(x))
+    traced("S/TP K -> S K", lambda x: named(x), {"S": 6, "K": 4})
+    traced("S/DP K -> S K", lambda x: inner(x, over="DP"), {"S": 6, "K": 4})
+    assert seen == [NAMED["TP"], NAMED["DP"]]
+    assert message(lambda: ranks_here()).splitlines()[0] == "TL211: ranks are counted outside an operator"
+
+
 @pytest.mark.parametrize(
     ("signature", "body", "said"),
     [
+        ("M K -> M K", lambda x: ranks_here(), "TL213: along which axis ranks are counted"),
         ("M K -> s M/DP K", lambda x: scatter(x), "TL213: which axis of ranks `R` of `scatter` is"),
         ("M K -> s M/DP K", lambda x: scatter(x, over="R"), "TL213: `over='R'` is no axis of ranks"),
         ("M/DP K -> M K", lambda x: gather(x, over="TP"), "TL207: `x` does not fit `shard` of `gather`"),

@@ -8,6 +8,7 @@ Never knows: rank numbers, channels, Triton text beyond the expressions that use
 from tilelink.frontend.arguments import check_keywords
 from tilelink.frontend.binding import sizes_of
 from tilelink.frontend.capture import capture
+from tilelink.frontend.counting import ranks_here
 from tilelink.frontend.declaring import symmetric
 from tilelink.frontend.grammar import parse_shape, parse_signature
 from tilelink.frontend.owners import parse_owner
@@ -29,6 +30,7 @@ __all__ = [
     "parse_shape",
     "parse_signature",
     "program",
+    "ranks_here",
     "sizes_of",
     "symmetric",
     "trace",

@@ -51,6 +51,10 @@ class Ranks:
         """Those of a signature that says `R`, and speaks of the axis of this name."""
         return Ranks({RANK_AXIS: name}, self.sizes)
 
+    def count(self, name: str) -> int:
+        """How many ranks there are along an axis, by its name here."""
+        return self.sizes[self.names[name]]
+
     def called(self, split: str | None) -> str | None:
         """The operator's name of what splits an axis; a table's is left as it is."""
         return self.names.get(split, split) if split is not None else None
@@ -131,7 +135,7 @@ class Dimensions:
         self._globals = signature.global_dims()
         self.ranks = ranks
         self.seen: dict[str, Seen] = {
-            name: Seen(ranks_along(axis), ranks.sizes[axis], None, True, "the number of ranks")
+            name: Seen(ranks_along(axis), ranks.count(name), None, True, "the number of ranks")
             for name, axis in ranks.names.items()
         }
         self.rest: tuple[LogicalAxis, ...] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tilelink.frontend import symmetric
+from tilelink.frontend import ranks_here
 from tilelink.ir.schedule import Sms
 from tilelink.pipeline.schedules import sms
 
@@ -29,7 +29,7 @@ def one_hop(x: Any) -> bool:
 
     Up to 853 KiB on four ranks, 243 on eight, and 8 MiB on two.
     """
-    ranks = _ranks()
+    ranks = ranks_here()
     most = HOP * ranks // ((ranks - 1) * (ranks - 2)) if ranks > 2 else AT_ONCE
     return _nbytes(x) <= most
 
@@ -52,7 +52,7 @@ def adding(x: Any, most: int = 32 * 1024) -> Sms:
     """Adding up a rank's part of what came of `x` by `moving`, in 128 tiles of at most so many elements: no more than registers
     hold of all ranks. No tile of sums needs two of those that came."""
     rows = min(_rows(x, 128 if _nbytes(x) <= IN_TURN else 512), 16)
-    each = _summed(x, 128 * _ranks(), most)
+    each = _summed(x, 128 * ranks_here(), most)
     return sms(M=rows, N=min(max(each // rows, 1), _padded(x.shape[1])), num_warps=16)
 
 
@@ -61,11 +61,6 @@ def exchanging(x: Any) -> Sms:
     each = _summed(x, 128, 32 * 1024)
     columns = min(each, 2048, _padded(x.shape[1]))
     return sms(M=each // columns, N=columns, num_warps=min(max(each // 512, 4), 16))
-
-
-def _ranks() -> int:
-    """How many there are: a tensor with one element for each has as many."""
-    return int(symmetric("R i32").shape[0])
 
 
 def _nbytes(x: Any) -> int:
@@ -80,7 +75,7 @@ def _rows(x: Any, tiles: int) -> int:
 
 def _summed(x: Any, tiles: int, most: int) -> int:
     """Elements of a tile of sums where `x` is so many of them."""
-    most = min(UNDER_WAY // (x.itemsize * _ranks()), most)
+    most = min(UNDER_WAY // (x.itemsize * ranks_here()), most)
     return 1 << (min(max(math.prod(x.shape) // tiles, LEAST // x.itemsize), most).bit_length() - 1)
 
 
