@@ -45,8 +45,9 @@ WAVES = 64
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """Bytes per microsecond, and microseconds. `link`: of a copy engine over NVLink. `start`: what a call does before its
-    matmul runs. `given`, `made`: a copy of what is there, and one of what a matmul makes, besides its bytes."""
+    """Bytes per microsecond, and microseconds. `link`: of a copy engine over NVLink, which no file of results has by itself.
+    `start`: what a call does before its matmul runs. `given`, `made`: a copy of what is there, and one of what a matmul makes,
+    besides its bytes."""
 
     link: float = 3.6e5
     start: float = 11.0

@@ -16,18 +16,16 @@ from tilelink.tuning.space import is_matmul, makers
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Of H200s, per microsecond: flops and bytes; and microseconds. From `benchmarks/results` where a file is named, which
-    a test compares; what a tile takes and a copy besides its bytes, `mapping/waves.py` says.
+    a test compares; what a tile takes, and a copy, `mapping/waves.py` says.
 
     `flops`: cuBLAS over six MLPs (`bench-*-4.json`, `ms_gemm`). `nccl`, `nccl_call`: rate and latency of NCCL, the line
     through `ms_comm` of `bench-ag_gemm-4.json`; `few`, `few_call`: the same up to `little` bytes (`sweep-*.json`);
-    `behind`: what a library's call behind another one saves. `memory`: five sixths of the data sheet's 4.8 TB/s. `link`: a
-    copy engine's over NVLink, which no file has by itself. `worker_link`, `copy`, `call`: by which candidates of a search are
-    ranked; guessed.
+    `behind`: what a library's call behind another one saves. `memory`: five sixths of the data sheet's 4.8 TB/s.
+    `worker_link`, `copy`, `call`: by which candidates of a search are ranked; guessed.
     """
 
     flops: float = 7.7e8
     memory: float = 4.0e6
-    link: float = 3.6e5
     nccl: float = 3.13e5
     nccl_call: float = 29.0
     few: float = 1.7e5
@@ -52,7 +50,7 @@ LIBRARY = tuple(
 """Tiles of cuBLAS, as its times suggest (`sweep-*.json`, `ms_gemm`)."""
 
 
-def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates()) -> float:  # frozen
+def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates(), moving: Moving = Moving()) -> float:  # noqa: B008  # frozen
     """Microseconds of a call.
 
     Args:
@@ -67,7 +65,7 @@ def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates()) -> float:  
     for step in plan.steps:
         placement = schedule.get(step.path)
         if step.step.program.movement is not None:
-            time, burden = _movement(plan, step, placement, rates)
+            time, burden = _movement(plan, step, placement, rates, moving)
             moves, extra = max(moves, time), extra + burden
         elif is_matmul(step):
             work += _matmul(plan, step, placement, workers, rates)
@@ -183,18 +181,20 @@ def _passed(plan: Plan, step: StepPlan) -> float:
     return 2.0 * made * (1 + read) / (plan.topology.ranks if mine else 1)
 
 
-def _movement(plan: Plan, step: StepPlan, placement: Placement | None, rates: Rates) -> tuple[float, float]:
+def _movement(
+    plan: Plan, step: StepPlan, placement: Placement | None, rates: Rates, moving: Moving
+) -> tuple[float, float]:
     """Its own time, and by how much it holds up the matmul."""
     nbytes = _bytes(plan, step)
     if isinstance(placement, Fused):
-        return 0.0, 0.5 * nbytes / rates.link
+        return 0.0, 0.5 * nbytes / moving.link
     if isinstance(placement, Sms):
         count = placement.count or plan.topology.device.sms
-        return nbytes / min(rates.link, count * rates.worker_link), 0.0
+        return nbytes / min(moving.link, count * rates.worker_link), 0.0
     chunks = 1
     if isinstance(placement, CopyEngine) and placement.tile:
         chunks = max(1, -(-_extent(plan, step, placement.tile[0][0]) // placement.tile[0][1]))
-    return nbytes / rates.link + chunks * rates.copy, nbytes / rates.link / max(1, chunks) * 0.1
+    return nbytes / moving.link + chunks * rates.copy, nbytes / moving.link / max(1, chunks) * 0.1
 
 
 def _matmul(plan: Plan, step: StepPlan, placement: Placement | None, workers: int, rates: Rates) -> float:
