@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tests.frontend.harness import HEADER, run_cell
 from tilelink.frontend import Program
 from tilelink.ir.program import (
@@ -27,16 +25,8 @@ from tilelink.ir.program import (
     Tiles,
     Wait,
     Whole,
+    walk,
 )
-
-
-def walk(body: tuple[Op, ...]) -> Iterator[Op]:
-    for op in body:
-        yield op
-        if isinstance(op, (Tiles, Loop, If)):
-            yield from walk(op.body)
-        if isinstance(op, If):
-            yield from walk(op.orelse)
 
 
 def only(kind: type[Op], program: TileProgram) -> list[Op]:

@@ -150,15 +150,17 @@ class Channel:
         """Whether the bell of a word is rung, on the rank that `env` is of."""
         if self.rings is None:
             return True
-        indices = {f"c{k}": F.evaluate(index, env) for k, index in enumerate(self.indices(word))}
-        return bool(F.evaluate(self.rings, {**env, **indices}))
+        return bool(F.evaluate(self.rings, self._at(word, env)))
 
     def strokes(self, word: int, env: Mapping[str, F.Number]) -> int:
         """How often the bell of a word is rung in a call before the stream goes on that waits for it."""
         if not self.counted:
             return 1
-        indices = {f"c{k}": F.evaluate(index, env) for k, index in enumerate(self.indices(word))}
-        return int(F.evaluate(self.target, {**env, **indices}))
+        return int(F.evaluate(self.target, self._at(word, env)))
+
+    def _at(self, word: int, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
+        """What symbols of `target`, `guard` and `rings` stand for at a word."""
+        return {**env, **{f"c{k}": F.evaluate(index, env) for k, index in enumerate(self.indices(word))}}
 
     def indices(self, word: F.Like) -> tuple[Formula, ...]:
         """The word's index per axis, of its number: what `c0`, `c1`, … stand for."""

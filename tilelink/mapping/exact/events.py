@@ -85,10 +85,14 @@ class Recorder:
         peer: int | None = None,
     ) -> None:
         self._close()
-        if words:
+        if words or self._notes_all():
             event = self._add(path, tile, kind, loc, what)
             event.peer = peer
             (event.waits if kind == "wait" else event.raises).extend(words)
+
+    def _notes_all(self) -> bool:
+        """Whether a signal of no words is an event, too."""
+        return False
 
     def _close(self) -> None:
         self._segment.clear()

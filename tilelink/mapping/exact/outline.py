@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tilelink.errors import Loc
 from tilelink.ir.program import Bounds, Holder, If, Load, Loop, Move, Notify, Op, Store, Tiles, Wait, walk
-from tilelink.mapping.exact.events import Access, Event, Recorder, Word
+from tilelink.mapping.exact.events import Access, Recorder
 from tilelink.mapping.exact.tiles import NotExact, TileRun
 
 SomeSignal = tuple[str, Wait | Notify]
@@ -31,21 +31,11 @@ class Signals(Recorder):
         """Something is accessed here."""
         last = self.events[-1] if self.events else None
         if last is None or (last.kind, last.path) != ("access", path):
-            self.events.append(Event(self.rank, self.executor, path, "access", loc, self.position, tile))
+            self._add(path, tile, "access", loc, "")
 
-    def signal(
-        self,
-        path: str,
-        tile: tuple[int, ...],
-        kind: str,
-        loc: Loc,
-        what: str,
-        words: list[Word],
-        peer: int | None = None,
-    ) -> None:
-        event = Event(self.rank, self.executor, path, kind, loc, self.position, tile, what, peer=peer)
-        (event.waits if kind == "wait" else event.raises).extend(words)
-        self.events.append(event)
+    def _notes_all(self) -> bool:
+        """Data may decide of which words it is: it keeps its place among the accesses."""
+        return True
 
 
 @dataclass(slots=True)
