@@ -9,7 +9,7 @@ from tilelink.frontend import program, symmetric
 from tilelink.pipeline import Operator, operator
 from tilelink.pipeline.schedules import by_runs, copy_engine, fused, library, sms
 from tilelink.pipeline.tiling import adding, exchanging, moving, one_hop
-from tilelink.runtime.session import check, empty, group, launch, rank, ranks
+from tilelink.runtime.launching import check, empty, group, launch, rank, ranks
 from tilelink.version import __version__
 
 __all__ = [

@@ -15,8 +15,9 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime.call import Loaded, Slot, prepare
 from tilelink.runtime.kernels import load
+from tilelink.runtime.launching import simulated
 from tilelink.runtime.memory import DTYPES, extents, regions
-from tilelink.runtime.session import require, simulated
+from tilelink.runtime.session import require
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.policy import Policy, Turns
 from tilelink.runtime.work import Call

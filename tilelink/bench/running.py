@@ -20,7 +20,8 @@ from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.errors import TilelinkError
 from tilelink.ops import ag_gemm
 from tilelink.pipeline.operator import Operator
-from tilelink.runtime.session import Session, require, simulated
+from tilelink.runtime.launching import simulated
+from tilelink.runtime.session import Session, require
 from tilelink.tuning import interleaved
 from tilelink.version import __version__
 

@@ -10,7 +10,8 @@ import torch
 from tilelink.explore.cases import Case, relative_error
 from tilelink.explore.replay import Recipe, recipe
 from tilelink.ir.topology import Device
-from tilelink.runtime.session import Session, require, simulated, using
+from tilelink.runtime.launching import simulated
+from tilelink.runtime.session import Session, require, using
 from tilelink.runtime.simulated.policy import Policy, Turns
 from tilelink.runtime.simulated.records import Recorder
 from tilelink.runtime.simulated.scheduler import Blame

@@ -28,8 +28,9 @@ from tilelink.pipeline.stages import Maker, Stages
 from tilelink.pipeline.tracing import traced_call
 from tilelink.pipeline.tuning import Tuning
 from tilelink.runtime.call import Prepared
+from tilelink.runtime.launching import say_simulated, simulated, spread
 from tilelink.runtime.recent import Recent
-from tilelink.runtime.session import Session, checks_here, current, require, say_simulated, simulated, spread
+from tilelink.runtime.session import Session, checks_here, current, require
 from tilelink.runtime.world import World
 from tilelink.tracing import Trace
 from tilelink.tuning import Space

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
-from tilelink.ir.topology import Device
 from tilelink.runtime import environment
-from tilelink.runtime.grid import Grid, grid_of, parsed
+from tilelink.runtime.agreeing import compare_calls, compare_memory
+from tilelink.runtime.grid import Grid, parsed
 from tilelink.runtime.memory import Region, Workspace
 from tilelink.runtime.recent import Recent
-from tilelink.runtime.vigil import Vigil, compare_calls
+from tilelink.runtime.vigil import Vigil
 from tilelink.runtime.world import Arena, World
-
-T = TypeVar("T")
-log = logging.getLogger("tilelink")
 
 CALLS_KEPT = 256
 """Calls that an operator keeps prepared on a rank: kinds of arguments, which differ in sizes, strides or alignment."""
@@ -140,7 +136,7 @@ class Session:
         mine = tuple((r.name, r.nbytes) for r in wanted if r.symmetric)
         asked = self.vigil.agree((call, self.vigil.checks, mine, known is not None and known.captured))
         compare_calls([f"{said}{f' with {checks}' if checks else ''}" for said, checks, *_ in asked])
-        _compare([regions for _, _, regions, _ in asked])
+        compare_memory([regions for _, _, regions, _ in asked])
         # Forgotten before it is freed: there may be no memory for a larger one.
         self.cached(key).clear()
         self.workspaces.pop(key, None)
@@ -196,25 +192,6 @@ class Session:
         return [words for w in list(self.workspaces.values()) if not w.closed for words in w.bells()]
 
 
-def _compare(asked: list[tuple[tuple[str, int], ...]]) -> None:
-    """Every rank needs the same symmetric memory, or they do not run the same call.
-
-    Raises:
-        TilelinkError: TL452, on every rank.
-    """
-    for rank, wanted in enumerate(asked):
-        differing = sorted(set(wanted) ^ set(asked[0]))
-        if differing:
-            name = differing[0][0]
-            here, there = (dict(w).get(name) for w in (asked[0], wanted))
-            raise TilelinkError(
-                "TL452",
-                f"ranks 0 and {rank} disagree on the sizes of a call: `{name}` has {here} and {there} bytes",
-                why="an operator's call is collective: every rank passes parts of the same global tensors",
-                hint="pass equal shapes, or the global size by name (`M=…`) where shards are uneven",
-            )
-
-
 _current: ContextVar[Session | None] = ContextVar("tilelink_session", default=None)
 _of_process: ContextVar[Session | None] = ContextVar("tilelink_process_session", default=None)
 """The world is chosen once: later calls do not look at the environment again."""
@@ -228,6 +205,11 @@ def using(session: Session) -> Iterator[Session]:
         yield session
     finally:
         _current.reset(token)
+
+
+def in_rank() -> bool:
+    """Whether this is called where `using` has made a session the current one."""
+    return _current.get() is not None
 
 
 def current() -> Session | None:
@@ -256,111 +238,6 @@ def _process_session() -> Session:
     return Session(PeerWorld.from_environment(), environment.watchdog(), environment.debug())
 
 
-@cache
-def say_simulated() -> None:
-    """Once per process."""
-    log.warning("no GPU and no torchrun: running in the simulated world (every rank in this process, on the CPU)")
-
-
-def simulated(
-    main: Callable[[], T],
-    ranks: int,
-    *,
-    seed: int = 0,
-    straggler: int | None = None,
-    device: Device | None = None,
-    policy: Any = None,
-    recorder: Any = None,
-    races: bool = True,
-    watchdog: float | None = None,
-    debug: bool | None = None,
-    delayed_stores: bool = False,
-    nodes: int = 1,
-    axes: Mapping[str, int] | None = None,
-) -> list[T]:
-    """Run `main` once for every rank of a simulated world; its results by rank.
-
-    Args:
-        policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.policy`.
-        races: look for accesses that nothing orders.
-        delayed_stores: stores may arrive late and in another order, until something orders them.
-        nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.
-        axes: as of `launch`.
-        watchdog: as of `launch`.
-        debug: as of `launch`.
-
-    Raises:
-        TilelinkError: TL501 a deadlock, with every waiting line; TL507 a race; TL508 no policy; TL450 a simulation inside a
-            simulation.
-    """
-    from tilelink.runtime.simulated import Policy, RaceDetector, simulate
-
-    if _current.get() is not None:
-        raise TilelinkError(
-            "TL450", "a simulation was started inside a rank", hint="call tilelink.launch once, outside"
-        )
-
-    seconds = environment.watchdog() if watchdog is None else watchdog
-    checked = environment.debug() if debug is None else debug
-
-    def body(world: World) -> T:
-        with using(_along(Session(world, seconds, checked), axes)):
-            return main()
-
-    return simulate(
-        body,
-        ranks,
-        seed=seed,
-        straggler=straggler,
-        policy=Policy.parse(policy) if isinstance(policy, str) else policy,
-        device=device or Device(),
-        recorder=recorder,
-        delayed_stores=delayed_stores,
-        observer=RaceDetector() if races else None,
-        nodes=nodes,
-    )
-
-
-def _along(session: Session, axes: Mapping[str, int] | None) -> Session:
-    """The session with its ranks along axes, if any are named."""
-    return session if axes is None else session.of(grid_of(axes))
-
-
-def launch(
-    main: Callable[[], T],
-    ranks: int = 4,
-    *,
-    axes: Mapping[str, int] | None = None,
-    watchdog: float | None = None,
-    debug: bool | None = None,
-    **options: Any,
-) -> list[T]:
-    """Run an SPMD function: under `torchrun` once, in this process's rank; without it once per simulated rank.
-
-    Args:
-        main: called without arguments; `tilelink.rank()` and `tilelink.ranks()` tell it where it is.
-        ranks: simulated ranks; ignored under torchrun.
-        axes: how many ranks lie along each axis of ranks, the outermost first, such as `{"NODE": 2, "GPU": 8}`; neighbours
-            lie along the last. Operators with these axes may be called, and those of one axis, along all ranks.
-        watchdog: seconds that a wait of a kernel may take before it is reported; default: TILELINK_WATCHDOG.
-        debug: whether calls are checked on the host and on the device; default: TILELINK_DEBUG.
-        options: those of the simulated world: `seed`, `straggler`, `policy`, `races`, `delayed_stores`, `device`, `nodes`,
-            `recorder`.
-
-    Returns:
-        results by rank (under torchrun: this rank's alone).
-    """
-    session = current()
-    if session is not None:
-        session.watch_over(
-            session.watchdog if watchdog is None else watchdog, session.debug if debug is None else debug
-        )
-        with using(_along(session, axes)):
-            return [main()]
-    say_simulated()
-    return simulated(main, ranks, axes=axes, watchdog=watchdog, debug=debug, **options)
-
-
 def require() -> Session:
     session = current()
     if session is None:
@@ -373,84 +250,9 @@ def require() -> Session:
     return session
 
 
-def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None = None) -> Any:
-    """Some of the ranks, to be passed to operators as `group=`: a process group on GPUs.
-
-    Collective over these ranks; the others need not call it. A rank that is in several groups makes them in the same
-    order as the other ranks of each.
-
-    Args:
-        ranks: their numbers, in any order; None: all. In a call with this group they are numbered from 0, the lowest first.
-        axes: the axes that they are laid out along, as of `launch`, for operators that have such axes.
-
-    Raises:
-        TilelinkError: TL455, this rank is not among them; TL457, these are no axes.
-    """
-    found = None if ranks is None else require().world.among(sorted(ranks))
-    if axes is not None:
-        return grid_of(axes, found)
-    return require().world.among(range(require().world.ranks)) if found is None else found
-
-
-def rank(group: Any = None) -> int:
-    """This process's or simulated rank; in a group, its number there."""
-    return require().of(group).world.rank
-
-
-def ranks(group: Any = None) -> int:
-    """The number of ranks, of a group if one is given."""
-    return require().of(group).world.ranks
-
-
 def checks_here() -> Checks:
     """What kernels look after beside their work, when called from here."""
     session = current()
     if session is not None:
         return session.vigil.checks
     return Checks(environment.watchdog() is not None, environment.debug())
-
-
-def check() -> None:
-    """Wait for this rank's work, then raise what the watchdog or debug mode has found in it.
-
-    The next call of an operator raises it too; this is for the end of a program, and for places where results are used.
-
-    Raises:
-        TilelinkError: TL470 a wait took too long, TL471 on another rank, TL472 a rank has ended, TL473 a condition does
-            not hold, TL451 there is no rank here.
-    """
-    require().check()
-
-
-def empty(*shape: int, dtype: torch.dtype = torch.bfloat16, group: Any = None) -> torch.Tensor:
-    """Memory for an argument that peers read: operators take it in place instead of copying it to a slot first.
-
-    Collective: every rank asks for the same shape, in the same order. A call that reads it in place ends when all
-    peers have read it. It is freed with the process (in the simulated world: with the run).
-
-    Args:
-        shape: elements per axis.
-        dtype: of the elements.
-        group: the ranks whose operators read it in place; None for all.
-    """
-    return require().of(group).empty(shape, dtype)
-
-
-def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]], **options: Any) -> list[T]:
-    """Call once per rank with that rank's argument of each list, in a simulated world of as many ranks."""
-    for k, given in enumerate(arguments):
-        if not isinstance(given, (list, tuple)) or len(given) != len(arguments[0]) or not given:
-            raise TilelinkError(
-                "TL238",
-                f"argument {k + 1} is no list of {len(arguments[0]) or 'one or more'} tensors, one per rank",
-                why="the first argument is a list, and so the call is that of all ranks at once",
-                hint="pass a list of the same length for every argument, or call on each rank (tilelink.launch)",
-            )
-    say_simulated()
-    count = len(arguments[0])
-
-    def main() -> T:
-        me = require().world.rank
-        return call(*[a[me] for a in arguments])
-
-    return simulated(main, count, **options)

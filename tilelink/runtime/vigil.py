@@ -12,7 +12,9 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
+from tilelink.runtime.agreeing import compare_calls
 from tilelink.runtime.guard import Guard
+from tilelink.runtime.refusals import reported
 from tilelink.runtime.world import Watcher, World
 
 _AFRESH = "tilelink: start afresh"
@@ -80,7 +82,7 @@ class Vigil:
             said = self.agree((failed is not None, failed.message if failed is not None else call))
             wrong = [(rank, text) for rank, (bad, text) in enumerate(said) if bad]
             if wrong and failed is None:
-                raise elsewhere(*wrong[0])
+                raise reported(*wrong[0])
             if not wrong:
                 compare_calls([text for _, text in said])
         if failed is not None:
@@ -104,7 +106,7 @@ class Vigil:
         wrong = next((rank for rank, each in enumerate(said) if each is not None), None)
         if wrong is None:
             return
-        error = elsewhere(wrong, said[wrong][1])
+        error = reported(wrong, said[wrong][1])
         if all(each is None or each[0] == "TL473" for each in said):
             # Every kernel has run to its end and every rank knows: nothing has to be undone.
             self.guard.reset()
@@ -130,7 +132,7 @@ class Vigil:
         said = self._world.agree(value)
         failed = next((rank for rank, each in enumerate(said) if _starts_afresh(each)), None)
         if self.guard is not None and failed is not None:
-            self.guard.stop(elsewhere(failed, said[failed][1]))
+            self.guard.stop(reported(failed, said[failed][1]))
             self.guard.check()
         return said
 
@@ -150,29 +152,3 @@ class Vigil:
 
 def _starts_afresh(said: Any) -> bool:
     return isinstance(said, tuple) and len(said) == 2 and said[0] == _AFRESH
-
-
-def elsewhere(rank: int, message: str) -> TilelinkError:
-    """TL471, for the ranks that have not found anything themselves."""
-    return TilelinkError(
-        "TL471",
-        f"rank {rank} reports: {message}",
-        why="a call is collective: what goes wrong on one rank leaves no result on any",
-        hint="see what that rank prints",
-    )
-
-
-def compare_calls(said: list[str]) -> None:
-    """Every rank makes the same call with the same sizes.
-
-    Raises:
-        TilelinkError: TL452, on every rank.
-    """
-    for rank, call in enumerate(said):
-        if call != said[0]:
-            raise TilelinkError(
-                "TL452",
-                f"ranks 0 and {rank} disagree on a call: rank 0 calls {said[0]}, and rank {rank} calls {call}",
-                why="an operator's call is collective: every rank passes parts of the same global tensors",
-                hint="pass equal shapes, or the global size by name (`M=…`) where shards are uneven",
-            )

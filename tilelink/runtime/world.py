@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 
 if TYPE_CHECKING:
@@ -243,26 +242,3 @@ class World(Protocol):
     def barrier(self) -> None:
         """Collective, on host and device: all earlier work of all ranks is complete."""
         ...
-
-
-def not_in_group(rank: int, members: Sequence[int] = ()) -> TilelinkError:
-    """TL455: rank `rank` calls with a group that it does not belong to."""
-    return TilelinkError(
-        "TL455",
-        f"rank {rank} is not in the group{' of ranks ' if members else ''}{', '.join(map(str, members))}",
-        why="an operator is called by the ranks of its group, and by no others",
-        hint="pass the group that this rank is in",
-    )
-
-
-def no_such_group(name: str) -> TilelinkError:
-    """TL456: a graph or a call names a group that is not there."""
-    return TilelinkError(
-        "TL456",
-        f"there is no group of ranks named {name!r} here",
-        why="a name stands for a group of this process, and of this simulated rank",
-        hint="take it where it is used: tilelink.nn.group_name(group)",
-    )
-
-
-RankMain = Callable[[], Any]

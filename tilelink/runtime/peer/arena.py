@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tilelink.errors import TilelinkError
 from tilelink.runtime.grid import context_along
 from tilelink.runtime.peer.heap import SymmetricBlock
+from tilelink.runtime.refusals import not_shared
 
 
 class Arena:
@@ -89,10 +89,5 @@ class Arenas:
         """
         at = bisect.bisect_right(self._starts, tensor.data_ptr()) - 1
         if at < 0 or not self._arenas[at].holds(tensor):
-            raise TilelinkError(
-                "TL439",
-                f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} is not in symmetric memory",
-                why="peers reach a tensor in place only where every rank has one of the same size",
-                hint="allocate it with tilelink.empty, or let the operator stage it",
-            )
+            raise not_shared(tensor)
         return self._arenas[at]

@@ -13,7 +13,7 @@ from tilelink.errors import TilelinkError
 from tilelink.runtime import environment
 from tilelink.runtime.grid import Grid, grid_of
 from tilelink.runtime.peer import reach
-from tilelink.runtime.world import no_such_group, not_in_group
+from tilelink.runtime.refusals import no_such_group, not_in_group
 
 
 def existing(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

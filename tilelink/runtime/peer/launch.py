@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime import kernels
+from tilelink.runtime.refusals import tensor_descriptor
 from tilelink.runtime.world import Descriptor
 
 
@@ -113,24 +113,6 @@ class Launcher:
                 hint=f"move it: {name}.to({str(self.device)!r})",
             )
         return tensor
-
-
-def tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
-    """The TMA descriptor of argument `name`.
-
-    Raises:
-        TilelinkError: TL426.
-    """
-    tensor, block = descriptor.tensor, list(descriptor.block)
-    try:
-        return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
-    except (AssertionError, ValueError, TypeError) as error:
-        raise TilelinkError(
-            "TL426",
-            f"argument {name} has no TMA descriptor: {error}",
-            why="TMA needs the first byte and all rows at multiples of 16 bytes, and a contiguous last axis",
-            hint="make the last axis a multiple of 16 bytes, or load this tensor by pointers",
-        ) from error
 
 
 def _mismatch(parameters: list[str], values: Mapping[str, Any]) -> TilelinkError:

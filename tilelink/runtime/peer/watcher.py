@@ -21,6 +21,7 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.runtime.guard import Guard
 from tilelink.runtime.peer.liveness import Process, ended
+from tilelink.runtime.refusals import reported
 
 STATUS = 70
 """Exit status of a process that its watcher has ended."""
@@ -131,7 +132,7 @@ class StoreWatcher:
             if rank != self._guard.rank and self._ask(lambda board, r=rank: board.check([self._key("failed", r)])):
                 text = self._ask(lambda board, r=rank: board.get(self._key("failed", r)))
                 if isinstance(text, bytes):
-                    self._guard.stop(_reported(rank, text.decode()))
+                    self._guard.stop(reported(rank, text.decode()))
                 return
 
     def _see(self) -> None:
@@ -179,15 +180,6 @@ class StoreWatcher:
         except (dist.DistError, RuntimeError):
             self.board = None
             return None
-
-
-def _reported(rank: int, message: str) -> TilelinkError:
-    return TilelinkError(
-        "TL471",
-        f"rank {rank} reports: {message}",
-        why="a call is collective: what goes wrong on one rank leaves no result on any",
-        hint="see what that rank prints",
-    )
 
 
 def _ended(rank: int, process: Process, *, by_itself: bool) -> TilelinkError:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
+from tilelink.runtime.agreeing import one_size
 from tilelink.runtime.grid import Grid, laid_out, suffix
 from tilelink.runtime.guard import Guard
 from tilelink.runtime.peer import clocks, driver, reach
@@ -138,14 +139,7 @@ class GpuWorld(ABC):
         Raises:
             TilelinkError: TL436 the ranks ask for different sizes, or for none, TL437 while capturing, and as the heap.
         """
-        asked = self.agree(nbytes)
-        if nbytes <= 0 or set(asked) != {nbytes}:
-            raise TilelinkError(
-                "TL436",
-                f"the ranks ask for symmetric memory of {', '.join(map(str, asked))} bytes",
-                why="symmetric memory has one size, above 0, on every rank",
-                hint="make the ranks run the same operators in the same order",
-            )
+        one_size(nbytes, self.agree(nbytes))
         block = self._heap.allocate(nbytes)
         if self.topology.reach == "peer":
             gap = None if all(block.bases) else f"rank {self.rank} has no pointer to some rank's symmetric memory"

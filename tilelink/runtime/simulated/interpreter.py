@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
+from tilelink.runtime.refusals import tensor_descriptor
 from tilelink.runtime.simulated import scalars, shapes
 from tilelink.runtime.simulated.accesses import Accesses
 from tilelink.runtime.simulated.arithmetic import Arithmetic
@@ -325,19 +326,10 @@ def _argument(name: str, value: Any) -> Any:
 
 
 def _tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
-    tensor, block = descriptor.tensor, list(descriptor.block)
-    if not tensor.numel():
+    if not descriptor.tensor.numel():
         # An empty tensor has no address and no tile. This memory is nobody's: to touch it is an error.
-        tensor = torch.zeros(block, dtype=tensor.dtype)
-    try:
-        return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), block)
-    except (AssertionError, ValueError, TypeError) as error:
-        raise TilelinkError(
-            "TL426",
-            f"argument {name} has no TMA descriptor: {error}",
-            why="TMA needs the first byte and all rows at multiples of 16 bytes, and a contiguous last axis",
-            hint="make the last axis a multiple of 16 bytes, or load this tensor by pointers",
-        ) from error
+        descriptor = Descriptor(torch.zeros(descriptor.block, dtype=descriptor.tensor.dtype), descriptor.block)
+    return tensor_descriptor(name, descriptor)
 
 
 def _integer(value: Any) -> int:

@@ -13,15 +13,16 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
+from tilelink.runtime.agreeing import one_size
 from tilelink.runtime.grid import Grid, context_along, laid_out, suffix
 from tilelink.runtime.guard import Guard
+from tilelink.runtime.refusals import no_such_group, not_in_group, not_shared
 from tilelink.runtime.simulated.agents import Agent, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream
 from tilelink.runtime.work import Call, Step, Work, plain_step
-from tilelink.runtime.world import no_such_group, not_in_group
 
 
 @dataclass(slots=True, eq=False)
@@ -187,13 +188,7 @@ class SimulatedWorld:
     # ------------------------------------------------------------------------------------------------------------- memory
     def arena(self, nbytes: int) -> SimulatedArena:
         asked = self._meetings.meet(self._host, "arena", nbytes)
-        if nbytes <= 0 or set(asked) != {nbytes}:
-            raise TilelinkError(
-                "TL436",
-                f"the ranks ask for symmetric memory of {', '.join(map(str, asked))} bytes",
-                why="symmetric memory has one size, above 0, on every rank",
-                hint="make the ranks run the same operators in the same order",
-            )
+        one_size(nbytes, asked)
         own = torch.zeros(nbytes, dtype=torch.uint8)
         region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}", symmetric=True)
         assert region is not None
@@ -227,12 +222,7 @@ class SimulatedWorld:
         for arena in self._arenas:
             if arena.holds(tensor):
                 return arena
-        raise TilelinkError(
-            "TL439",
-            f"a tensor of shape {tuple(tensor.shape)} is not in symmetric memory",
-            why="peers reach a tensor in place only where every rank has one of the same size",
-            hint="allocate it with tilelink.empty, or let the operator stage it",
-        )
+        raise not_shared(tensor)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(size, dtype=dtype)
