@@ -12,7 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilelink.errors import Note, TilelinkError
+from tilelink.ir.partition import RANKS
 from tilelink.ir.plan import Plan
+from tilelink.ir.program import Loop, Tiles
 from tilelink.mapping.verify.geometry import Bools, Ints, World
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.words import Told, Words, delivery, holder_of, signals_on
@@ -133,7 +135,31 @@ def _pair(wait: Told, notify: Told, world: World) -> Bools:
         out &= reached
     if notify.laid.keeps_own:
         out &= ~np.eye(world.ranks, dtype=np.bool_)
-    return out & _busy(wait.laid, world) & _busy(notify.laid, world).T
+    return out & _done(wait, world) & _done(notify, world).T
+
+
+def _done(told: Told, world: World) -> Bools:
+    """(ranks, 1): ranks on which the signal is given, or waited for, once at least, whatever data says."""
+    laid, never = told.laid, np.zeros((world.ranks, 1), dtype=np.bool_)
+    if told.mask.data or not all(_goes_round(laid, loop) for loop in told.site.loops):
+        return never
+    keys = [*range(len(laid.step.grid)), *(loop.var for loop in told.site.loops if isinstance(loop, Tiles))]
+    done = _busy(laid, world) & told.mask.by.get(None, ~never).any(axis=1, keepdims=True)
+    for key in keys:
+        spans = laid.spans[key]
+        if spans is not None:
+            done = done & told.mask.on(spans, key).filled.any(axis=1, keepdims=True)
+    return done
+
+
+def _goes_round(laid: Laid, loop: Tiles | Loop) -> bool:
+    """Whether the plan knows how often; of a loop over tiles, which ones there are."""
+    if isinstance(loop, Tiles):
+        return laid.spans[loop.var] is not None
+    if not isinstance(loop.length, str):
+        return bool(loop.length)
+    often = laid.names.get(loop.length)
+    return loop.length == RANKS.name or (often is not None and bool((often.array > 0).all()))
 
 
 def _touched(w: Words, width: int) -> Bools:
