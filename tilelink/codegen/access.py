@@ -130,19 +130,19 @@ def terms(
         if v.axis is None or tensor.axes[v.axis].own_slice:
             continue
         stored = sum(1 for a in tensor.axes[: v.axis] if not a.own_slice)
-        position, mask = _position(scope, tensor, v, e)
+        position, mask = _position(scope, tensor, v, e, holder)
         place = scope.places.get(tensor.name)
         if place is not None and place.axis == v.axis:
             position = f"({position} - {place.first})"
         of = tensor.axes[v.axis]
         if of.over is not None and not v.local:
-            first = scope.text(F.of(holder) * part(of.size, of.over), 2)
+            first = scope.text(F.of(holder) * part(of.size, of.over), F.FACTOR)
             position = f"({position} - {first})"
         placed[stored] = Term(position, block, mask, scope.stride(tensor.name, stored, extents))
     return [placed[k] for k in sorted(placed)], blocks
 
 
-def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> tuple[str, str | None]:
+def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, holder: F.Like) -> tuple[str, str | None]:
     if isinstance(e, OfTile):
         tile = scope.tiles[e.var]
         return lanes(tile), mask_of(tile)
@@ -159,10 +159,27 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry) -> t
     if isinstance(e, At) and _never_leaves(scope, e, size):
         return atom(text), None
     at = text if text.isidentifier() else scope.named(f"{tensor.name}_index", text)
-    if scope.watch.checks.debug and isinstance(e, Gather):
+    # What is made of positions alone may well lie past an edge: rows before the first, a tile's last lanes.
+    if scope.watch.checks.debug and isinstance(e, Gather) and not e.expr.positional:
         report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
         scope.lines.add(f"shmem.check_below({at}, {scope.text(size)}, {report}, t)", scope.loc)
-    return at, f"({at} >= 0) & ({at} < {scope.text(size)})"
+    return at, there(scope, at, tensor, v, holder)
+
+
+def there(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like | None) -> str:
+    """Which of the positions `at` the instance of rank `holder` has on an axis; None: those of all ranks together."""
+    first, end = _reachable(tensor, v, visible(scope, tensor, v), holder)
+    return f"({at} >= {scope.text(first, F.SUMMAND)}) & ({at} < {scope.text(end, F.SUMMAND)})"
+
+
+def _reachable(tensor: TensorDecl, v: ViewAxis, size: Formula, holder: F.Like | None) -> tuple[Formula, Formula]:
+    """These positions as the program counts: `[first, end)`."""
+    assert v.axis is not None
+    over = tensor.axes[v.axis].over
+    if over is None or v.local or holder is None:
+        return F.of(0), size
+    first = F.of(holder) * part(size, over)
+    return first, F.minimum(first + part(size, over), size)
 
 
 def in_range(scope: Scope, e: At) -> bool:
@@ -260,7 +277,7 @@ def address(scope: Scope, pointer: str, found: list[Term], blocks: int) -> tuple
         if term.stride == F.of(1):
             parts.append(f"{term.position}{side}")
         else:
-            parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, 3)}")
+            parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, F.FACTOR)}")
         if term.mask is not None:
             masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
     if len(masks) > 1:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from tilelink.codegen import access, waiting
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.waiting import Word
+from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.plan import StepPlan
@@ -60,7 +61,7 @@ def open_tickets(scope: Scope, step: StepPlan, names: Ticket, word: Formula | No
     lines.depth = 1
     lines.add(f"{names.following} = {draw}")
     tile = names.taken if step.pieces == 1 else f"{names.taken} // {step.pieces}"
-    lines.add(f"t = {scope.text(_first(scope, step), 2)} + {tile}")
+    lines.add(f"t = {scope.text(_first(scope, step), F.SUMMAND)} + {tile}")
     if step.pieces > 1:
         lines.add(f"{names.piece} = {names.taken} % {step.pieces}")
 
@@ -141,13 +142,13 @@ def _first(scope: Scope, step: StepPlan) -> Formula:
 
 
 def _count(scope: Scope, step: StepPlan) -> str:
-    return scope.text(step.own_tiles(scope.step) * step.pieces, 2)
+    return scope.text(step.own_tiles(scope.step) * step.pieces)
 
 
 def _word(scope: Scope, step: StepPlan) -> tuple[str, str]:
     """The word of the host's own tile `t`, as a pointer and an index: the call in which it was made."""
     made = scope.arg(Arg(f"{scope.naming.functions[step.path]}_made", "made", step.path))
-    return made, scope.text(Sym("t") - _first(scope, step), 2)
+    return made, scope.text(Sym("t") - _first(scope, step), F.FACTOR)
 
 
 def _tickets(scope: Scope, step: StepPlan) -> str:

@@ -112,8 +112,6 @@ def _raw(scope: Scope, op: Raw) -> None:
         text = scope.tensor(scope.declared(op.param or "").name)
     elif op.what == "rank":
         text = scope.rank
-    elif op.what == "num_ranks":
-        text = scope.ranks
     elif op.what == "effect":
         text = args[0]
     else:

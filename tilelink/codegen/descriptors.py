@@ -142,7 +142,7 @@ def _coordinate(scope: Scope, tensor: TensorDecl, v: ViewAxis, begin: str) -> st
         return f"{begin} - {place.first}"
     if of.over is None or v.local:
         return begin
-    return f"{begin} - {scope.text(rank_along(of.over) * part(of.size, of.over), 2)}"
+    return f"{begin} - {scope.text(rank_along(of.over) * part(of.size, of.over), F.FACTOR)}"
 
 
 def _has_dot(scope: Scope) -> bool:

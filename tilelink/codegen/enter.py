@@ -16,6 +16,7 @@ from tilelink.codegen.scope import Scope, open_scope
 from tilelink.codegen.text import Lines, Names
 from tilelink.codegen.waiting import Word
 from tilelink.codegen.watching import Watch
+from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Sym
 from tilelink.ir.host import Transfer
@@ -135,7 +136,7 @@ def _totals(scope: Scope, lines: Lines, channel: Channel, names: Passing) -> Non
     due = scope.arg(Arg(words.due(channel), "due", channel.name))
     lines.say(f"what the words of `{channel.tensor}` will have counted up to after this call")
     if not channel.axes:
-        lines.add(f"tl.store({due}, tl.load({due}) + {scope.text(channel.target, 1)})")
+        lines.add(f"tl.store({due}, tl.load({due}) + {words.raised(scope, channel, F.of(0))})")
         return
     total = scope.names.fresh(f"{channel.tensor}_count")
     lines.add(f"{total} = {scope.text(channel.words)}")
@@ -144,7 +145,7 @@ def _totals(scope: Scope, lines: Lines, channel: Channel, names: Passing) -> Non
     lines.add(f"{names.word} = {names.start} + tl.arange(0, {LANES})")
     for k, index in enumerate(channel.indices(Sym(names.word))):
         lines.add(f"c{k} = {scope.text(index)}")
-    target = scope.text(channel.target)
+    target = scope.text(channel.target, F.SUMMAND)
     if channel.guard is not None:
         target = f"tl.where({scope.text(channel.guard)}, {target}, 0)"
     lines.add(f"{names.inside} = {names.word} < {total}")

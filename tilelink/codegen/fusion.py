@@ -57,7 +57,7 @@ def bounds_passed(host: Scope, step: StepPlan) -> tuple[list[str], str | None]:
             v.local
             and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].over == step.axis
         ):
-            first = f" - {host.text(g.rank * g.part, 2)}"
+            first = f" - {host.text(g.rank * g.part, F.FACTOR)}"
             owner = host.text(Sym(names.begin) // g.part)
         elif (
             step.own_rows

@@ -68,10 +68,10 @@ def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, h
     for line in begin:
         lines.add(line)
     if "end" in names.used or "inside" in names.used:
-        lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, 1)}, {high})")
+        lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(grid.step, F.SUMMAND)}, {high})")
     access.lane_lines(lines, names)
     if op.var in read_names(op.body):
-        lines.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, 3)}")
+        lines.add(f"{scope.local(op.var)} = {names.begin} // {scope.text(grid.step, F.DIVISOR)}")
     lines.extend(body)
     lines.depth = depth
 

@@ -9,6 +9,7 @@ from tilelink.codegen.access import expression
 from tilelink.codegen.naming import bound_in
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
+from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import Bounds, Expr, Notify, Tiles, walk
 
@@ -66,7 +67,7 @@ def split(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str) -> Whole
                 name = scope.named(f"{mask.name}_{what}", limit) if vector else limit
                 scope.limits[mask.name, what] = name
                 found.append(f"{reduced}({name}, 0)" if vector else name)
-    step = scope.text(grid.step, 3)
+    step = scope.text(grid.step, F.DIVISOR)
     stop = scope.named(f"{op.var}_whole_stop", _aligned(least, low, step, "tl.minimum", "//"))
     if most == [low]:
         return Whole(None, stop, rest=least == [high])

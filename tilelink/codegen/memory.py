@@ -103,12 +103,14 @@ def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> N
     there = scope.names.fresh(f"{tensor.name}_there")
     ctx = scope.context(tensor.name)
     if owner is None:
-        pe = scope.names.fresh("pe")
+        turn, pe = scope.names.fresh("turn"), scope.names.fresh("pe")
         rank, ranks = scope.rank, scope.ranks
-        scope.lines.add(f"for {pe} in range({ranks}):", op.loc)
+        scope.lines.add(f"for {turn} in range({ranks}):", op.loc)
         scope.lines.depth += 1
-        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, ({rank} + {pe}) % {ranks}, {ctx})")
-        _store_at(scope, op, tensor, value, there, scope.step.rank)
+        scope.lines.add(f"{pe} = ({rank} + {turn}) % {ranks}")
+        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {pe}, {ctx})")
+        # Of a vector of positions on a split axis each rank takes those that it has.
+        _store_at(scope, op, tensor, value, there, Sym(pe))
         scope.lines.depth -= 1
         return
     name = access.owner_name(scope, owner)

@@ -150,7 +150,7 @@ def _offset(scope: Scope, pointer: str, offset: Formula) -> str:
 
 def _wide(scope: Scope, term: Formula) -> str:
     if isinstance(term, F.Binary) and term.op == "*":
-        return f"tl.cast({scope.text(term.left)}, tl.int64) * {scope.text(term.right, 7)}"
+        return f"tl.cast({scope.text(term.left)}, tl.int64) * {scope.text(term.right, F.DIVISOR)}"
     return f"tl.cast({scope.text(term)}, tl.int64)"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tilelink.codegen import access, descriptors, notifying, waiting
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Place, Scope
+from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import part
 from tilelink.ir.plan import InPlace
@@ -71,7 +72,7 @@ def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) 
     lines, wiring = scope.lines, scope.plan.wiring
     tensors = [wiring.tensor(name) for name in (own.tensor, own.source)]
     size = tensors[0].axes[own.axis].size
-    holder = scope.text(Sym(scope.tiles[own.var].begin) // part(size), 1)
+    holder = scope.text(Sym(scope.tiles[own.var].begin) // part(size), F.SUMMAND)
     away = scope.named(f"{own.tensor}_away", f"{holder} != {scope.rank}")
     waiting.await_once(scope, lines, op, scope.plan.signal(scope.step.path, op), fence, only_if=away)
     loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]

@@ -187,9 +187,8 @@ def _late(scope: Scope, bounds: list[tuple[int, GridAxis, TileNames | None]]) ->
         else:
             lines.add(f"{names.begin} = {scope.text(g.begin(Sym(f'i{a}')))}")
             if names.used & {"end", "inside"} or _end_used(scope, names):
-                lines.add(
-                    f"{names.end} = tl.minimum({names.begin} + {scope.text(g.step, 1)}, {scope.text(g.limit(Sym(f'i{a}')))})"
-                )
+                limit = scope.text(g.limit(Sym(f"i{a}")))
+                lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(g.step, F.SUMMAND)}, {limit})")
         lane_lines(lines, names)
         if g.var in read:
             # A tile by its number, an axis that is walked singly by its position.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilelink.codegen import access
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
+from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.schedule import across
 
@@ -41,7 +42,7 @@ def head(scope: Scope) -> Lines:
 
 def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> None:
     assert g.table is not None and g.var is not None
-    table, tile = scope.tensor(g.table), scope.text(g.step, 3)
+    table, tile = scope.tensor(g.table), scope.text(g.step, F.DIVISOR)
     segment = scope.segments[g.var]
     if _crosses(scope):
         piece = scope.names.fresh(f"{g.var}_piece")

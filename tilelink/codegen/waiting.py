@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.codegen import words
-from tilelink.codegen.access import expression, power_of_two
+from tilelink.codegen.access import power_of_two
 from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import Lines
 from tilelink.codegen.words import Span
@@ -192,13 +192,13 @@ def _await_members(
 ) -> None:
     """Wait for the words that the vector's positions have, those left out that this worker has waited for before."""
     axis = channel.axes[0]
-    vector = expression(scope, entry.expr)
+    vector, inside = words.elements(scope, lines, axis, op, entry)
     count = power_of_two(_most(scope, channel))
     names = [scope.names.fresh(n) for n in ("wanted", "missing", "c")]
     wanted, missing, word = names
     seen = scope.carried(f"{channel.tensor}_seen", "0")
     number = scope.text(axis.index(words.base_of(scope, axis, op.param) + Sym(vector)))
-    lines.add(f"{wanted} = blocks.members(tl.where({vector} >= 0, {number}, -1), {count})", op.loc)
+    lines.add(f"{wanted} = blocks.members(tl.where({inside}, {number}, -1), {count})", op.loc)
     lines.add(f"{missing} = {wanted} & ~{seen}")
     lines.add(f"if {missing} != 0:")
     lines.add(f"    for {word} in range(0, {count}):")
@@ -264,12 +264,12 @@ def _due(scope: Scope, lines: Lines, channel: Channel, flat: str, mask: str = ""
     total = f"tl.load({scope.arg(Arg(words.due(channel), 'due', channel.name))} + {flat}{mask})"
     if not any(isinstance(h, Enter) and h.kernels for h in scope.plan.host):
         return total
-    counted = channel.target if channel.guard is None else F.select(channel.guard, channel.target, 0)
-    if F.symbols(counted) & {f"c{k}" for k in range(len(channel.axes))} and not flat.isidentifier():
+    used = F.symbols(channel.target) | F.symbols(0 if channel.guard is None else channel.guard)
+    if used & {f"c{k}" for k in range(len(channel.axes))} and not flat.isidentifier():
         word = scope.names.fresh("c")
         lines.add(f"{word} = {flat}")
         flat = word
-    return f"{total} + {scope.text(words.of_word(channel, counted, Sym(flat)), 2)}"
+    return f"{total} + {words.raised(scope, channel, Sym(flat))}"
 
 
 def ready(scope: Scope, lines: Lines, op: Wait, tensor: str, source: str) -> None:
@@ -277,7 +277,7 @@ def ready(scope: Scope, lines: Lines, op: Wait, tensor: str, source: str) -> Non
     staged = scope.plan.buffer(tensor).staged
     kind = "ready" if staged else "entered"
     flags = scope.arg(Arg(f"{kind}_at", "state", kind))
-    at = scope.text(global_rank(scope, Sym(source)), 5)
+    at = scope.text(global_rank(scope, Sym(source)), F.SUMMAND)
     wait_until(scope, lines, Word(flags, at, kind, tensor), f"tl.load({scope.epoch()})", op.loc)
 
 

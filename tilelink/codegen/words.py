@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilelink.codegen.access import expression, from_data, in_range, position
+from tilelink.codegen.access import expression, from_data, in_range, position, there
 from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
@@ -66,13 +66,23 @@ def span(
             at = Sym(named(scope, lines, "at", Sym(from_data(entry.expr, scope.text(at))), scope.loc))
         return Span(axis.index(base + at), axis.index(base + at))
     if isinstance(entry, Gather):
-        vector = expression(scope, entry.expr)
+        vector, inside = elements(scope, lines, axis, op, entry)
         low, high = scope.names.fresh("low"), scope.names.fresh("high")
-        lines.add(f"{high} = {from_data(entry.expr, f'tl.max({vector}, 0)')}", scope.loc)
-        least = f"tl.min(tl.where({vector} >= 0, {vector}, tl.maximum({high}, 0)), 0)"
+        lines.add(f"{high} = {from_data(entry.expr, f'tl.max(tl.where({inside}, {vector}, -1), 0)')}", scope.loc)
+        least = f"tl.min(tl.where({inside}, {vector}, tl.maximum({high}, 0)), 0)"
         lines.add(f"{low} = {from_data(entry.expr, least)}", scope.loc)
         return Span(axis.index(base + Sym(low)), axis.index(base + F.maximum(Sym(high), 0)))
     return Span(F.of(0), axis.filled - 1)
+
+
+def elements(scope: Scope, lines: Lines, axis: ChannelAxis, op: Wait | Notify, entry: Gather) -> tuple[str, str]:
+    """A vector of positions by name, and which of them are elements: past an edge there are no words to wait for."""
+    view = next(v for v in scope.step.step.binding(op.param).view if v.axis == axis.axis)
+    vector = expression(scope, entry.expr)
+    if not vector.isidentifier():
+        vector = named(scope, lines, f"{op.param}_index", Sym(vector), scope.loc)
+    # The words of a `cut` axis are those of all parts.
+    return vector, there(scope, vector, scope.declared(op.param), view, axis.rank if axis.kind == "part" else None)
 
 
 def base_of(scope: Scope, axis: ChannelAxis, param: str) -> Formula:
@@ -122,13 +132,21 @@ def each_word(
         lines.add(f"for {name} in range({scope.text(span.first)}, {scope.text(span.last + 1)}):", loc)
         lines.depth += 1
         indices.append(Sym(name))
-    flat = scope.text(channel.flat(tuple(indices)), 1)
+    flat = scope.text(channel.flat(tuple(indices)), F.SUMMAND)
     if any(isinstance(i, F.Binary) for i in indices) and not flat.isidentifier():
         name = scope.names.fresh("c")
         lines.add(f"{name} = {flat}", loc)
         flat = name
     emit(flat)
     lines.depth = depth
+
+
+def raised(scope: Scope, channel: Channel, word: Formula) -> str:
+    """How often a word is raised in a call: an operand of a sum."""
+    target = scope.text(of_word(channel, channel.target, word), F.SUMMAND)
+    if channel.guard is None:
+        return target
+    return f"tl.where({scope.text(of_word(channel, channel.guard, word))}, {target}, 0)"
 
 
 def of_word(channel: Channel, formula: Formula, word: Formula) -> Formula:

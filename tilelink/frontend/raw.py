@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import Value, constant_of
+from tilelink.frontend.values import RANKS, Value, constant_of
 from tilelink.frontend.words import Call, Node, Word
+from tilelink.ir.formula import Sym
 from tilelink.ir.program import Expr, Raw
 
 WRITES = ("store", "atomic_", "debug_barrier")
@@ -32,7 +33,7 @@ def _rank(call: Call, axis: Node = None) -> Value:
 
 def _num_ranks(call: Call, axis: Node = None) -> Value:
     _one_axis(call, axis)
-    return _value(call, "num_ranks", "num_ranks", ())
+    return Value(ast.Name(RANKS, ast.Load()), (RANKS,), formula=Sym(RANKS))
 
 
 def _one_axis(call: Call, axis: Node) -> None:

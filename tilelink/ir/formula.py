@@ -108,9 +108,13 @@ def binary(op: str, left: Like, right: Like) -> Formula:
         return Const(0)
     if op in ("min", "max") and a == b:
         return a
+    if op == "and" and isinstance(a, Const) and isinstance(b, Binary) and b.op in _TRUTHS:
+        return b if a.value else Const(0)
     return Binary(op, a, b)
 
 
+_TRUTHS = ("==", "!=", "<", "<=", ">", ">=", "and", "or", "not")
+"""Operations whose value is 0 or 1."""
 _RIGHT_IDENTITY = {("+", 0), ("-", 0), ("*", 1), ("//", 1), ("cdiv", 1)}
 _LEFT_IDENTITY = {("+", 0), ("*", 1)}
 
@@ -227,6 +231,9 @@ def _symbols(f: Formula) -> Iterator[str]:
 
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 _PRECEDENCE = {"or": 1, "and": 2, "not": 3, **dict.fromkeys(_COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
+SUMMAND, FACTOR, DIVISOR = 5, 6, 7
+"""What `text` is to be an operand of, so that it gets parentheses where it needs them: of `+` or a comparison; of `*`, or
+what is taken from something; what something is divided by."""
 _CALL = {"cdiv": "tl.cdiv", "min": "tl.minimum", "max": "tl.maximum"}
 
 

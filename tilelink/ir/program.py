@@ -223,7 +223,7 @@ class Check:
 class Raw:
     """The escape hatch: what the plan does not see through, and so cannot prove.
 
-    `what`: pointer (of parameter `param`, this rank's own instance) | rank | num_ranks | symm_at | wait | consume_token |
+    `what`: pointer (of parameter `param`, this rank's own instance) | rank | symm_at | wait | consume_token |
     notify | effect (any expression that writes). `name`: of its value, None where there is none.
     """
 
@@ -310,7 +310,7 @@ def pointed(program: TileProgram) -> frozenset[str]:
 
 def is_raw(program: TileProgram) -> bool:
     """Whether the program uses the escape hatch. A rank's number alone is a number like any other."""
-    return any(isinstance(op, Raw) and op.what not in ("rank", "num_ranks") for op in walk(program.body))
+    return any(isinstance(op, Raw) and op.what != "rank" for op in walk(program.body))
 
 
 def tile_names(program: TileProgram) -> tuple[str | None, ...]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from tilelink.errors import TilelinkError
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Link, Signal, StepPlan
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import At, Notify, OfTile, Wait
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping.channels import Use, channel
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.kernels import Placement
-from tilelink.mapping.views import signal_ops, tensor_of
+from tilelink.mapping.views import entries, signal_ops, tensor_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,18 @@ def _addressee(tensor: TensorDecl, s: StepPlan, op: Notify, heard: list[Use]) ->
         return "owner" if any(_waiters_split(u) for u in heard) else "all"
     if not crosses(s, op.param):
         return "self"
-    return "owner" if tensor.owned is not None or tensor.split_over(s.axis) else "all"
+    return "owner" if _names_holder(tensor, s, op) else "all"
+
+
+def _names_holder(tensor: TensorDecl, s: StepPlan, op: Notify) -> bool:
+    """Whether the tile says which rank has it; all of a split tensor, and vectors of its positions, are of all ranks."""
+    if s.step.program.movement is not None:
+        return tensor.owned is not None or tensor.split_over(s.axis)
+    view = s.step.binding(op.param).view
+    return any(
+        tensor.names_holder(v) and isinstance(e, (OfTile, At))
+        for v, e in zip(view, entries(s.step, op.param, op.index), strict=True)
+    )
 
 
 def _waiters_split(use: Use) -> bool:

@@ -42,7 +42,7 @@ def _splits(plan: Plan) -> Iterator[str]:
 
 def _vectors(laid: Laid) -> Iterator[str]:
     for op in walk(laid.step.step.program.body):
-        if isinstance(op, (Load, Store)) and any(isinstance(e, Gather) for e in op.index):
+        if isinstance(op, (Load, Store)) and any(isinstance(e, Gather) and not e.expr.positional for e in op.index):
             name = laid.tensor(op.param).name
             yield f"assumed for `{name}`: the positions that `{laid.step.path}` works out lie inside it, or are -1"
 

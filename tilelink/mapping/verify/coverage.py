@@ -10,6 +10,7 @@ import numpy as np
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.partition import here
 from tilelink.ir.plan import Plan
+from tilelink.ir.program import At, Gather
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.wiring import TensorDecl
 from tilelink.mapping.verify.accesses import Access, reads, writes
@@ -119,9 +120,17 @@ class _Tensor:
                     if a != s:
                         self._settle_sources(a, s, alone[a], shared=shared)
                 return
+        if self._apart_by_data() and all(c.twice is None for covers in alone.values() for c in covers):
+            for a in axes:
+                self._settle([(a, c) for c in alone[a]], shared=shared)
+            return
         a = axes[0]
         offence = next((c.twice for c in united.values() if c.twice is not None), None)
         raise self._twice(a, offence)
+
+    def _apart_by_data(self) -> bool:
+        """Whether data says along one axis which source writes where: `what data decides is disjoint` is said of it."""
+        return any(all(_told_by_data(w, axis) for w in self.writes) for axis in range(len(self.tensor.axes)))
 
     def _settle_sources(self, axis: int, apart: int, covers: list[Cover], *, shared: bool) -> None:
         """A source need not write what nobody reads of it."""
@@ -302,3 +311,9 @@ class _Tensor:
             why=what,
             hint="write it with one program, tile by tile",
         )
+
+
+def _told_by_data(w: Access, axis: int) -> bool:
+    """Whether data, and not where tiles lie, says what is written along an axis of the tensor."""
+    found = [e for v, e in w.laid.index(w.param, w.index) if v.axis == axis]
+    return any(isinstance(e, (At, Gather)) and not e.expr.positional for e in found)

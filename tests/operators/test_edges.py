@@ -1,0 +1,205 @@
+"""Where tensors and ranks end: positions past an edge or on another rank, and signals that some ranks alone give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.operators.problems import part
+from tilelink import TilelinkError
+from tilelink.mapping import verify
+from tilelink.ops.programs import gather, reduce, scatter
+
+M, N, CALLS = 37, 20, 3
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def results(operator: Any, ranks: int, *whole: torch.Tensor, split: int = 1, **given: int) -> list[torch.Tensor]:
+    """Of the last of some calls; the first `split` tensors are split by rows."""
+
+    def main() -> Any:
+        rank = tilelink.rank()
+        mine = [t[part(len(t), rank, ranks)].contiguous() if k < split else t for k, t in enumerate(whole)]
+        return [operator(*mine, **given) for _ in range(CALLS)][-1]
+
+    return tilelink.launch(main, ranks)
+
+
+# ------------------------------------------------------------------------------------------------- vectors of positions
+@tilelink.program("V/R H, T i32 -> T H")
+def lookup(table: Any, token: Any, out: Any) -> None:
+    """Rows of this rank's part; those of others are 0."""
+    t, h = tl.tile_id(out)
+    tl.tile_store(out, (t, h), tl.tile_load(table, (tl.tile_load(token, t, other=-1), h)))
+    tl.producer_tile_notify(out, (t, h))
+
+
+@tilelink.operator("V/R H, T i32 -> T H")
+def embedding(table: Any, token: Any) -> Any:
+    return gather(reduce(scatter(lookup(table, token))))
+
+
+@pytest.mark.parametrize("rows", [101, 2])
+def test_a_vector_of_positions_finds_those_of_ones_own_part(rows: int) -> None:
+    """All others are read as 0, and no memory outside of the part is looked at (TL502)."""
+    table, token = drawn(rows, N), (drawn(M).abs() * 1000).int() % rows
+    for got in results(embedding, 3, table, token, V=rows):
+        assert torch.equal(got, table[token.long()])
+
+
+@tilelink.program("S C, W C -> S/R C")
+def conv(rows: Any, weight: Any, out: Any) -> None:
+    """Waits for the rows that it reads: those of its tile past the edge, and those before the first, are none."""
+    s, c = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for j in tl.static_range(tl.size(weight, 0)):
+        row = tl.tile_range(out, s) - j
+        tl.consumer_tile_wait(rows, (row, c))
+        acc += tl.tile_load(rows, (row, c)) * tl.tile_load(weight, (j, c))[None, :]
+    tl.tile_store(out, (s, c), acc)
+
+
+@tilelink.operator("S/R C, W C -> S/R C")
+def convolution(x: Any, weight: Any) -> Any:
+    return conv(gather(x), weight)
+
+
+@pytest.mark.parametrize("rows", [None, 1])
+def test_nobody_waits_for_positions_that_are_not_there(rows: int | None) -> None:
+    """With few words, of which each has a bit, and with many, of which there is a first and a last."""
+    x, weight = drawn(M, N), drawn(4, N, seed=1)
+    behind = torch.cat([torch.zeros(3, N), x])
+    expected = torch.stack([behind[3 - j : 3 - j + M] * weight[j] for j in range(4)]).sum(0)
+    placed = convolution if rows is None else convolution.schedule(gather=tilelink.sms(2, M=rows))
+    for rank, got in enumerate(results(placed, 3, x, weight, S=M)):
+        torch.testing.assert_close(got, expected[part(M, rank, 3)])
+
+
+@tilelink.program("T H, T i32, S/R H")
+def spread(x: Any, to: Any, out: Any) -> None:
+    """Rows to where data says."""
+    t = tl.tile_id(to)
+    tl.tile_push_data(out, tl.tile_load(to, t, other=-1), tl.tile_load(x, t))
+    tl.producer_tile_notify(out)
+
+
+@tilelink.program("T H, T i32, S/R H")
+def pile(x: Any, to: Any, out: Any) -> None:
+    """Everyone's first row to the first place."""
+    t = tl.tile_id(to)
+    tl.tile_push_data(out, tl.tile_range(to, t), tl.tile_load(x, t))
+    tl.producer_tile_notify(out)
+
+
+@tilelink.program("S H -> S H")
+def settle(inbox: Any, out: Any) -> None:
+    s, h = tl.tile_id(out)
+    tl.consumer_tile_wait(inbox)
+    tl.tile_store(out, (s, h), tl.tile_load(inbox, (s, h)))
+
+
+@tilelink.operator("T/R H, T/R i32 permutation -> T/R H")
+def scatter_rows(x: Any, to: Any, *, by_data: bool = True) -> Any:
+    inbox = tilelink.symmetric("T/R H", like=x)
+    (spread if by_data else pile)(x, to, inbox)
+    return settle(inbox)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_rows_go_to_the_ranks_that_have_their_positions(ranks: int) -> None:
+    x, to = drawn(M, N), torch.randperm(M, generator=torch.Generator().manual_seed(2))
+    expected = torch.empty_like(x)
+    expected[to] = x
+    for rank, got in enumerate(results(scatter_rows, ranks, x, to.int(), split=2, T=M)):
+        assert torch.equal(got, expected[part(M, rank, ranks)])
+    mine = [t[part(M, 0, ranks)] for t in (x, to.int())]
+    assert any("disjoint" in said for said in scatter_rows.verify(*mine, ranks=ranks, T=M).assumed)
+
+
+def test_rows_that_all_ranks_send_to_one_place_are_refused() -> None:
+    x, to = drawn(M, N), torch.arange(M, dtype=torch.int32)
+    verdict = scatter_rows.verify(x[:19], to[:19], ranks=2, T=M, by_data=False)
+    assert verdict.error is not None
+    assert verdict.error.code == "TL604"
+
+
+# --------------------------------------------------------------------------------------------- signals of some ranks only
+@tilelink.program("S/R C, R/R C f32, R/R C i32 -> S/R C")
+def scan(x: Any, carry: Any, mine: Any, out: Any) -> None:
+    """Sums from the first row on; what the ranks before have comes down a chain that ends with the last."""
+    r, c = tl.tile_id(mine)
+    before = tl.zeros([tl.tile_range(mine, c, axis=1).shape[0]], tl.float32)
+    if r != 0:
+        tl.peer_tile_wait(carry, (r, c), r - 1)
+        before += tl.tile_load(carry, (r, c))
+    total = before
+    for s in tl.tiles(x, axis=0):
+        total += tl.sum(tl.tile_load(x, (s, c)), 0)
+    if r != tl.num_ranks() - 1:
+        tl.tile_push_data(carry, (r + 1, c), total)
+        tl.peer_tile_notify(carry, (r + 1, c), r + 1)
+    for s in tl.tiles(x, axis=0):
+        rows = tl.tile_load(x, (s, c))
+        tl.tile_store(out, (s, c), before[None, :] + tl.cumsum(rows, 0))
+        before += tl.sum(rows, 0)
+
+
+@tilelink.program("S/R C, R/R C f32, R/R C i32 -> S/R C")
+def scan_whole(x: Any, carry: Any, mine: Any, out: Any, *, chained: bool = True) -> None:
+    """The same with one word for all columns, and the tests one in the other."""
+    r, _ = tl.tile_id(mine)
+    before = tl.zeros([tl.tile_range(mine, axis=1).shape[0]], tl.float32)
+    if r > 0:
+        tl.peer_tile_wait(carry, r, r - 1)
+        before += tl.tile_load(carry, r)
+    total = before
+    for s in tl.tiles(x, axis=0):
+        total += tl.sum(tl.tile_load(x, s), 0)
+    if chained:  # noqa: SIM102  # that is what is looked at
+        if r < tl.num_ranks() - 1:
+            tl.tile_push_data(carry, r + 1, total)
+            tl.peer_tile_notify(carry, r + 1, r + 1)
+    for s in tl.tiles(x, axis=0):
+        rows = tl.tile_load(x, s)
+        tl.tile_store(out, s, before[None, :] + tl.cumsum(rows, 0))
+        before += tl.sum(rows, 0)
+
+
+@tilelink.operator("S/R C -> S/R C")
+def prefix_sum(x: Any, *, whole: bool) -> Any:
+    carry = tilelink.symmetric("R/R C f32", C=x.size("C"))
+    return (scan_whole if whole else scan)(x, carry, tilelink.symmetric("R/R C i32", C=x.size("C")))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("slow", [None, 1])
+def test_a_chain_that_begins_and_ends(whole: bool, slow: int | None) -> None:
+    """The first rank waits for nobody, and so hears from nobody: slots need a credit. Its neighbour counts one notify."""
+    x = drawn(M, N)
+    for ranks in (2, 3):
+        parts = [x[part(M, r, ranks)] for r in range(ranks)]
+
+        def main(parts: Any = parts) -> Any:
+            return [prefix_sum(parts[tilelink.rank()], S=M, whole=whole) for _ in range(CALLS)][-1]
+
+        got = tilelink.launch(main, ranks, straggler=slow)
+        torch.testing.assert_close(torch.cat(got), x.cumsum(0))
+        plan = prefix_sum.plan(parts[0], ranks=ranks, S=M, whole=whole)
+        assert [c.implied_by for c in plan.credits] == [None]
+
+
+def test_whoever_waits_for_nobody_hears_of_nobody() -> None:
+    """Without that credit the proof refuses: a rank may be two calls ahead."""
+    plan = prefix_sum.plan(drawn(19, N), ranks=2, S=M, whole=True)
+    freed = replace(plan, credits=tuple(replace(c, implied_by=c.tensor) for c in plan.credits))
+    with pytest.raises(TilelinkError) as refused:
+        verify(freed)
+    assert refused.value.code == "TL610"
