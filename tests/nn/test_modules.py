@@ -18,6 +18,7 @@ from tilelink.nn import (
     ColumnParallelLinear,
     ParallelAttention,
     ParallelMLP,
+    ParallelMoE,
     Replicated,
     RowParallelLinear,
     SequenceParallelAttention,
@@ -249,6 +250,40 @@ def test_what_users_of_a_linear_expect() -> None:
     tilelink.launch(main, 2)
 
 
+def test_an_empty_batch_and_rows_that_lie_apart() -> None:
+    """As of a `Linear`: nothing gives nothing of the right shape, and a transposed argument needs no copy by hand."""
+
+    def main() -> None:
+        whole, x = Whole(), torch.randn(16, 4).t()
+        layer = ParallelMLP.of(whole.up, whole.down)
+        y, mine = differentiated(layer, x.new_zeros(0, 4, 16))
+        assert y.shape == (0, 4, 16)
+        assert mine.grad.shape == (0, 4, 16)
+        assert torch.equal(layer(x), layer(x.contiguous()))
+        column = ColumnParallelLinear.of(whole.up)
+        assert column(x.new_zeros(3, 0, 4, 16)).shape == (3, 0, 8, 12)
+
+    tilelink.launch(main, 2)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor, *, by: float) -> torch.Tensor:
+        return x * self.weight * by
+
+
+def test_a_replicated_module_takes_keywords() -> None:
+    def main() -> None:
+        layer = Replicated(Scaled())
+        layer(torch.ones(2, 3), by=0.5).sum().backward()
+        assert_close(layer.module.weight.grad, torch.full((3,), 2.0))
+
+    tilelink.launch(main, 2)
+
+
 REFUSALS: dict[str, tuple[Callable[[], object], str]] = {
     "features": (
         lambda: ColumnParallelLinear(8, 7),
@@ -273,6 +308,52 @@ REFUSALS: dict[str, tuple[Callable[[], object], str]] = {
         "TL231: an activation of shape (2, 8) has no rows along dim=1\n"
         "  why: its last axis holds the features, and one of those before is split over the ranks\n"
         "  do:  name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
+    ),
+    "one axis": (
+        lambda: ColumnParallelLinear(8, 6)(torch.zeros(8)),
+        "TL231: an activation of shape (8,) has no rows along dim=-2\n"
+        "  why: its last axis holds the features, and one of those before is split over the ranks\n"
+        "  do:  name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
+    ),
+    "no such axis": (
+        lambda: RowParallelLinear(8, 6, dim=2)(torch.zeros(2, 4)),
+        "TL231: an activation of shape (2, 4) has no rows along dim=2\n"
+        "  why: its last axis holds the features, and one of those before is split over the ranks\n"
+        "  do:  name that axis: dim=-2 for [batch, sequence, features], dim=0 for [sequence, batch, features]",
+    ),
+    "groups": (
+        lambda: ParallelAttention(12, 6, 3),
+        "TL232: groups=3 cannot be split evenly over 2 ranks\n"
+        "  why: every rank multiplies by a weight of the same shape\n"
+        "  do:  choose a multiple of 2",
+    ),
+    "width": (
+        lambda: ParallelAttention(30, 4),
+        "TL235: features=30 is no multiple of heads=4\n"
+        "  why: heads have equally many features, and as many of them share each head of keys and values\n"
+        "  do:  choose a multiple of 4",
+    ),
+    "sharing": (
+        lambda: SequenceParallelAttention(32, 4, 3),
+        "TL235: heads=4 is no multiple of groups=3\n"
+        "  why: heads have equally many features, and as many of them share each head of keys and values\n"
+        "  do:  choose a multiple of 3",
+    ),
+    "other features": (
+        lambda: RowParallelLinear(8, 6)(torch.zeros(2, 8)),
+        "TL235: an activation of shape (2, 8) has 8 features, and the layer takes 4\n"
+        "  why: in_features=8, of which each of 2 ranks has 4\n"
+        "  do:  look at what the layer before it gives",
+    ),
+    "choices": (
+        lambda: ParallelMoE(8, 6, 4, 5),
+        "TL235: choices=5 of experts=4\n  why: the router chooses different experts for a token\n  do:  choose 1 to 4",
+    ),
+    "a list": (
+        lambda: ColumnParallelLinear(8, 6, group=[0, 1]),
+        "TL454: a list is no group of simulated ranks\n"
+        "  why: ranks of this process are not those of torch.distributed\n"
+        "  do:  name them: tilelink.group([0, 1])",
     ),
 }
 

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import silu
 
 import tilelink
 from tests.nn.test_operators import assert_close
+from tests.operators.problems import part
 from tilelink.nn import ParallelMoE
 
 FEATURES, HIDDEN, EXPERTS, CHOICES = 16, 24, 5, 2
@@ -24,10 +27,11 @@ def whole(
     return (score / score.sum(-1, keepdim=True))[..., None].mul(mine).sum(1)
 
 
-@pytest.mark.parametrize(("ranks", "backend"), [(2, "aot_eager")])
-def test_tokens_through_their_experts(ranks: int, backend: str) -> None:
+@pytest.mark.parametrize(("ranks", "tokens", "backend"), [(2, 12, "aot_eager"), (4, 5, None)])
+def test_tokens_through_their_experts(ranks: int, tokens: int, backend: str | None) -> None:
+    """Four ranks have 2, 2, 1 and 0 of five tokens."""
     torch.manual_seed(5)
-    x = torch.randn(12, FEATURES)
+    x = torch.randn(tokens, FEATURES)
     shapes = (
         (EXPERTS, FEATURES),
         (EXPERTS, FEATURES, HIDDEN),
@@ -48,16 +52,18 @@ def test_tokens_through_their_experts(ranks: int, backend: str) -> None:
             layer.router.module.weight.copy_(router)
             layer.up.copy_(torch.cat([w.chunk(ranks, 2)[rank] for w in (gate, up)], 2))
             layer.down.copy_(down.chunk(ranks, 1)[rank])
-        run = torch.compile(layer, fullgraph=True, backend=backend)
-        mine = x.chunk(ranks)[rank].clone().requires_grad_()
-        got = run(mine)
+        run: Any = layer if backend is None else torch.compile(layer, fullgraph=True, backend=backend)
+        own = part(tokens, rank, ranks)
+        length = tokens if tokens % ranks else None
+        mine = x[own].clone().requires_grad_()
+        got = run(mine, length)
         got.square().sum().backward()
-        assert_close(got, y.chunk(ranks)[rank])
-        assert_close(mine.grad, dx.chunk(ranks)[rank])
+        assert_close(got, y[own])
+        assert_close(mine.grad, dx[own])
         assert_close(layer.up.grad, torch.cat([w.chunk(ranks, 2)[rank] for w in (dgate, dup)], 2))
         assert_close(layer.down.grad, ddown.chunk(ranks, 1)[rank])
         assert_close(layer.router.module.weight.grad, drouter)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            assert_close(layer(mine), y.chunk(ranks)[rank])
+            assert_close(layer(mine, length), y[own])
 
     tilelink.launch(main, ranks)

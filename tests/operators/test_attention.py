@@ -87,6 +87,15 @@ def test_a_scale_of_ones_own() -> None:
     assert_as_torch(AG, problem(2, 18, scale=0.3), 2)
 
 
+@pytest.mark.parametrize("operator", [AG, ops.ring_attention, ops.ag_attention_zigzag, ops.ag_attention_varlen])
+def test_heads_that_cannot_share_keys_evenly(operator: tilelink.Operator) -> None:
+    """Some heads would share a head of keys with more others than the rest do, without a word."""
+    q, k, v = torch.zeros(8, 4, 16), *torch.zeros(2, 8, 3, 16)
+    given = [torch.tensor([0, 8], dtype=torch.int32)] if operator is ops.ag_attention_varlen else []
+    with pytest.raises(ValueError, match="attention of 4 heads over 3"):
+        operator.plan(q, k, v, *given)
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.3])
 def test_a_scale_that_is_not_positive(scale: float) -> None:
     """The greatest score would be another one once it is scaled."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from tilelink.nn.fitting import width_of_heads
 from tilelink.nn.groups import group_name, ranks_of
 from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear, part_of, require_even
 
@@ -36,7 +37,8 @@ class ParallelAttention(nn.Module):
         output: as of `RowParallelLinear`.
 
     Raises:
-        TilelinkError: TL232 heads that cannot be split evenly; those of `ColumnParallelLinear`.
+        TilelinkError: TL232 heads that cannot be split evenly, TL235 features or heads that do not fit one another; those
+            of `ColumnParallelLinear`.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class ParallelAttention(nn.Module):
     ) -> None:
         super().__init__()
         groups = groups or heads
-        width = features // heads
+        width = width_of_heads(features, heads, groups)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         projections = [nn.Linear(features, n * width, bias, **made) for n in (heads, groups, groups)]
         self._take(projections, nn.Linear(heads * width, features, bias, **made), heads, causal, rotate, group, dim)
@@ -91,11 +93,12 @@ class ParallelAttention(nn.Module):
         dim: int,
     ) -> None:
         name = group_name(group)
-        self.width = projections[0].out_features // heads
+        self.width = width_of_heads(projections[0].out_features, heads)
+        width_of_heads(projections[0].out_features, heads, projections[1].out_features // self.width)
         self.heads, self.causal, self.rotate, self.dim = heads, causal, rotate, dim
         ranks = ranks_of(name)
-        for linear in projections:
-            require_even("heads", linear.out_features // self.width, ranks)
+        for what, linear in zip(("heads", "groups"), projections, strict=False):
+            require_even(what, linear.out_features // self.width, ranks)
         self.inputs = ColumnParallelLinear.of(projections[0], group=name, dim=dim)
         self.inputs.out_features = sum(p.out_features for p in projections)
         self.inputs.weight = nn.Parameter(

@@ -59,7 +59,7 @@ def _of_routed(call: Call, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | 
         ones = torch.ones_like(slot, dtype=torch.float32)
         rows = moe_rs(grad, start, slot, weight.transpose(1, 2), ones, group=call.group)
     if call.wanted[2]:
-        experts = ag_moe_outer(tokens, choice, grad, group=call.group, experts=weight.shape[0])
+        experts = ag_moe_outer(tokens, choice, grad, group=call.group, experts=weight.shape[0], T=slot.shape[0])
     return rows, None, experts
 
 
@@ -68,18 +68,20 @@ def _of_combined(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, .
     those that AG+MoE gave: an expert's rows begin with this rank's tokens."""
     hidden, start, slot, weight, score = call.tensors
     chosen = torch.where(slot < 0, -1, torch.bucketize(slot, start, right=True, out_int32=True) - 1)
-    own = chosen[rank_of(call.group) * grad.shape[0] :][: grad.shape[0]].contiguous()
+    tokens = slot.shape[0]
+    own = chosen[rank_of(call.group) * -(-tokens // ranks_of(call.group)) :][: grad.shape[0]].contiguous()
     count = hidden.shape[0]
     at = torch.where(slot < 0, count, slot).long()
     by_row = score.new_zeros(count + 1).scatter(0, at.flatten(), score.flatten())[:count, None]
     columns = scores = experts = None
     if call.wanted[0] or call.wanted[4]:
-        spread, _, _ = ag_moe(grad, own, weight.transpose(1, 2), group=call.group)
+        spread, _, _ = ag_moe(grad, own, weight.transpose(1, 2), group=call.group, T=tokens)
         columns = (spread * by_row).to(hidden.dtype)
         scores = nn.functional.pad((spread.float() * hidden).sum(1), (0, 1))[at]
     if call.wanted[3]:
         weighted = (hidden * by_row).to(hidden.dtype)
-        experts = ag_moe_outer(grad, own, weighted, group=call.group, experts=weight.shape[0]).transpose(1, 2)
+        experts = ag_moe_outer(grad, own, weighted, group=call.group, experts=weight.shape[0], T=tokens)
+        experts = experts.transpose(1, 2)
     return columns, None, None, experts, scores
 
 

@@ -9,8 +9,9 @@ from torch import nn
 
 from tilelink.errors import TilelinkError
 from tilelink.nn import functional as F
+from tilelink.nn.fitting import check_features
 from tilelink.nn.groups import group_name, rank_of, ranks_of
-from tilelink.nn.rows import check_rows, from_rows, to_rows
+from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, to_rows, total_rows
 
 
 class _Split(nn.Module):
@@ -98,15 +99,16 @@ class ColumnParallelLinear(_Split):
             length: the size `S` of the split axis over all ranks, where their parts differ.
 
         Raises:
-            TilelinkError: TL231 an axis that cannot be split; those of the operator `ag_gemm`.
+            TilelinkError: TL231 an axis that cannot be split, TL235 other features; those of the operator `ag_gemm`.
         """
+        check_features(x, self.in_features, f"in_features={self.in_features}")
         if not self.sequence_parallel:
             return nn.functional.linear(F.replicated(x, group=self.group), self.weight, self.bias)
-        check_rows(x, self.dim, x.shape[self.dim] * self.ranks if length is None else length, self.ranks)
+        total = total_rows(x, self.dim, self.ranks, length)
         y = F.ag_gemm(to_rows(x, self.dim), self.weight.t(), group=self.group, M=length)
         if self.bias is not None:
             y = y + self.bias.to(y.dtype)
-        return from_rows(y, x, self.dim)
+        return from_rows(y, x, self.dim, total)
 
 
 class RowParallelLinear(_Split):
@@ -141,16 +143,19 @@ class RowParallelLinear(_Split):
             x: `[…, S, …, in_features/R]`.
 
         Raises:
-            TilelinkError: TL231 an axis that cannot be split; those of the operator `gemm_rs`.
+            TilelinkError: TL231 an axis that cannot be split, TL235 other features; those of the operator `gemm_rs`.
         """
+        own = self.in_features // self.ranks
+        check_features(x, own, f"in_features={self.in_features}, of which each of {self.ranks} ranks has {own}")
         if not self.sequence_parallel:
             y = F.gemm_ar(x.flatten(0, -2), self.weight.t(), group=self.group).unflatten(0, x.shape[:-1])
             return y if self.bias is None else y + self.bias.to(y.dtype)
-        check_rows(x, self.dim, x.shape[self.dim], self.ranks)
+        require_axis(x, self.dim)
+        require_whole_positions(x, self.dim, x.shape[self.dim], self.ranks)
         y = F.gemm_rs(to_rows(x, self.dim), self.weight.t(), group=self.group)
         if self.bias is not None:
             y = y + F.replicated(self.bias, group=self.group).to(y.dtype)
-        return from_rows(y, x, self.dim)
+        return from_rows(y, x, self.dim, x.shape[self.dim] // self.ranks)
 
 
 def part_of(whole: torch.Tensor, axis: int, group: str, what: str) -> nn.Parameter:

@@ -28,7 +28,7 @@ class Replicated(nn.Module):
         super().__init__()
         self.module, self.group = module, group_name(group)
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: Any, **given: Any) -> Any:
         """The module's own; its gradients are collective."""
         shared = {name: F.replicated(p, group=self.group) for name, p in self.module.named_parameters()}
-        return functional_call(self.module, shared, args)
+        return functional_call(self.module, shared, args, given)

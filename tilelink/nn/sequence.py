@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from tilelink.nn import functional as F
+from tilelink.nn.fitting import check_features, width_of_heads
 from tilelink.nn.groups import group_name, rank_of, ranks_of
 from tilelink.nn.replicated import Replicated
-from tilelink.nn.rows import check_rows
+from tilelink.nn.rows import total_rows
 
 Rotate = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -41,7 +42,7 @@ class SequenceParallelAttention(nn.Module):
         output: `Linear`; every rank has all of it.
 
     Raises:
-        TilelinkError: those of `tilelink.nn.group_name`.
+        TilelinkError: TL235 features or heads that do not fit one another; those of `tilelink.nn.group_name`.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class SequenceParallelAttention(nn.Module):
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        groups, self.width = groups or heads, features // heads
+        groups, self.features = groups or heads, features
+        self.width = width_of_heads(features, heads, groups)
         self.group, self.dim, self.causal, self.rotate = group_name(group), dim, causal, rotate
         self.ranks, self.rank = ranks_of(self.group), rank_of(self.group)
         self.lengths = [n * self.width for n in (heads, groups, groups)]
@@ -75,10 +77,10 @@ class SequenceParallelAttention(nn.Module):
             length: the size `S` of the sequence over all ranks, where their parts differ.
 
         Raises:
-            TilelinkError: TL231 no axis to split; those of the operator `ag_attention`.
+            TilelinkError: TL231 no axis to split, TL235 other features; those of the operator `ag_attention`.
         """
-        total = x.shape[self.dim] * self.ranks if length is None else length
-        check_rows(x, self.dim, total, self.ranks, cut=False)
+        check_features(x, self.features, f"features={self.features}")
+        total = total_rows(x, self.dim, self.ranks, length, cut=False)
         made = self.inputs(x).movedim(self.dim, -2)
         first = self.rank * -(-total // self.ranks)
         query, key, value = (t.unflatten(-1, (-1, self.width)) for t in made.split(self.lengths, dim=-1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.attention import exponent, flash, placed
+from tilelink.ops.attention import check_heads, exponent, flash, placed
 from tilelink.ops.programs import gather
 
 
@@ -24,9 +24,13 @@ def ag_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float | 
         `[S/R, h, D]` in the dtype of `q`; scores and sums are fp32. Every rank keeps all keys and values meanwhile. With
         `causal` the last ranks have the most to do: `ag_attention_zigzag` spreads the rows.
 
+    Raises:
+        ValueError: `h` is no multiple of `g`; the scale is not positive.
+
     On GPUs torch's attention takes each rank's keys as they arrive, where it can (heads of multiples of 8 elements up to
     256 in bf16 or fp16), and else `flash`.
     """
+    check_heads(q, k)
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
     return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=placed(q))
 

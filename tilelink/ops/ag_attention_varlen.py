@@ -7,7 +7,7 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tilelink.ops.ag_attention import plain
-from tilelink.ops.attention import exponent, soften, tiles
+from tilelink.ops.attention import check_heads, exponent, soften, tiles
 from tilelink.ops.programs import gather
 
 FAR = tl.constexpr(2147483647)
@@ -41,6 +41,7 @@ def flash_varlen(q: Any, keys: Any, values: Any, starts: Any, out: Any, *, causa
 def ag_attention_varlen(q: Any, k: Any, v: Any, starts: Any, *, causal: bool = True, scale: float | None = None) -> Any:
     """`ag_attention` in which positions see their own sequence only; `starts`, `[e+1]` of i32 and alike on all ranks, says
     where each of `e` sequences begins, and where the last ends, which is `S` (`cu_seqlens`)."""
+    check_heads(q, k)
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
     return flash_varlen(q, keys, values, starts, causal=causal, scale=exponent(q, scale), schedule=tiles(q.size("D")))
 

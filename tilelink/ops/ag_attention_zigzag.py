@@ -7,7 +7,7 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tilelink.ops.ag_attention import reference
-from tilelink.ops.attention import exponent, soften, tiles
+from tilelink.ops.attention import check_heads, exponent, soften, tiles
 from tilelink.ops.programs import gather, move
 
 deal = tilelink.program("S/R ..., S ...", name="deal")(move)
@@ -48,6 +48,7 @@ def ag_attention_zigzag(q: Any, k: Any, v: Any, *, chunk: int = 128, scale: floa
 
     Args, returns: as of `ag_attention`; a rank's part is a multiple of `chunk` rows, and tiles of `S` are not larger.
     """
+    check_heads(q, k)
     turn, back = f"s // {chunk} % (2 * R)", tilelink.symmetric("S/R h D", like=q)
     owner = f"s, h, d -> {turn} + ({turn}) // R * (2 * R - 1 - 2 * ({turn}))"
     there = tilelink.symmetric("S h D", like=q, owner=owner)

@@ -33,6 +33,12 @@ def exponent(q: Any, scale: float | None) -> float:
     return 1.4426950408889634 * (float(q.size("D")) ** -0.5 if scale is None else scale)
 
 
+def check_heads(q: Any, k: Any) -> None:
+    """Raises ValueError where heads of queries cannot share those of keys evenly: some would see none of their own."""
+    if q.size("h") % k.size("g"):
+        raise ValueError(f"attention of {q.size('h')} heads over {k.size('g')}: the first is a multiple of the second")
+
+
 @triton.jit
 def soften(score, keep, scale, top, total):
     """One block of scores: (weights, factor of what was added up so far, new maximum, new sum); weights are powers of two."""

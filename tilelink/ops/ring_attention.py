@@ -7,7 +7,7 @@ from typing import Any
 import tilelink
 import tilelink.language as tl
 from tilelink.ops.ag_attention import reference
-from tilelink.ops.attention import exponent, flash, tiles
+from tilelink.ops.attention import check_heads, exponent, flash, tiles
 
 
 @tilelink.program("T/R g D -> R/R T g D")
@@ -40,6 +40,7 @@ def ring_attention(q: Any, k: Any, v: Any, *, causal: bool = True, scale: float 
 
     Args, returns: as of `ag_attention`.
     """
+    check_heads(q, k)
     keys, values = hand_on(k, name="hand_on_k"), hand_on(v, name="hand_on_v")
     return flash(q, keys, values, causal=causal, scale=exponent(q, scale), schedule=tiles(q.size("D")))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -88,6 +88,8 @@ class Session:
         """
         if group is None:
             return self
+        if not isinstance(group, Hashable):
+            self.world.within(group)  # which raises: it is a list of ranks, or the like
         if group not in self.groups:
             grid = group if isinstance(group, Grid) else self.world.grid(group)
             whole = self.world.within(group) if grid is None else self.of(grid.group).world
