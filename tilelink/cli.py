@@ -77,6 +77,16 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
+DRAWN = "FILE.png|svg|pdf"
+
+
+def _drawable(path: Path | None) -> Path | None:
+    """Before any work: what matplotlib cannot write would be known behind it."""
+    if path is not None and path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise typer.BadParameter(f"{path} names no picture: end it in .png, .svg or .pdf")
+    return path
+
+
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 Name = Annotated[str, typer.Argument(metavar="OP", help="An operator of tilelink.ops, or FILE.py:NAME.")]
@@ -126,7 +136,7 @@ def emit(
 def plan(
     op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
-    picture: Annotated[Path | None, typer.Option(help="Also write which tile is taken when, as PNG.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw the order of tiles.", metavar=DRAWN, callback=_drawable)] = None,
 ) -> None:  # fmt: skip
     """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
     console, case = _console(), _case(op, shape, world, schedule, dtype)
@@ -143,7 +153,7 @@ def plan(
 def verify(
     op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
-    picture: Annotated[Path | None, typer.Option(help="When wrong: write what can happen, as PNG or SVG.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw what goes wrong.", metavar=DRAWN, callback=_drawable)] = None,
 ) -> None:  # fmt: skip
     """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
     console = _console()
@@ -166,7 +176,7 @@ def run(
     policy: Annotated[str | None, typer.Option(help="Whose turn it is in the simulated world, as priorities-7.")] = None,
     delayed_stores: Delayed = False,
     check: Annotated[bool, typer.Option(help="Compare with the product that the signature states.")] = True,
-    timeline: Annotated[Path | None, typer.Option(help="Write a picture of the simulated run, as PNG.")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="Draw the simulated run.", metavar=DRAWN, callback=_drawable)] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
 ) -> None:  # fmt: skip
     """Run it and compare with torch in fp32: on GPUs under torchrun, which sets the number of ranks; else simulated."""
@@ -212,7 +222,7 @@ def stress(
 
 @app.command()
 def replay(
-    token: Annotated[str, typer.Argument(metavar="SEED", help="What a failed simulated run has printed.")],
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="What a failed simulated run has printed.")],
 ) -> None:
     """Simulate a run once more, exactly: the same operator, data, ranks, schedule and turns."""
     made = Recipe.parse(token)
@@ -229,7 +239,7 @@ def replay(
 @app.command()
 def trace(
     op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
-    picture: Annotated[Path, typer.Option(help="The timeline, as PNG.")] = Path("trace.png"),
+    picture: Annotated[Path, typer.Option(help="The timeline.", metavar=DRAWN, callback=_drawable)] = Path("trace.png"),
     perfetto: Annotated[Path, typer.Option(help="The same for ui.perfetto.dev, as JSON.")] = Path("trace.json"),
 ) -> None:  # fmt: skip
     """Say what every SM did when, from inside the kernels: on GPUs under torchrun; else simulated."""
@@ -249,7 +259,7 @@ def trace(
 @app.command()
 def tune(
     op: Name,
-    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of the six MLPs.", metavar="MxNxK")] = None,
+    shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
     cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
     tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
     world: World = 4, dtype: Dtype = "bf16",
@@ -373,6 +383,8 @@ def _operator(name: str) -> Operator:
     file, colon, attribute = name.rpartition(":")
     if colon:
         return _operator_of(Path(file), attribute)
+    if name.endswith(".py"):
+        return _operator_of(Path(name), "")
     found = getattr(ops, name) if name in ops.__all__ else None
     if isinstance(found, Operator):
         return found
@@ -398,9 +410,9 @@ def _operator_of(path: Path, name: str) -> Operator:
     if name not in known:
         raise TilelinkError(
             "TL701",
-            f"`{path}` has no operator `{name}`",
+            f"`{path}` has no operator `{name}`" if name else f"`{path}` is a file, and no operator of it is named",
             why=f"it has {', '.join(known)}" if known else "it has none at all",
-            hint="name a variable that holds what tilelink.operator made",
+            hint=f"name a variable that holds what tilelink.operator made: {path}:NAME",
         )
     return known[name]
 

@@ -252,6 +252,14 @@ REFUSED = {
           do:  write for example gather=copy_engine(M=128, push=True) or matmul=sms(M=64, N=64, order=("ring", "group 4"))
         """,
     ),
+    "a file without a name": (
+        ("plan", f"{ROOT}/examples/ag_gemm.py", *SMALL),
+        f"""
+        TL701: `{ROOT}/examples/ag_gemm.py` is a file, and no operator of it is named
+          why: it has ag_gemm
+          do:  name a variable that holds what tilelink.operator made: {ROOT}/examples/ag_gemm.py:NAME
+        """,
+    ),
     "dtype": (
         ("run", "ag_gemm", *SMALL, "--dtype", "i8"),
         """
@@ -283,6 +291,13 @@ def test_bad_input_gets_a_diagnostic(what: str) -> None:
 )
 def test_bad_input_has_a_code_and_no_traceback(arguments: tuple[str, ...], code: str) -> None:
     assert command(*arguments, code=1).output.startswith(f"{code}: ")
+
+
+@pytest.mark.parametrize("option", [("plan", "--picture"), ("run", "--timeline"), ("trace", "--picture")])
+def test_what_is_no_picture_is_refused_before_any_work(option: tuple[str, str]) -> None:
+    printed = command(option[0], "ag_gemm", *SMALL, option[1], "a.txt", code=2).output
+    assert "a.txt names no picture" in printed
+    assert not Path("a.txt").exists()
 
 
 def test_help_lists_the_commands() -> None:

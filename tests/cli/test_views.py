@@ -13,12 +13,13 @@ from tilelink.explore import as_markdown, lanes_of, mapping_picture, plan_sheets
 from tilelink.explore.cases import Case
 from tilelink.explore.running import run_case
 from tilelink.explore.sheets import Sheet, signals_of
-from tilelink.explore.tiles import tile_order
+from tilelink.explore.tiles import borders, caption, tile_order
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.simulated.records import Recorder
-from tilelink.tracing.spans import Lane
+from tilelink.tracing.spans import Lane, Span
+from tilelink.tracing.timeline import together
 
 SIZES = (("M", 256), ("N", 128), ("K", 64))
 FORMS = {
@@ -128,6 +129,35 @@ def test_pictures_are_written(run: tuple[Stages, tuple[Lane, ...], Recorder], tm
         mapping_picture(stages.plan, tmp_path / "a" / "tiles.png"),
     ):
         assert path.stat().st_size > 5_000
+
+
+def test_what_a_rank_ran_alike_is_drawn_together() -> None:
+    """A traced call has a lane for each kernel on an SM: by SM the rows of two kernels would take turns."""
+    span = lambda name: Span(0.0, 1.0, "compute", name, 0, "")  # noqa: E731
+    lanes = [Lane(r, 0, w, (span(name),), sm=w) for r in range(2) for w in range(3) for name in ("matmul", "reduce")]
+    assert [lane.label for lane in together(lanes)] == 2 * (3 * ["matmul"] + 3 * ["reduce"])
+    assert [(lane.rank, lane.sm) for lane in together(lanes)] == [
+        (r, w) for r in range(2) for _ in range(2) for w in range(3)
+    ]
+
+
+def test_a_picture_says_what_it_does_not_show() -> None:
+    placed = ops.gemm_rs.schedule(scatter=tilelink.fused("matmul"), reduce=tilelink.sms(M=16, N=64))
+    plan = Case(placed, SIZES, 16).stages(Topology(ranks=16)).plan
+    said = caption(plan).removesuffix(".").split("; ")
+    assert said[1:] == [
+        "orange lines: where the rows of one rank end and those of the next begin",
+        "8 of 16 ranks",
+        "scatter is not shown, it runs with the tiles of matmul",
+    ]
+
+
+def test_borders_are_those_among_the_tiles_of_a_panel() -> None:
+    placed = ops.gemm_rs.schedule(matmul=tilelink.sms(M=32, N=64, order="ring+1"), reduce=tilelink.sms(M=16, N=64))
+    plan = Case(placed, SIZES, 4).stages(Topology(ranks=4)).plan
+    for rank in range(4):
+        assert borders(plan, plan.step("matmul"), rank) == [2.0, 4.0, 6.0]
+        assert borders(plan, plan.step("reduce"), rank) == []
 
 
 def test_nothing_can_be_drawn(tmp_path: Path) -> None:

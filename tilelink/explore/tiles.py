@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ MOST_RANKS = 8
 
 
 def mapping_picture(plan: Plan, path: Path) -> Path:
-    """Write one panel per step and rank as PNG: its tiles, the earlier taken the darker; lines at the ranks' borders."""
+    """Write one panel per step and rank, as PNG or by the path's suffix: its tiles, the earlier taken the darker; lines at the
+    ranks' borders. What is not shown is said below: ranks beyond eight, fused steps, and what tables split."""
     steps = [s for s in plan.steps if _fixed(s)]
     ranks = range(min(plan.topology.ranks, MOST_RANKS))
-    figure = Figure(figsize=(1.2 + 1.9 * len(ranks), 0.9 + 2.1 * len(steps)), dpi=150, layout="constrained")
+    figure = Figure(figsize=(1.4 + 1.9 * len(ranks), 1.4 + 2.2 * len(steps)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(max(1, len(steps)), len(ranks), squeeze=False)
     for i, step in enumerate(steps):
@@ -32,9 +34,25 @@ def mapping_picture(plan: Plan, path: Path) -> Path:
                 panels[i][rank].set_title(f"rank {rank}", fontsize=10, fontweight="bold", color=INK)
     sizes = " ".join(f"{n}={v}" for n, v in plan.sizes)
     figure.suptitle(f"{plan.wiring.name}: tiles in the order in which they are taken ({sizes})", fontsize=11, color=INK)
+    figure.supxlabel(fill(caption(plan), 36 * max(2, len(ranks))), fontsize=8.5, color=FAINT)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
+
+
+def caption(plan: Plan) -> str:
+    """What the panels show, and what they do not."""
+    said = ["Shade and number say when a tile is taken: the darkest, 0, first"]
+    if any(borders(plan, s, 0) for s in plan.steps if _fixed(s)):
+        said.append("orange lines: where the rows of one rank end and those of the next begin")
+    if plan.topology.ranks > MOST_RANKS:
+        said.append(f"{MOST_RANKS} of {plan.topology.ranks} ranks")
+    for s in plan.steps:
+        if s.into is not None:
+            said.append(f"{s.path} is not shown, it runs with the tiles of {s.into}")
+        elif not _fixed(s):
+            said.append(f"{s.path} is not shown, its tiles are known at run time only")
+    return "; ".join(said) + "."
 
 
 def tile_order(plan: Plan, step: StepPlan, rank: int) -> np.ndarray[Any, Any]:
@@ -70,23 +88,27 @@ def _panel(axes: Axes, plan: Plan, step: StepPlan, rank: int) -> None:
         for (i, j), t in np.ndenumerate(order):
             axes.text(j, i, "" if t < 0 else str(t), ha="center", va="center", fontsize=6.5,
                       color="white" if t < 0.5 * order.max() else INK)  # fmt: skip
-    for border in _borders(plan, step, rank) if order.size else []:
+    for border in borders(plan, step, rank) if order.size else []:
         axes.axhline(border - 0.5, color="#e8833a", linewidth=1.6)
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_color("#d5dae1")
     if rank == 0:
-        axes.set_ylabel(f"{step.path}\n{_axes_of(step)}", fontsize=9, color=INK)
+        down, right = _axes_of(step)
+        # Turned by a quarter, the arrow points downwards.
+        axes.set_ylabel(f"{step.path}\n← {down}", fontsize=9, color=INK)
+        axes.set_xlabel(f"{right} →" if right else "", fontsize=9, color=INK)
 
 
-def _axes_of(step: StepPlan) -> str:
+def _axes_of(step: StepPlan) -> tuple[str, str]:
+    """The axes that go down, and the one that goes to the right."""
     names = ["…" if g.dim.startswith("_") else g.dim for g in step.grid if g.kind != "own"]
-    return f"{' '.join(names[:-1] or names)} ↓" + (f"  {names[-1]} →" if len(names) > 1 else "")
+    return (" ".join(names[:-1]), names[-1]) if len(names) > 1 else (" ".join(names), "")
 
 
-def _borders(plan: Plan, step: StepPlan, rank: int) -> list[float]:
-    """Where, counted in tiles, the parts of other ranks begin."""
+def borders(plan: Plan, step: StepPlan, rank: int) -> list[float]:
+    """Where, counted in tiles, parts of other ranks begin among those of this one's panel."""
     walked = [g for g in step.grid if g.kind != "own"]
     if not walked or len(walked) > 2:
         return []
@@ -96,5 +118,9 @@ def _borders(plan: Plan, step: StepPlan, rank: int) -> list[float]:
     env = plan.env(rank)
     length = int(F.evaluate(part(first.size) if first.ring is None else first.ring, env))
     count, size = int(F.evaluate(first.count, env)), int(F.evaluate(first.size, env))
-    begins = np.broadcast_to(F.evaluate(first.begin(F.Sym("i")), {**env, "i": np.arange(count)}), (count,))
-    return [float(np.interp(b, [*begins, size], np.arange(count + 1))) for b in range(length, size, length)]
+    if not count:
+        return []
+    each = {**env, "i": np.arange(count)}
+    begins, ends = (np.broadcast_to(F.evaluate(at(F.Sym("i")), each), (count,)) for at in (first.begin, first.end))
+    inside = [b for b in range(length, size, length) if begins[0] < b < ends[-1]]
+    return [float(np.interp(b, [*begins, ends[-1]], np.arange(count + 1))) for b in inside]

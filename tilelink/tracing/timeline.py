@@ -20,6 +20,9 @@ COLOURS: dict[Kind, str] = {
     "wait": "#d5dae1",
     "set up": "#8a94a3",
 }
+HATCHES: dict[Kind, str] = {"compute + communicate": "////", "set up": "...."}
+"""What tells kinds apart that differ little without colours."""
+HEIGHTS: dict[Kind, float] = {"communicate": 0.6, "wait": 0.35, "set up": 0.6}
 INK, FAINT = "#1f2933", "#6b7785"
 GAP = 1.6
 """Rows of nothing between two ranks."""
@@ -35,6 +38,7 @@ def timeline_picture(
         title, note: what ran; the second in small print.
         axis: what time it is.
     """
+    lanes = together(lanes)
     rows = _rows(lanes)
     height = rows[-1] + 1 if rows else 1.0
     figure = Figure(figsize=(12, min(30.0, 1.6 + max(1.6, 0.105 * height))), dpi=150, layout="constrained")
@@ -61,6 +65,15 @@ def timeline_picture(
     return path
 
 
+def together(lanes: Sequence[Lane]) -> list[Lane]:
+    """Lanes of a rank in which the same steps ran beside one another, in the order in which such lanes first come: one
+    kernel takes the SMs of another that has ended."""
+    first: dict[tuple[int, str], int] = {}
+    for k, lane in enumerate(lanes):
+        first.setdefault((lane.rank, lane.label), k)
+    return sorted(lanes, key=lambda lane: (lane.rank, first[lane.rank, lane.label]))
+
+
 def _rows(lanes: Sequence[Lane]) -> list[float]:
     """The row of each lane: ranks apart from one another."""
     rows: list[float] = []
@@ -75,13 +88,14 @@ def _rows(lanes: Sequence[Lane]) -> list[float]:
 def _draw(axes: Axes, lane: Lane, row: float) -> None:
     for kind in KINDS:
         bars = [(s.begin, s.end - s.begin) for s in lane.spans if s.kind == kind]
-        thin = kind == "wait"
+        thin, high = kind == "wait", HEIGHTS.get(kind, 0.8)
         axes.broken_barh(
             bars,
-            (row - (0.22 if thin else 0.4), 0.44 if thin else 0.8),
+            (row - high / 2, high),
             facecolors=COLOURS[kind],
             edgecolors="none" if thin else "white",
             linewidth=0 if thin else 0.35,
+            hatch=HATCHES.get(kind),
         )
 
 
@@ -107,7 +121,9 @@ def _label_rank(axes: Axes, lanes: list[tuple[Lane, float]], end: float, left: f
 def _head(figure: Figure, axes: Axes, title: str, kinds: set[Kind]) -> None:
     figure.suptitle(title, x=0.015, ha="left", fontsize=13, fontweight="bold", color=INK)
     axes.legend(
-        handles=[Patch(facecolor=COLOURS[k], label=k) for k in KINDS if k in kinds],
+        handles=[
+            Patch(facecolor=COLOURS[k], edgecolor="white", hatch=HATCHES.get(k), label=k) for k in KINDS if k in kinds
+        ],
         loc="lower right",
         bbox_to_anchor=(1.0, 1.0),
         ncols=len(KINDS),

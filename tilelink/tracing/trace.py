@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tilelink.tracing.spans import KINDS, Kind, Lane
 
-SIMULATED = "one row per SM or stream; simulated time shows who waits for whom, not how fast a GPU is"
-MEASURED = "one row per worker or stream; clocks of the ranks agree to within a few microseconds"
+SIMULATED = "one row per stream, and per SM and the steps it ran; simulated time shows who waits for whom, not how fast a GPU is"
+MEASURED = "one row per stream and worker; clocks of the ranks agree to within a few microseconds"
 
 
 @dataclass(frozen=True, slots=True)
