@@ -203,3 +203,48 @@ def test_whoever_waits_for_nobody_hears_of_nobody() -> None:
     with pytest.raises(TilelinkError) as refused:
         verify(freed)
     assert refused.value.code == "TL610"
+
+
+@tilelink.program("S C, R/R C f32, R/R C i32 -> S C")
+def from_the_next(x: Any, inbox: Any, mine: Any, out: Any, *, waits: bool) -> None:
+    """This rank's first row to the rank before it; the sum of what came and of its own rows."""
+    r, c = tl.tile_id(mine)
+    tl.tile_push_data(inbox, (r - 1, c), tl.tile_load(x, (0, c)))
+    tl.peer_tile_notify(inbox, (r - 1, c), r - 1)
+    if waits:
+        tl.peer_tile_wait(inbox, (r, c), r + 1)
+    for s in tl.tiles(x, axis=0):
+        tl.tile_store(out, (s, c), tl.tile_load(x, (s, c)) + tl.tile_load(inbox, (r, c))[None, :])
+
+
+@tilelink.operator("S C -> S C")
+def added(x: Any, *, waits: bool = True) -> Any:
+    inbox = tilelink.symmetric("R/R C f32", C=x.size("C"))
+    return from_the_next(x, inbox, tilelink.symmetric("R/R C i32", C=x.size("C")), waits=waits)
+
+
+def test_a_hint_writes_coordinates_as_users_do() -> None:
+    assert added.verify(drawn(M, N), ranks=3).ok
+    error = added.verify(drawn(M, N), ranks=3, waits=False).error
+    assert error is not None
+    assert error.code == "TL602"
+    assert error.hint == "write `tl.consumer_tile_wait(inbox, (r, c))` before it"
+
+
+@tilelink.program("T i32, V H -> T H")
+def rows_of(token: Any, table: Any, out: Any) -> None:
+    t, h = tl.tile_id(out)
+    tl.tile_store(out, (t, h), tl.tile_load(table, (tl.tile_load(token, t, other=-1), h)))
+
+
+@tilelink.operator("T i32, V H -> T H")
+def embedded(token: Any, table: Any) -> Any:
+    return rows_of(token, table)
+
+
+def test_a_result_has_the_dtype_of_the_first_input_that_names_none() -> None:
+    """Not that of the tokens, into which the rows of the table would be rounded."""
+    table, token = drawn(5, N).to(torch.bfloat16), torch.arange(M, dtype=torch.int32) % 5
+    [got] = results(embedded, 1, token, table)
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got, table[token.long()])

@@ -184,7 +184,8 @@ def _allocate(
     run: Trace, program: TileProgram, path: str, given: dict[str, Given], dimensions: Dimensions, loc: Loc | None
 ) -> list[str]:
     """Makes the results that were not given; their parameters."""
-    first = next(iter(given.values())).record.dtype if given else run.frame.dtype
+    inputs = [given[p.name].record.dtype for p in program.params if p.role != "out" and p.name in given]
+    first = program.signature.dtype(inputs) or run.frame.dtype
     made: list[str] = []
     for param in program.params:
         if param.role != "out" or param.name in given:

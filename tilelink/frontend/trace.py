@@ -76,7 +76,7 @@ def trace(
     _check_contracts(name, signature, {*sizes, *constants}, loc)
     dimensions = Dimensions(name, signature, run.ranks, loc, operator=True)
     _add(dimensions, _pairs(name, names, signature.inputs, records, loc, run.ranks))
-    with running(run), run.inside(Frame(name, "", dimensions, dtypes[0] if dtypes else "f32")):
+    with running(run), run.inside(Frame(name, "", dimensions, signature.dtype(dtypes) or "f32")):
         results = _results(name, fn(*tensors, **constants), loc)
         _check_results(dimensions, name, signature, results, loc)
     return assemble(
@@ -267,7 +267,7 @@ def inline(
     for size in [k for k in constants if k in names_of(signature)]:
         dimensions.give(size, constants.pop(size))
     tensors = [_relabelled(dimensions, given, slots) for given, slots in pairs]
-    with run.inside(Frame(name, prefix, dimensions, args[0].dtype if args else "f32")):
+    with run.inside(Frame(name, prefix, dimensions, signature.dtype([a.dtype for a in args]) or "f32")):
         returned = fn(*tensors, **constants)
         results = _results(name, returned, loc)
         _check_results(dimensions, name, signature, results, loc)

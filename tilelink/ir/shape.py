@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -131,6 +132,11 @@ class Signature:
     @property
     def shapes(self) -> tuple[Shape, ...]:
         return self.inputs + self.outputs
+
+    def dtype(self, given: Sequence[str]) -> str | None:
+        """Of what names no dtype, by the dtypes of the inputs: that of the first that names none either, else of the first."""
+        free = (d for shape, d in zip(self.inputs, given, strict=False) if shape.dtype is None)
+        return next(free, given[0] if given else None)
 
     def global_dims(self) -> frozenset[str]:
         """Dimensions that carry `/R` somewhere here: positions on them are global in this program."""

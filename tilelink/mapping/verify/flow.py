@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir.formula import evaluate, symbols
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import (
     At,
@@ -113,6 +114,9 @@ class _Flow:
             state.open.append(store)
 
     def _branch(self, op: If, state: State, when: When) -> None:
+        known = _settled(op, self.step)
+        if known is not None:
+            return self.run(op.body if known else op.orelse, state, when)
         token = _token(op)
         before, yes, no = state.copy(), state.copy(), state.copy()
         yes.open, no.open = ([f.within(token, branch) for f in state.open] for branch in (True, False))
@@ -138,6 +142,15 @@ class _Flow:
 
 def _token(op: If) -> Token:
     return op.test.formula if op.test.formula is not None else id(op)
+
+
+def _settled(op: If, step: Step) -> bool | None:
+    """Which branch is taken where constants alone say so."""
+    known = {name: int(value) for name, value in step.constants if isinstance(value, (bool, int))}
+    formula = op.test.formula
+    if formula is None or not symbols(formula) <= known.keys():
+        return None
+    return bool(evaluate(formula, known))
 
 
 def _target(op: Tiles | Loop) -> frozenset[str]:
@@ -230,6 +243,9 @@ def _texts(index: tuple[object, ...]) -> Iterator[str]:
             return
         if isinstance(e, OfTile):
             yield e.var
+        elif isinstance(e, At) and e.ring is not None:
+            var, shift = e.ring
+            yield f"{var} {'+' if shift > 0 else '-'} {abs(shift)}" if shift else var
         else:
             expr = e.expr if isinstance(e, At) else getattr(e, "expr", None)
             assert isinstance(expr, Expr)

@@ -240,6 +240,9 @@ def _holder(laid: Laid, op: Holder) -> None:
             continue
         found = laid.reach(op.param, view, entry)
         if found.spans is not None:
-            laid.names[op.name] = Value(found.key, laid.world.holders(tensor, view.axis, found.spans.begin))
+            holders = laid.world.holders(tensor, view.axis, found.spans.begin)
+            if bool(((holders == laid.at) | ~found.spans.filled).all()):
+                break  # whichever tile it is, this rank has it
+            laid.names[op.name] = Value(found.key, holders)
         return
     laid.names[op.name] = Value(None, laid.at)
