@@ -11,6 +11,7 @@ from tests.operators import raw
 from tilelink import TilelinkError
 from tilelink.explore import as_markdown
 from tilelink.ir.plan import Plan
+from tilelink.runtime.simulated import RaceDetector
 from tilelink.runtime.simulated.raceerror import RaceError
 
 GATHER = raw.gather_with(raw.exchange)
@@ -39,6 +40,14 @@ def test_a_race_in_it_is_found() -> None:
     assert caught.value.code == "TL507"
     places = [loc.source_line().strip() for loc in (caught.value.loc, caught.value.notes[0].loc) if loc is not None]
     assert {line.split("(")[1] for line in places} == {"far + me * n + at, tl.load", "result + s * n + at, tl.load"}
+
+
+def test_a_detector_of_ones_own_keeps_what_it_finds() -> None:
+    """The run goes on to its end: each rank reads what the other writes, unordered, and all of it is kept."""
+    detector = RaceDetector(collect=True)
+    results = tilelink.launch(lambda: WITHOUT_WAIT(shard(tilelink.rank(), 0)).shape, 2, races=detector)
+    assert results == [(2, 5, 27)] * 2
+    assert {race.later.what.split("[")[0] for race in detector.races} == {"inbox"}
 
 
 def planned() -> Plan:

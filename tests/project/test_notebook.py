@@ -1,12 +1,16 @@
 """The notebook of the examples runs, in a kernel, and shows what it is about."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import nbclient
 import nbformat
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from nbclient.exceptions import CellTimeoutError
+
+from tilelink.explore.notebook import load_ipython_extension
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "exploring.ipynb"
@@ -52,6 +56,20 @@ def test_the_emitted_file_is_there(outputs: list[dict[str, Any]]) -> None:
 def test_there_are_a_chart_and_a_timeline_to_choose(outputs: list[dict[str, Any]]) -> None:
     assert any("image/png" in o for o in outputs)
     assert any("application/vnd.jupyter.widget-view+json" in o for o in outputs)
+
+
+def test_a_diagnostic_comes_with_the_lines_of_the_user_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """Between the cell and what raises lie a dozen frames of the package."""
+    shell = InteractiveShell()
+    load_ipython_extension(shell)
+    shell.run_cell("import torch, tilelink\nfrom tilelink import ops")
+    shell.run_cell(
+        "x, w = [torch.zeros(4, 16)], [torch.zeros(16, 4)]\nops.ag_gemm.schedule(matmul=tilelink.sms(M=48)).plan(x, w)"
+    )
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert "TL314: a tile of 48 along `M` of `matmul` is not a power of two" in printed
+    assert "matmul=tilelink.sms(M=48)).plan(x, w)" in printed
+    assert not {line for line in printed.splitlines() if f"{ROOT}/tilelink" in line and "-->" not in line}
 
 
 def test_it_is_committed_without_outputs() -> None:

@@ -61,7 +61,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "TL208": "a second use without a name",
         "TL209": "an unknown or unsuitable keyword",
         "TL210": "an operator's results do not match",
-        "TL211": "symmetric outside an operator",
+        "TL211": "symmetric, or what counts ranks, outside an operator",
         "TL212": "a symbolic tensor used as data",
         "TL213": "nothing tells which axis of ranks is meant",
         "TL214": "an owner map where the ranks have several axes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -15,6 +15,9 @@ from tilelink.runtime import environment
 from tilelink.runtime.grid import grid_of
 from tilelink.runtime.session import Session, current, in_rank, require, using
 from tilelink.runtime.world import World
+
+if TYPE_CHECKING:
+    from tilelink.runtime.simulated import RaceDetector
 
 T = TypeVar("T")
 log = logging.getLogger("tilelink")
@@ -35,7 +38,7 @@ def simulated(
     device: Device | None = None,
     policy: Any = None,
     recorder: Any = None,
-    races: bool = True,
+    races: bool | RaceDetector = True,
     watchdog: float | None = None,
     debug: bool | None = None,
     delayed_stores: bool = False,
@@ -46,7 +49,7 @@ def simulated(
 
     Args:
         policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.policy`.
-        races: look for accesses that nothing orders.
+        races: look for accesses that nothing orders; or the detector that does, which keeps what it finds.
         delayed_stores: stores may arrive late and in another order, until something orders them.
         nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.
         axes: as of `launch`.
@@ -80,7 +83,7 @@ def simulated(
         device=device or Device(),
         recorder=recorder,
         delayed_stores=delayed_stores,
-        observer=RaceDetector() if races else None,
+        observer=(RaceDetector() if races else None) if isinstance(races, bool) else races,
         nodes=nodes,
     )
 
