@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tilelink
+import tilelink.language as tl
 from tilelink import ops
 from tilelink.explore import as_markdown, lanes_of, mapping_picture, plan_sheets, timeline_picture, trace_events
 from tilelink.explore.cases import Case
@@ -48,6 +51,29 @@ def sheets(operator: Operator) -> dict[str, Sheet]:
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
+@tilelink.program("n/R g M ... -> n g M ...")
+def across(shard: Any, rows: Any) -> None:
+    tile = tl.tile_id(rows)
+    tl.consumer_tile_wait(shard, tile)
+    tl.tile_pull_data(rows, tile, source=shard)
+    tl.producer_tile_notify(rows, tile)
+
+
+@tilelink.operator("n/NODE g/GPU M K -> n g/GPU M K", axes="NODE GPU")
+def from_nodes(x: Any) -> Any:
+    return across(x)
+
+
+def test_axes_of_ranks_are_named() -> None:
+    """What is split over several, over which of them, and along which one a step moves."""
+    plan = tilelink.launch(lambda: from_nodes.plan(torch.zeros(1, 1, 8, 16)), 4, axes={"NODE": 2, "GPU": 2})[0]
+    found = {s.title: s for s in plan_sheets(plan)}
+    assert [row[:2] for row in found["Steps"].rows] == [("across", "pull along NODE")]
+    assert found["Tensors"].rows[0][:4] == (
+        "x", "n=2/NODE × g=2/GPU × M=8 × K=16", "f32", "split: n over NODE, g over GPU",
+    )  # fmt: skip
+
+
 def test_the_mapping_of_ag_gemm() -> None:
     found = sheets(ops.ag_gemm)
     assert found["Steps"].rows == (
@@ -55,7 +81,7 @@ def test_the_mapping_of_ag_gemm() -> None:
         ("matmul", "compute", "14 SMs, with gather", "M by 64 × N by 64, over K by 64", "8", "ring, group 8"),
     )
     assert found["Tensors"].rows[0] == (
-        "x", "M/R=256 × K=64", "bf16", "M split over the ranks", "argument, copied to symmetric memory", "2", "8 KiB",
+        "x", "M=256/R × K=64", "bf16", "split: M over the ranks", "argument, copied to symmetric memory", "2", "8 KiB",
     )  # fmt: skip
     assert found["Channels"].rows == (
         ("rows", "4", "128 of M within a rank's part", "gather on its own rank: adds 1", "1", "matmul"),

@@ -106,6 +106,20 @@ def test_links_and_make_targets_exist(page: Path) -> None:
     assert used <= set(targets)
 
 
+def _anchors(page: Path) -> set[str]:
+    """What links may name behind `#`: headings as Markdown's table of contents slugs them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    words = [re.sub(r"[^\w\s-]", "", title).strip().lower() for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[-\s]+", "-", w) for w in words}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_into_pages_name_a_heading(page: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link and "#" in link]
+    named = [(page.parent / path if path else page, anchor) for path, anchor in (link.split("#") for link in links)]
+    assert [(path.name, anchor) for path, anchor in named if anchor not in _anchors(path)] == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"^  - (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(str(p.relative_to(ROOT / "docs")) for p in ROOT.glob("docs/**/*.md"))

@@ -12,6 +12,7 @@ from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, S
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Fused, Placement, Schedule
+from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.verdict import Counterexample, Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
 from tilelink.runtime.memory import DTYPES, extents
@@ -180,7 +181,8 @@ def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
 def _does(s: StepPlan) -> str:
     if s.step.program.movement is None:
         return "compute"
-    return "push" if s.push else "pull"
+    along = "" if s.step.axis == RANK_AXIS else f" along {s.step.axis}"
+    return ("push" if s.push else "pull") + along
 
 
 def _runs_on(plan: Plan, s: StepPlan) -> str:
@@ -238,17 +240,18 @@ def _tensor(plan: Plan, t: TensorDecl) -> tuple[str, ...]:
 
 def _axis(plan: Plan, a: TensorAxis) -> str:
     size = int(F.evaluate(a.size, plan.env(0)))
-    return f"{a.name}{'/R' if a.split == 'R' else ''}={size}"
+    return f"{a.name}={size}" + (f"/{a.over}" if a.over is not None and not a.own_slice else "")
 
 
 def _whose(t: TensorDecl) -> str:
     if t.owner_map is not None:
         return t.owner_map.text
-    split = [a for a in t.axes if a.split == "R"]
+    split = [a for a in t.axes if a.over is not None]
     if any(a.own_slice for a in split):
         return "each rank its slice"
     if split:
-        return f"{' and '.join(a.name for a in split)} split over the ranks"
+        over = {a.name: "the ranks" if a.over == RANK_AXIS else a.over for a in split}
+        return "split: " + ", ".join(f"{name} over {ranks}" for name, ranks in over.items())
     tables = [a.split for a in t.axes if a.split is not None]
     return f"split by {tables[0]}" if tables else "each rank all of its own"
 
