@@ -15,8 +15,8 @@ from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.host import BellWait, Copy, SetWord, WordWait
 from tilelink.ir.partition import GridAxis, part
 from tilelink.mapping import expand
-from tilelink.mapping.channels import tiles_in
 from tilelink.mapping.orders import decode
+from tilelink.mapping.raisers import tiles_in
 from tilelink.mapping.transfers import tiles_of
 
 SIZE, COLUMNS = F.Sym("M"), F.Sym("N")

@@ -10,9 +10,10 @@ from tilelink.ir.plan import Link, Signal, StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Wait
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring
-from tilelink.mapping.channels import Use, channel
+from tilelink.mapping.channels import channel
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.kernels import Placement
+from tilelink.mapping.uses import Use
 from tilelink.mapping.views import entries, signal_ops, tensor_of
 
 

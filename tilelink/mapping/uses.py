@@ -1,0 +1,46 @@
+"""What words serve: waits, and the notifies that raise them, with the tiles that either names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.plan import StepPlan
+from tilelink.ir.program import At, Notify, OfTile, Wait, Whole
+from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.views import entries
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A wait that words serve, with one of the notifies that raise them."""
+
+    consumer: StepPlan
+    wait: Wait
+    producer: StepPlan
+    notify: Notify
+
+
+def notify_entry(s: StepPlan, notify: Notify, tensor: TensorDecl, a: int) -> tuple[object, GridAxis | None]:
+    """The notify's index on tensor axis `a`, and the partition of the domain that it names, if it is a tile of it."""
+    step = s.step
+    movement = step.program.movement
+    binding = step.binding(notify.param)
+    if movement is not None:
+        for k, v in enumerate(binding.view):
+            if v.axis == a:
+                return OfTile(str(k)), s.grid[k]
+        return Whole(), None
+    for v, e in zip(binding.view, entries(step, notify.param, notify.index), strict=True):
+        if v.axis == a:
+            return e, domain_axis(s, e)
+    return Whole(), None
+
+
+def domain_axis(s: StepPlan, entry: object) -> GridAxis | None:
+    if isinstance(entry, OfTile):
+        return next((g for g in s.grid if g.var == entry.var), None)
+    if isinstance(entry, At):
+        name = entry.ring[0] if entry.ring is not None else entry.expr.text
+        return next((g for g in s.grid if g.var == name and g.kind in ("unit", "own", "mine")), None)
+    return None

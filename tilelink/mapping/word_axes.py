@@ -1,0 +1,142 @@
+"""Which positions of a tensor share a word, axis by axis."""
+
+from __future__ import annotations
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir.channel import ChannelAxis
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.program import At, Gather, OfTile
+from tilelink.ir.schedule import Schedule
+from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.libraries import RUN, tiled
+from tilelink.mapping.runs import axis_of
+from tilelink.mapping.uses import Use, domain_axis, notify_entry
+from tilelink.mapping.views import entries
+
+
+def words_along(
+    tensor: TensorDecl, a: int, uses: list[Use], schedule: Schedule, *, along: str, pulled: bool, remote: bool
+) -> ChannelAxis | None:
+    """The words along one axis of the tensor; None where one word serves the whole axis. `along`: the axis of ranks along
+    which they are raised."""
+    axis = tensor.axes[a]
+    over = axis.over or along
+    if axis.own_slice:
+        return None
+    grids: list[GridAxis] = []
+    for u in uses:
+        entry, grid = notify_entry(u.producer, u.notify, tensor, a)
+        if grid is None and not isinstance(entry, At):
+            return None
+        if grid is not None:
+            grids.append(grid)
+    if any(g.tile is None and g.kind == "plain" for g in grids):
+        return None
+    if not all(_waits_by_tile(u, a) for u in uses) and not _copied_in_tiles(uses, grids):
+        return None
+    away = pulled and axis.over == along
+    if axis.unit and (axis.split is None or away):
+        return ChannelAxis(a, "unit", axis.size, 1, over)
+    if not grids:
+        return None
+    if any(g.kind == "table" for g in grids):
+        return None  # the last of all these tiles notifies
+    span = _span(tensor, a, grids, uses, schedule, remote=remote)
+    if axis.over is not None:
+        # The words of pulled parts lie with every waiter; those of pushed parts with the part's holder.
+        return ChannelAxis(a, "cut" if away else "part", axis.size, span, over)
+    if pulled and any(g.kind == "mine" for u in uses for g in u.consumer.grid):
+        return ChannelAxis(a, "part", axis.size, span, over)
+    ends = [g for g in grids if g.kind in ("cut", "mine")] + [g for u in uses if (g := _consumer_cut(u, a)) is not None]
+    if len({g.over for g in ends}) > 1:
+        return None  # parts of two axes of ranks: one word serves them all
+    return ChannelAxis(a, "cut" if ends else "plain", axis.size, span, ends[0].over if ends else over)
+
+
+def _copied_in_tiles(uses: list[Use], grids: list[GridAxis]) -> bool:
+    """Whether a copy engine sets words along an axis that somebody waits for as a whole."""
+    return any(u.producer.engine == "stream" for u in uses) and all(g.kind != "table" for g in grids)
+
+
+def _waits_by_tile(use: Use, a: int) -> bool:
+    step = use.consumer.step
+    binding = step.binding(use.wait.param)
+    if step.program.movement is not None or use.consumer.library is not None:
+        found = _waited(use, a)
+        if not isinstance(found, GridAxis):
+            return found is not None
+        # A library function that takes all of an axis waits for each word that a stream sets there.
+        one_by_one = use.consumer.library is not None and use.producer.engine == "stream"
+        return found.tile is not None or found.kind in ("cut", "mine") or one_by_one
+    for v, e in zip(binding.view, entries(step, use.wait.param, use.wait.index), strict=True):
+        if v.axis == a:
+            return isinstance(e, (OfTile, At, Gather))
+    return False
+
+
+def _waited(use: Use, a: int) -> GridAxis | At | None:
+    """The partition of the consumer's domain, or of its runs, that its wait names on axis `a`, or a position; None: it waits
+    for all."""
+    s = use.consumer
+    view = s.step.binding(use.wait.param).view
+    if s.step.program.movement is not None:
+        return next((s.grid[k] for k, v in enumerate(view) if v.axis == a), None)
+    names = tiled(s.step, use.wait.param, use.wait.index, runs=s.by_runs)
+    for v, e, name in zip(view, entries(s.step, use.wait.param, use.wait.index), names, strict=True):
+        if v.axis == a:
+            return e if isinstance(e, At) else axis_of(s) if name == RUN else domain_axis(s, e)
+    return None
+
+
+def _consumer_cut(use: Use, a: int) -> GridAxis | None:
+    """The partition by which the consumer waits along an axis, if its tiles end where parts do."""
+    if use.consumer.step.program.movement is None and use.consumer.library is None:
+        return None
+    found = _waited(use, a)
+    return found if isinstance(found, GridAxis) and found.kind in ("cut", "mine") else None
+
+
+def _span(
+    tensor: TensorDecl, a: int, grids: list[GridAxis], uses: list[Use], schedule: Schedule, *, remote: bool
+) -> int | None:
+    """Elements per word; None: the whole part.
+
+    A copy engine sets one word per copy, and before a copy waits for one bell: its own tiles are the words, whatever
+    the tiles of those who make or read them. Otherwise a word is the producers' tile, or what the schedule asks for.
+    """
+    writing = {g.tile for u in uses if u.producer.engine == "stream" for g in _named(u, tensor, a)}
+    hearing = {_walked(u, a) for u in uses if u.consumer.engine == "stream"}
+    for bound in (writing, hearing if not remote else set[int | None]()):
+        if len(bound) > 1:
+            raise _at_odds(tensor, uses)
+        if bound:
+            return bound.pop()
+    tiles = {g.tile for g in grids} | hearing
+    wanted = dict(schedule.channels).get(tensor.name)
+    if wanted is not None:
+        tiles.add(wanted)
+    return None if None in tiles else max(t for t in tiles if t is not None)
+
+
+def _named(u: Use, tensor: TensorDecl, a: int) -> list[GridAxis]:
+    grid = notify_entry(u.producer, u.notify, tensor, a)[1]
+    return [grid] if grid is not None else []
+
+
+def _walked(u: Use, a: int) -> int | None:
+    """The tile of a stream along axis `a` of what it waits for."""
+    found = _waited(u, a)
+    return found.tile if isinstance(found, GridAxis) else None
+
+
+def _at_odds(tensor: TensorDecl, uses: list[Use]) -> TilelinkError:
+    streams = {s.path: s for u in uses for s in (u.producer, u.consumer) if s.engine == "stream"}
+    first = next(iter(streams.values()))
+    return TilelinkError(
+        "TL321",
+        f"copy engines move tiles of `{tensor.name}` in different sizes",
+        loc=first.step.loc,
+        why="each of their tiles has a word of its own, and these words would overlap",
+        hint="give them one tile size",
+        notes=tuple(Note(f"`{path}`", s.step.loc) for path, s in streams.items()),
+    )
