@@ -13,6 +13,7 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import Bound
+from tilelink.pipeline.by_runs import by_runs, refused
 from tilelink.tuning import FAR, Problem, forms, nearest, shipped, unknown
 
 MARGIN = 6.0
@@ -46,6 +47,27 @@ def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology
 def _along(signature: Signature, topology: Topology) -> list[tuple[str, int]]:
     """How many ranks there are along each axis, where the operator has several: other shapes are other problems."""
     return [(axis, topology.size(axis)) for axis in signature.axes] if len(signature.axes) > 1 else []
+
+
+def choose(problem: Problem, own: Schedule, plan: Callable[[Schedule], Plan], *, plain: bool) -> Choice:
+    """What was measured at such sizes; else what is estimated, or was measured at others where nothing can be estimated.
+
+    Args:
+        own: the schedule that the operator comes with.
+        plan: the operator's plan for the call with a schedule.
+        plain: there is a plain form that can run.
+    """
+    found = measured(problem, plain, near=True)
+    far = measured(problem, plain, near=False) if found is None else None
+    if far is not None and inestimable(plan(own)):
+        found = far
+    if found is not None and by_runs(found.schedule):
+        # Measured with heads of a size that the library takes, perhaps.
+        why = refused(plan(found.schedule))
+        found = found if why is None else Choice(own, f"as the operator comes: {why.why}")
+    if found is not None or not plain:
+        return found or Choice(own, "as the operator comes")
+    return estimated(plan(own), own)
 
 
 def measured(problem: Problem, plain: bool, *, near: bool) -> Choice | None:

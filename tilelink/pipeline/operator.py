@@ -20,8 +20,7 @@ from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.pipeline.arguments import Bound, bind, check_result, constants_of
-from tilelink.pipeline.by_runs import by_runs, refused
-from tilelink.pipeline.choosing import Choice, estimated, even, inestimable, measured, named_sizes, problem_of
+from tilelink.pipeline.choosing import Choice, choose, even, named_sizes, problem_of
 from tilelink.pipeline.preparing import bind_here, prepare, run, violated, workspace
 from tilelink.pipeline.schedules import checked, refuse
 from tilelink.pipeline.stages import Maker, Stages
@@ -337,17 +336,7 @@ class Operator:
         if self.scheduled:
             return Choice(self.schedules, "as it is scheduled")
         problem = problem_of(self.name, self.signature, bound, topology)
-        found = measured(problem, plain, near=True)
-        far = measured(problem, plain, near=False) if found is None else None
-        if far is not None and inestimable(self.stages(bound, topology).plan):
-            found = far
-        if found is not None and by_runs(found.schedule):
-            # Measured with heads of a size that the library takes, perhaps.
-            why = refused(self._variant(found.schedule).stages(bound, topology).plan)
-            found = found if why is None else Choice(self.schedules, f"as the operator comes: {why.why}")
-        if found is not None or not plain:
-            return found or Choice(self.schedules, "as the operator comes")
-        return estimated(self.stages(bound, topology).plan, self.schedules)
+        return choose(problem, self.schedules, lambda s: self._variant(s).stages(bound, topology).plan, plain=plain)
 
     def _has_plain(self, world: World, bound: Bound) -> bool:
         return (
