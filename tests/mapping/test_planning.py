@@ -27,6 +27,7 @@ from tilelink.ir.host import Enter, Launch
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
+from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
 from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, flash_decode, gemm_rs
@@ -218,6 +219,29 @@ def test_movements_neither_join_nor_are_joined() -> None:
     assert (error.code, error.why) == ("TL312", ALONE)
     error = refused(gemm_rs, 2, sizes, matmul=TILE, scatter=sms(M=4), reduce=sms(joins="scatter", **tile))
     assert (error.code, error.why) == ("TL312", "`scatter` has no kernel that others take turns in")
+
+
+@program("M/R ... -> M ... f32")
+def widened(shard: Any, rows: Any) -> None:
+    tile = tl.tile_id(rows)
+    tl.consumer_tile_wait(shard, tile)
+    tl.tile_pull_data(rows, tile, source=shard)
+    tl.producer_tile_notify(rows, tile)
+
+
+@operator("M/R K -> M K f32")
+def of_two_dtypes(x: Any) -> Any:
+    return widened(x)
+
+
+def test_a_copy_engine_moves_bytes_as_they_are() -> None:
+    error = refused(of_two_dtypes, 2, {"M": 8, "K": 4}, widened=copy_engine(push=False))
+    assert (error.code, error.message) == ("TL312", "`widened` cannot be placed on a copy engine")
+    x = torch.randn(4, 8).bfloat16()
+    plan = of_two_dtypes.plan(x, topology=Topology(2, device=Device(sms=4), world="peer"))
+    assert plan.step("widened").engine == "workers"
+    for got in of_two_dtypes(list(x.split(2))):
+        assert torch.equal(got, x.float())
 
 
 def test_of_movements_alone_who_takes_what_is_brought_leads() -> None:

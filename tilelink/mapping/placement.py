@@ -96,7 +96,8 @@ def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, 
     in smaller ones that fill the last wave better."""
     program = step.program
     if program.movement is not None:
-        if program.movement.pinned or (topology.world == "peer" and not _moves_what_is_made(step, wiring)):
+        engine = topology.world == "peer" and not _moves_what_is_made(step, wiring) and not _converts(step, wiring)
+        if program.movement.pinned or engine:
             return CopyEngine(push=True if not program.movement.pinned else None)
         away = topology.axis(step.axis).reach == "network" or _made_along_another(step, wiring)
         push = True if away else None
@@ -146,6 +147,15 @@ def _ring(step: Step, wiring: Wiring) -> str:
     """Who reads what arrives begins with what is there, its own rows; who makes rows for others begins with theirs."""
     read = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
     return "ring" if any(wiring.tensor(t).origin == "program" for t in read) else "ring+1"
+
+
+def _converts(step: Step, wiring: Wiring) -> bool:
+    """Whether a movement's tensors have two dtypes."""
+    movement = step.program.movement
+    if movement is None:
+        return False
+    source, target = (wiring.tensor(step.binding(p).tensor) for p in (movement.source, movement.destination))
+    return source.dtype != target.dtype
 
 
 def _moves_what_is_made(step: Step, wiring: Wiring) -> bool:
@@ -203,6 +213,8 @@ def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topo
             "a copy engine only moves: a program that also computes is no movement",
             "place it on SMs, or split the movement into a program of its own",
         )
+    if isinstance(placement, CopyEngine) and _converts(p.step, wiring):
+        raise _refuse(p, "a copy engine moves bytes as they are, and it moves between two dtypes", "place it on SMs")
     if isinstance(placement, (Sms, Fused)) and movement is not None and movement.pinned:
         raise _refuse(p, "the `rank_*` primitives pin a program to a copy engine", "use tilelink.copy_engine(…)")
     if isinstance(placement, Library):
