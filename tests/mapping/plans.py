@@ -61,7 +61,8 @@ def plan_along(
 
 
 def _planned(operator: Operator, wiring: Wiring, topology: Topology, sizes: Sizes, in_place: bool) -> Plan:
-    layouts = {name: Layout(len(wiring.tensor(name).axes) - 1, True, symmetric=in_place) for name in wiring.arguments}
+    held = {name: [a for a in wiring.tensor(name).axes if not a.own_slice] for name in wiring.arguments}
+    layouts = {name: Layout(len(axes) - 1, True, symmetric=in_place) for name, axes in held.items()}
     return make_plan(wiring, topology, operator.schedules, sizes, layouts)
 
 

@@ -47,7 +47,7 @@ def kept_first(
     awaited = {s.channel for s in signals if s.action == "await"}
     tensors = {c.tensor for c in channels if c.name in awaited} - read_in_place
     waiting = {s.path for s in signals if s.action == "await"}
-    moved = {s.path: s.step.moved_to for s in steps if s.engine == "stream" and s.library is None}
+    moved = {s.path: s.step.moved_to for s in steps if s.engine == "stream"}
     return tuple(path for path, to in moved.items() if path not in waiting and to in tensors)
 
 
@@ -87,20 +87,19 @@ def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str
     if movement is None or tensor.name in wiring.results:
         return None
     source = wiring.tensor(step.binding(movement.source).tensor)
-    if source.origin != "argument" or not layouts[source.name].contiguous or source.dtype != tensor.dtype:
+    if source.origin != "argument" or not layouts[source.name].contiguous:
         return None
     views = zip(step.binding(movement.source).view, step.binding(movement.destination).view, strict=True)
-    straight = all(a.axis == b.axis == k and not a.local for k, (a, b) in enumerate(views))
-    same = [a.size for a in source.axes] == [a.size for a in tensor.axes]
+    straight = all(a.axis == b.axis for a, b in views)
     parts = [a.split for a in source.axes if a.split is not None]
-    whole = all(a.split is None and not a.own_slice for a in tensor.axes)
-    return source if straight and same and parts == ["R"] and whole else None
+    whole = all(a.split is None for a in tensor.axes)
+    return source if straight and parts == ["R"] and whole else None
 
 
 def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> str | None:
     """The tile by which a step waits for the tensor, and reads it, along an axis; None: not so, or it crosses parts."""
     program = s.step.program
-    if program.movement is not None or (s.engine != "workers" and s.library is None) or s.fused:
+    if (s.engine != "workers" and s.library is None) or s.fused:
         return None
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]
@@ -116,12 +115,12 @@ def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> st
         for v, e in zip(view, entries(s.step, param, op.index), strict=True)
         if v.axis == axis
     }
-    if len(at) != 1 or any(v.local for v in view):
+    if len(at) != 1:
         return None
     var = at.pop()
     grid = next((g for g in s.grid if g.var == var and var is not None), None)
     if grid is not None and grid.kind == "cut":
         return var
-    if s.library is not None or grid is None or grid.kind != "plain" or grid.tile is None:
+    if grid is None or grid.kind != "plain" or grid.tile is None:
         return None
     return var if int(F.evaluate(grid.size, sizes)) % (grid.tile * sizes["RANKS"]) == 0 else None
