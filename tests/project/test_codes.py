@@ -16,6 +16,7 @@ ASKING = (ast.Compare, ast.Dict, ast.Tuple)
 SAME = {
     "TL312": "mapping/kernels mapping/placement",
     "TL313": "mapping/kernels mapping/placement",
+    "TL321": "mapping/channels mapping/word_axes",
     "TL325": "mapping/grids mapping/planning",
     "TL423": "runtime/peer/pieces runtime/simulated/streams",
     "TL424": "runtime/peer/launch runtime/simulated/interpreter",

@@ -153,12 +153,12 @@ def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
         tiles.append(names)
         index.append(OfTile(str(k)))
     notify = next(op for op in walk(program.body) if isinstance(op, Notify))
-    owner = _owner(scope, target, tiles)
+    owner = _owner(scope, target)
     _push_block(scope, tensor.name, target, tuple(index), value, owner, notify)
     return tiles
 
 
-def _owner(scope: Scope, target: str, tiles: list[TileNames]) -> F.Formula | None:
+def _owner(scope: Scope, target: str) -> F.Formula | None:
     tensor = scope.declared(target)
     for k, v in enumerate(scope.step.step.binding(target).view):
         if v.axis is not None and tensor.names_holder(v):

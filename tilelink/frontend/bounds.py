@@ -34,7 +34,7 @@ def _tile_end(call: Call, t: ast.expr, tile: ast.expr) -> Value:
 
 def _segment(call: Call, t: ast.expr, tile: ast.expr) -> Value:
     param = call.param(t)
-    found = _tile_of(call, param, tile)
+    found = _tile_of(call, tile)
     axis = param.shape.axes[_axis_of(call, param, found, tile)]
     if not by_table(axis):
         why = f"`{param.name}` is `{param.shape}`; segments come from a table, as in `P/start`"
@@ -43,14 +43,14 @@ def _segment(call: Call, t: ast.expr, tile: ast.expr) -> Value:
 
 
 def _of_tile(call: Call, what: str, param: Param, node: ast.expr, rank: int = 0) -> Value:
-    found = _tile_of(call, param, node)
+    found = _tile_of(call, node)
     at = _axis_of(call, param, found, node)
     return _bounds(call, what, param, at, found.var, f"{found.var}_{what}", rank, not by_table(param.shape.axes[at]))
 
 
 def _tile_mask(call: Call, t: ast.expr, tile: ast.expr, start: Node = None, stop: Node = None) -> Value:
     param = call.param(t)
-    found = _tile_of(call, param, tile)
+    found = _tile_of(call, tile)
     at = _axis_of(call, param, found, tile)
     limits: list[Value | None] = []
     for node, what in ((start, "start"), (stop, "stop")):
@@ -67,7 +67,7 @@ def _tile_mask(call: Call, t: ast.expr, tile: ast.expr, start: Node = None, stop
     return named(name, rank=2, positional=positional)
 
 
-def _tile_of(call: Call, param: Param, node: ast.expr) -> TileIndex:
+def _tile_of(call: Call, node: ast.expr) -> TileIndex:
     found = tile_alias(call.state, node)
     if isinstance(found, TileIndex):
         return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.ir.partition import GridAxis, here, part
+from tilelink.ir.partition import GridAxis, here, part, pieces
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 
@@ -66,7 +66,7 @@ class ChannelAxis:
             return self.count
         if self.kind == "part":
             return F.cdiv(here(self.size, over=self.over), self.length)
-        return self.size // self.part * self.per + F.cdiv(self.size % self.part, self.length)
+        return pieces(self.size, self.length, self.per, self.over)
 
     def index(self, at: F.Like) -> Formula:
         """The word of position `at`."""

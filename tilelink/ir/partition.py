@@ -27,6 +27,12 @@ def here(size: F.Like, rank: F.Like | None = None, over: str | None = RANK_AXIS)
     return F.maximum(F.minimum(F.of(size) - at * p, p), 0)
 
 
+def pieces(size: Formula, length: Formula, per: Formula, over: str = RANK_AXIS) -> Formula:
+    """Pieces of `length` elements of an axis that also end where ranks' parts do, `per` of a whole part: the last parts have
+    fewer, perhaps none."""
+    return size // part(size, over) * per + F.cdiv(size % part(size, over), length)
+
+
 def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
     """f_R: the rank that holds position `at` of an axis, by the tensor's owner map, else by its shape."""
     if tensor.owner_map is not None and tensor.owner_map.formula is not None and axis == tensor.owned:
@@ -86,7 +92,7 @@ class GridAxis:
         if self.kind == "table":
             return Sym(f"{self.table}_tiles")
         if self.kind == "cut":
-            return self.size // self.part * self.per + F.cdiv(self.size % self.part, self.step)
+            return pieces(self.size, self.step, self.per, self.over)
         if self.kind == "mine":
             return F.cdiv(here(self.size, over=self.over), self.step)
         return F.cdiv(self.size, self.step) if self.tile is not None else F.of(1)

@@ -55,7 +55,7 @@ def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> froze
     """Axes of the host's domain that must end at rank borders because a fused program's do."""
     if not followers:
         return frozenset()
-    lineage = _lineage(wiring, host.step, wiring.steps)
+    lineage = _lineage(host.step, wiring.steps)
     forced: set[int] = set()
     for q in followers:
         dims = q.step.program.signature.global_dims()
@@ -104,7 +104,7 @@ def table_name(path: str) -> str:
     return path.replace(".", "_") + "_order"
 
 
-def _lineage(wiring: Wiring, host: Step, steps: tuple[Step, ...]) -> Lineage:
+def _lineage(host: Step, steps: tuple[Step, ...]) -> Lineage:
     """Where the host's tiles end up: in what it stores, and in what movements make of that."""
     out = _spread_all(host)
     for step in steps:
@@ -239,7 +239,7 @@ def _loops(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
 def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan) -> StepPlan:
     """A step that runs in another's workers, tile for tile."""
     assert isinstance(p.placement, Fused)
-    lineage = _lineage(wiring, host.step, wiring.steps)
+    lineage = _lineage(host.step, wiring.steps)
     step = p.step
     if step.axis != host.axis:
         raise _other_axis(p, host)
@@ -281,7 +281,7 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
         host_axes=tuple(axes),
         own_rows=own_axis is not None,
         own_axis=own_axis,
-        forwarded=_forwarded(wiring, placed, step, host),
+        forwarded=_forwarded(placed, step, host),
         pieces=_pieces(p, tuple(grid), axes[-1] == host.columns),
     )
 
@@ -330,7 +330,7 @@ def _through_loads(step: Step, lineage: Lineage) -> Lineage:
     }
 
 
-def _forwarded(wiring: Wiring, placed: tuple[Placed, ...], step: Step, host: StepPlan) -> tuple[str, ...]:
+def _forwarded(placed: tuple[Placed, ...], step: Step, host: StepPlan) -> tuple[str, ...]:
     """Tensors that the fused step reads and whose tile of this rank is in the host's registers."""
     made = {host.step.binding(op.param).tensor for op in walk(host.step.program.body) if isinstance(op, Store)}
     for p in placed:

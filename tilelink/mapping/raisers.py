@@ -26,7 +26,7 @@ def source_of(
     for k, c in enumerate(axes):
         if c.axis is None:
             return Sym(f"c{k}")
-        _, grid = notify_entry(producer, notify, tensor, c.axis)
+        _, grid = notify_entry(producer, notify, c.axis)
         if grid is not None and grid.kind == "own":
             return Sym(f"c{k}")
         if c.kind == "unit" and grid is not None and grid.kind == "mine":
@@ -36,7 +36,7 @@ def source_of(
         if producer.own_rows and grid is not None and (found := _owned_domain(wiring, producer, grid)) is not None:
             return holder(*found, c.interval(Sym(f"c{k}"))[0])
     for a, axis in enumerate(tensor.axes):
-        entry, grid = notify_entry(producer, notify, tensor, a)
+        entry, grid = notify_entry(producer, notify, a)
         if axis.own_slice and grid is not None and grid.kind == "own":
             return _before(entry.ring[1] if isinstance(entry, At) and entry.ring is not None else 0, producer)
     return None
@@ -110,7 +110,7 @@ def _target(axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formu
     for k, c in enumerate(axes):
         if c.axis is None:
             continue
-        _, grid = notify_entry(use.producer, use.notify, tensor, c.axis)
+        _, grid = notify_entry(use.producer, use.notify, c.axis)
         if grid is not None:
             name(grid)
             total = total * tiles_in(grid, c, Sym(f"c{k}"))
@@ -130,7 +130,7 @@ def _choosing(axes: list[ChannelAxis], use: Use, tensor: TensorDecl) -> Iterator
     if not crosses(use.producer, use.notify.param) or use.notify.peer is not None:
         return
     for a, axis in enumerate(tensor.axes):
-        _, grid = notify_entry(use.producer, use.notify, tensor, a)
+        _, grid = notify_entry(use.producer, use.notify, a)
         along = use.producer.axis
         if axis.over != along or grid is None or any(c.axis == a for c in axes) or _counts_locally(use, a):
             continue

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Wait, Whole
-from tilelink.ir.wiring import TensorDecl
 from tilelink.mapping.views import entries
 
 
@@ -21,7 +20,7 @@ class Use:
     notify: Notify
 
 
-def notify_entry(s: StepPlan, notify: Notify, tensor: TensorDecl, a: int) -> tuple[object, GridAxis | None]:
+def notify_entry(s: StepPlan, notify: Notify, a: int) -> tuple[object, GridAxis | None]:
     """The notify's index on tensor axis `a`, and the partition of the domain that it names, if it is a tile of it."""
     step = s.step
     movement = step.program.movement

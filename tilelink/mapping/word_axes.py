@@ -25,7 +25,7 @@ def words_along(
         return None
     grids: list[GridAxis] = []
     for u in uses:
-        entry, grid = notify_entry(u.producer, u.notify, tensor, a)
+        entry, grid = notify_entry(u.producer, u.notify, a)
         if grid is None and not isinstance(entry, At):
             return None
         if grid is not None:
@@ -104,7 +104,7 @@ def _span(
     A copy engine sets one word per copy, and before a copy waits for one bell: its own tiles are the words, whatever
     the tiles of those who make or read them. Otherwise a word is the producers' tile, or what the schedule asks for.
     """
-    writing = {g.tile for u in uses if u.producer.engine == "stream" for g in _named(u, tensor, a)}
+    writing = {g.tile for u in uses if u.producer.engine == "stream" for g in _named(u, a)}
     hearing = {_walked(u, a) for u in uses if u.consumer.engine == "stream"}
     for bound in (writing, hearing if not remote else set[int | None]()):
         if len(bound) > 1:
@@ -118,8 +118,8 @@ def _span(
     return None if None in tiles else max(t for t in tiles if t is not None)
 
 
-def _named(u: Use, tensor: TensorDecl, a: int) -> list[GridAxis]:
-    grid = notify_entry(u.producer, u.notify, tensor, a)[1]
+def _named(u: Use, a: int) -> list[GridAxis]:
+    grid = notify_entry(u.producer, u.notify, a)[1]
     return [grid] if grid is not None else []
 
 
