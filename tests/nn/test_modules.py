@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -201,6 +202,35 @@ def test_a_norm_that_every_rank_has(backend: str | None) -> None:
         assert_close(layer.get_parameter("module.bias").grad, whole.bias.grad)
 
     assert_as_whole(whole, torch.randn(12, 16) + 1, 0, 3, make, check, backend=backend)
+
+
+class Odd(nn.Module):
+    """Parameters of two dtypes and of uneven sizes, one that is frozen and one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(1, 2, 7))
+        self.shift = nn.Parameter(torch.linspace(0, 1, 7, dtype=torch.bfloat16))
+        self.mixed = nn.Parameter(torch.linspace(-1, 1, 49).view(7, 7))
+        self.frozen = nn.Parameter(torch.ones(7), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale) @ self.mixed + self.shift.float() + self.frozen
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_parameters_of_all_kinds_in_a_module_that_every_rank_has(backend: str | None) -> None:
+    whole = Odd()
+
+    def check(layer: nn.Module, rank: int) -> None:
+        for name in ("scale", "shift", "mixed"):
+            assert_close(layer.get_parameter(f"module.{name}").grad, whole.get_parameter(name).grad)
+        assert layer.get_parameter("module.frozen").grad is None
+        unused = layer.get_parameter("module.unused").grad
+        assert unused is None or not unused.any()
+
+    assert_as_whole(whole, torch.randn(6, 7), 0, 3, lambda w: Replicated(deepcopy(w)), check, backend=backend)
 
 
 def test_two_replicas_of_two_ranks() -> None:

@@ -7,6 +7,7 @@ that needs them, so that a layer keeps its own rows only (arXiv:2205.05198, sect
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from torch import nn
 from tilelink import ops
 from tilelink.nn.groups import rank_of, ranks_of
 from tilelink.nn.operators import Call, register
+
+ROW = 256
+"""Elements in a row of gradients that are summed together."""
 
 
 def _of_gathered(call: Call, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -131,33 +135,46 @@ def replicated(x: torch.Tensor, *, group: str = "") -> torch.Tensor:
         x: of any shape, the same on all ranks.
         group: their name (`tilelink.nn.group_name`); "" for all.
     """
-    return _replicated(x, group)
+    return _replicated([x], group)[0]
+
+
+def replicated_all(parameters: Sequence[torch.Tensor], *, group: str = "") -> tuple[torch.Tensor, ...]:
+    """`replicated` of several; gradients of one dtype are summed in one all-reduce."""
+    kinds = dict.fromkeys(p.dtype for p in parameters)
+    found = {kind: iter(_replicated([p for p in parameters if p.dtype == kind], group)) for kind in kinds}
+    return tuple(next(found[p.dtype]) for p in parameters)
 
 
 @torch.library.custom_op("tilelink::replicated", mutates_args=())
-def _replicated(x: torch.Tensor, group: str) -> torch.Tensor:
+def _replicated(parameters: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
     del group
-    return x.clone()
+    return [p.clone() for p in parameters]
 
 
 @_replicated.register_fake
-def _(x: torch.Tensor, group: str) -> torch.Tensor:
+def _(parameters: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
     del group
-    return torch.empty_like(x)
+    return [torch.empty_like(p) for p in parameters]
 
 
-def _keep_group(ctx: Any, inputs: tuple[torch.Tensor, str], output: torch.Tensor) -> None:
+def _keep_group(ctx: Any, inputs: tuple[Sequence[torch.Tensor], str], output: list[torch.Tensor]) -> None:
     del output
     ctx.group = inputs[1]
 
 
-def _sum_gradient(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+def _sum_gradients(ctx: Any, grads: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], None]:
     # Rows are what an all-reduce splits among the ranks.
-    rows = grad.reshape(grad.shape[0] if grad.dim() > 1 else 1, -1)
-    return all_reduce(rows, group=ctx.group).reshape(grad.shape), None
+    if len(grads) == 1:
+        rows = grads[0].reshape(grads[0].shape[0] if grads[0].dim() > 1 else 1, -1)
+        return [all_reduce(rows, group=ctx.group).reshape(grads[0].shape)], None
+    flat = torch.cat([g.flatten() for g in grads])
+    rows = nn.functional.pad(flat, (0, -flat.numel() % ROW)).view(-1, ROW)
+    summed = all_reduce(rows, group=ctx.group).flatten()[: flat.numel()]
+    parts = summed.split([g.numel() for g in grads])
+    return [part.view_as(g) for part, g in zip(parts, grads, strict=True)], None
 
 
-_replicated.register_autograd(_sum_gradient, setup_context=_keep_group)
+_replicated.register_autograd(_sum_gradients, setup_context=_keep_group)
 
 ag_outer = register(ops.ag_outer)
 outer_ag = register(ops.outer_ag)

@@ -30,5 +30,6 @@ class Replicated(nn.Module):
 
     def forward(self, *args: Any, **given: Any) -> Any:
         """The module's own; its gradients are collective."""
-        shared = {name: F.replicated(p, group=self.group) for name, p in self.module.named_parameters()}
-        return functional_call(self.module, shared, args, given)
+        parameters = dict(self.module.named_parameters())
+        shared = F.replicated_all(tuple(parameters.values()), group=self.group)
+        return functional_call(self.module, dict(zip(parameters, shared, strict=True)), args, given)
