@@ -17,6 +17,7 @@ Tensor: TypeAlias = Any
 
 __all__ = [
     "Tensor",
+    "acc_dtype",
     "consume_token",
     "consumer_tile_wait",
     "notify",
@@ -194,6 +195,12 @@ def tile_id(t: Any) -> Any:
 def tile_shape(t: Any) -> Any:
     """The block shape of the tile of `tile_id`, upper-case axes only: `tl.zeros(tl.tile_shape(out), tl.float32)`."""
     _outside("tile_shape")
+
+
+def acc_dtype(t: Any) -> Any:
+    """What sums of values of `t` are accumulated in: fp32 for floats of up to 32 bits, int32 for integers of up to 32 bits,
+    otherwise its own dtype: `tl.zeros(tl.tile_shape(out), tl.acc_dtype(inbox))`."""
+    _outside("acc_dtype")
 
 
 def tiles(t: Any, axis: int = 0, start: Any = None, stop: Any = None, part: Any = None) -> Any:

@@ -32,7 +32,10 @@ EACH_TARGET = [pytest.param(t, marks=pytest.mark.each_triton) if t in ("sm_90", 
 CAPABILITIES = {"sm_80": 80, "sm_90": 90, "sm_100": 100, "gfx942": 94}
 """What a device of each target says of itself, and plans are made for."""
 
-POINTERS = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "i32": "i32", "i64": "i64", "f8e4m3": "fp8e4nv"}
+POINTERS = {
+    "bf16": "bf16", "f16": "fp16", "f32": "fp32", "f64": "fp64", "i8": "i8", "i32": "i32", "i64": "i64",
+    "f8e4m3": "fp8e4nv",
+}  # fmt: skip
 
 
 def type_of(plan: Plan, arg: Arg) -> str:

@@ -59,6 +59,21 @@ def test_decoding(target: str) -> None:
         assert (len(loops), len(slow)) == (2, 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float64], ids=str)
+@pytest.mark.parametrize("form", ["one_shot", "two_shot", "ring"])
+def test_sums_of_other_dtypes(form: str, dtype: torch.dtype) -> None:
+    """A loop whose sum changes its dtype on the way does not compile."""
+    tensors = [torch.empty(64, 512, dtype=dtype)]
+    assert_compiles(*emitted(getattr(ops, f"all_reduce_{form}"), tensors, "sm_90"), "sm_90", pipelined=False)
+
+
+def test_products_of_small_integers() -> None:
+    """They are added up in int32, as tensor cores do."""
+    tensors = [torch.empty(256, 512, dtype=torch.int8), torch.empty(512, 256, dtype=torch.int8)]
+    plan, source = emitted(ops.ag_gemm, tensors, "sm_90")
+    assert_compiles(plan, source, "sm_90")
+
+
 def by_kernel(d: int) -> Operator:
     """Attention as it comes where no library computes it."""
     return ops.ag_attention.schedule(flash=tiles(d))

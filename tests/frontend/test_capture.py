@@ -35,11 +35,12 @@ def test_matmul() -> None:
         "tile out ('m', 'n')",
         "wait worker rows[tile m, :]",
         "out_shape = shape out None None",
-        "acc = tl.zeros(out_shape, tl.float32)",
+        "rows_acc_dtype = acc_dtype rows None None",
+        "acc = tl.zeros(out_shape, rows_acc_dtype)",
         "tiles k weight 0",
         "  rows_tile = load rows[tile m, tile k]",
         "  weight_tile = load weight[tile k, tile n]",
-        "  acc = tl.dot(rows_tile, weight_tile, acc)",
+        "  acc = tl.dot(rows_tile, weight_tile, acc, out_dtype=acc.dtype)",
         "store own out[tile m, tile n] acc",
         "notify worker out[tile m, tile n]",
     ]
@@ -52,7 +53,7 @@ def test_matmul() -> None:
 
 
 def test_reduce_writes_augmented_assignment_out() -> None:
-    assert lines(o.reduce.captured.body)[3:7] == [
+    assert lines(o.reduce.captured.body)[4:8] == [
         "tiles s inbox 0",
         "  wait worker inbox[s, tile m, tile n]",
         "  inbox_tile = load inbox[s, tile m, tile n]",
@@ -65,7 +66,8 @@ def test_ring_wraps() -> None:
         "tile partial ('s', 'm', 'n')",
         "wait worker partial[s, tile m, tile n]",
         "partial_tile = load partial[s, tile m, tile n]",
-        "acc = partial_tile.to(tl.float32)",
+        "partial_acc_dtype = acc_dtype partial None None",
+        "acc = partial_tile.to(partial_acc_dtype)",
         "owner = holder out[tile m, tile n]",
         "if owner != (s + 1) % RANKS",
         "  wait worker inbox[s, tile m, tile n] peer (s + 1) % RANKS",

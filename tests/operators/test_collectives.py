@@ -39,6 +39,20 @@ def test_all_reduce_in_bf16(form: str) -> None:
     assert_as_torch(ops.all_reduce, all_reduced(4, 6, torch.bfloat16, form), 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64, torch.float64], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_sums_that_fp32_cannot_hold(form: str, dtype: torch.dtype) -> None:
+    """Integers and doubles, to the last bit."""
+    least = 0 if dtype == torch.uint8 else 2**24 + 1 if dtype == torch.int32 else 2**40 + 1
+    x = (torch.arange(3 * 5 * 7).view(3, 5, 7) + least).to(dtype)
+    wanted = x.sum(0, dtype=dtype)
+    assert all(torch.equal(found, wanted) for found in ops.all_reduce(list(x), form=form))
+    assert all(
+        torch.equal(found, part)
+        for found, part in zip(ops.reduce_scatter(list(x)), wanted.split([2, 2, 1]), strict=True)
+    )
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_all_ranks_get_the_same_bits(form: str) -> None:
     x = random(3, 7, 40)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilelink.codegen import access, loops, masks, memory, ordering
 from tilelink.codegen.access import expression
-from tilelink.codegen.scope import Scope
+from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import (
@@ -28,6 +28,7 @@ from tilelink.ir.program import (
     Wait,
     walk,
 )
+from tilelink.ir.shape import accumulator
 
 
 def emit_body(scope: Scope, body: tuple[Op, ...]) -> None:
@@ -59,6 +60,8 @@ def _bound(scope: Scope, op: Bounds) -> str:
         wholes = [v for g, v in zip(scope.step.grid, view, strict=True) if g.var is None and v.axis is not None]
         shape += [str(access.padded(scope, tensor.axes[v.axis].size)) for v in wholes if v.axis is not None]
         return "[" + ", ".join(shape) + "]"
+    if op.what == "acc_dtype":
+        return TRITON_DTYPES[accumulator(tensor.dtype)]
     if op.what == "size":
         assert op.axis is not None
         v = view[op.axis]

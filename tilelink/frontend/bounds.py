@@ -141,6 +141,11 @@ def _tile_shape(call: Call, t: ast.expr) -> Value:
     return named(name, length=tiled if param.shape.rest is None else UNKNOWN)
 
 
+def _acc_dtype(call: Call, t: ast.expr) -> Value:
+    param = call.param(t)
+    return without_formula(_bounds(call, "acc_dtype", param, None, None, f"{param.name}_acc_dtype"))
+
+
 def _limit(call: Call, param: Param, at: int, axis: Axis, node: Node, what: str) -> Value | None:
     """Where positions begin or stop. `None` in one arm of a choice means the end of the axis, as `None` alone does."""
     if node is None or constant_of(node) is None:
@@ -230,6 +235,7 @@ WORDS: Mapping[str, Word] = MappingProxyType(
         "tile_begin": Word("value", _tile_begin),
         "tile_end": Word("value", _tile_end),
         "tile_shape": Word("value", _tile_shape),
+        "acc_dtype": Word("value", _acc_dtype),
         "segment": Word("value", _segment),
         "size": Word("value", _size),
         "tiles": Word("loop", _tiles),

@@ -119,11 +119,11 @@ class If:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where a tile lies: `what` is range | begin | end | size | shape | segment | mask.
+    """Where a tile lies: `what` is range | begin | end | size | shape | acc_dtype | segment | mask.
 
     `range`, `begin`, `end`, `segment`, `mask` take a tile variable (`range` without one: the whole axis); `size` an axis;
-    `shape` the domain's block shape. `mask`: which positions of the tile are from `start` on and before `stop`, each one
-    position or a vector, one per row: a block of rows by positions.
+    `shape` the domain's block shape; `acc_dtype` what values are summed up in. `mask`: which positions of the tile are from
+    `start` on and before `stop`, each one position or a vector, one per row: a block of rows by positions.
     """
 
     name: str

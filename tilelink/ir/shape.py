@@ -20,6 +20,13 @@ ITEM_BYTES = {
 """Dtypes, and how many bytes an element has."""
 
 
+def accumulator(dtype: str) -> str:
+    """What sums of values are accumulated in: wide enough for many of them, and what Triton's own sums widen to."""
+    if dtype in ("f64", "i64"):
+        return dtype
+    return "f32" if dtype.startswith(("f", "bf")) else "i32"
+
+
 def rank_along(axis: str = RANK_AXIS) -> Sym:
     """What formulas call this rank's coordinate along an axis of ranks."""
     return Sym("rank" if axis == RANK_AXIS else f"{axis}_rank")

@@ -16,7 +16,7 @@ from tilelink.ops.programs import keep, scatter
 def spread(inbox: Any, part: Any, rows: Any) -> None:
     """One tile of this rank's part: the sum over everyone's, in fp32, to everyone."""
     m, n = tl.tile_id(part)
-    acc = tl.zeros(tl.tile_shape(part), tl.float32)
+    acc = tl.zeros(tl.tile_shape(part), tl.acc_dtype(inbox))
     for s in tl.tiles(inbox, axis=0):
         tl.consumer_tile_wait(inbox, (s, m, n))
         acc += tl.tile_load(inbox, (s, m, n))

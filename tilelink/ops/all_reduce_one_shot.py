@@ -16,7 +16,7 @@ def exchange(x: Any, inbox: Any, out: Any) -> None:
     tl.consumer_tile_wait(x, (s, m, n))
     tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
     tl.producer_tile_notify(inbox, (s, m, n))
-    acc = tl.zeros(tl.tile_shape(x), tl.float32)
+    acc = tl.zeros(tl.tile_shape(x), tl.acc_dtype(x))
     for q in tl.tiles(inbox, axis=0):
         tl.consumer_tile_wait(inbox, (q, m, n))
         acc += tl.tile_load(inbox, (q, m, n))

@@ -15,7 +15,7 @@ def ring(partial: Any, inbox: Any, out: Any) -> None:
     """Add what the next rank sent for these rows, and pass the sum on to the rank before, until it is with its owner."""
     s, m, n = tl.tile_id(partial)
     tl.consumer_tile_wait(partial, (s, m, n))
-    acc = tl.tile_load(partial, (s, m, n)).to(tl.float32)
+    acc = tl.tile_load(partial, (s, m, n)).to(tl.acc_dtype(partial))
     owner = tl.rank_of(out, (m, n))
     if owner != s + 1:  # not the first of this chain
         tl.peer_tile_wait(inbox, (s, m, n), s + 1)

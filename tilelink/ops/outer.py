@@ -12,10 +12,10 @@ import tilelink.language as tl
 def outer(rows: Any, others: Any, out: Any) -> None:
     """One tile of `rows.T @ others`, accumulated in fp32 over what arrives."""
     k, n = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    acc = tl.zeros(tl.tile_shape(out), tl.acc_dtype(rows))
     for m in tl.tiles(rows, axis=0):
         tl.consumer_tile_wait(rows, m)
         tl.consumer_tile_wait(others, m)
-        acc = tl.dot(tl.trans(tl.tile_load(rows, (m, k))), tl.tile_load(others, (m, n)), acc)
+        acc = tl.dot(tl.trans(tl.tile_load(rows, (m, k))), tl.tile_load(others, (m, n)), acc, out_dtype=acc.dtype)
     tl.tile_store(out, (k, n), acc)
     tl.producer_tile_notify(out, (k, n))

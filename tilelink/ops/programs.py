@@ -38,21 +38,21 @@ keep_parts = tilelink.program("s M ... -> s M ...", name="keep_parts")(fetch)
 
 @tilelink.program("M K, K N -> M N")
 def matmul(rows: Any, weight: Any, out: Any) -> None:
-    """One tile of `out`, accumulated in fp32."""
+    """One tile of `out`, accumulated in fp32 (int32, fp64)."""
     m, n = tl.tile_id(out)
     tl.consumer_tile_wait(rows, m)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    acc = tl.zeros(tl.tile_shape(out), tl.acc_dtype(rows))
     for k in tl.tiles(weight, axis=0):
-        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc, out_dtype=acc.dtype)
     tl.tile_store(out, (m, n), acc)
     tl.producer_tile_notify(out, (m, n))
 
 
 @tilelink.program("s M N -> M N")
 def reduce(inbox: Any, out: Any) -> None:
-    """One tile of the sum over `s`, in fp32."""
+    """One tile of the sum over `s`, in fp32 (int32, fp64, int64)."""
     m, n = tl.tile_id(out)
-    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    acc = tl.zeros(tl.tile_shape(out), tl.acc_dtype(inbox))
     for s in tl.tiles(inbox, axis=0):
         tl.consumer_tile_wait(inbox, (s, m, n))
         acc += tl.tile_load(inbox, (s, m, n))
