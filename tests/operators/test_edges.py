@@ -12,6 +12,7 @@ import tilelink
 import tilelink.language as tl
 from tests.operators.problems import part
 from tilelink import TilelinkError
+from tilelink.ir.topology import Topology
 from tilelink.mapping import verify
 from tilelink.ops.programs import gather, reduce, scatter
 
@@ -248,3 +249,44 @@ def test_a_result_has_the_dtype_of_the_first_input_that_names_none() -> None:
     [got] = results(embedded, 1, token, table)
     assert got.dtype == torch.bfloat16
     assert torch.equal(got, table[token.long()])
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+@tilelink.program("A/R B C, B/R A C")
+def send_turned(x: Any, inbox: Any) -> None:
+    a, b, c = tl.tile_id(x)
+    tl.tile_push_data(inbox, (b, a, c), tl.permute(tl.tile_load(x, (a, b, c)), (1, 0, 2)))
+    tl.producer_tile_notify(inbox, (b, a, c))
+
+
+def move(src: Any, dst: Any) -> None:
+    tile = tl.tile_id(src)
+    tl.consumer_tile_wait(src, tile)
+    tl.tile_push_data(dst, tile, tl.tile_load(src, tile))
+    tl.producer_tile_notify(dst, tile)
+
+
+take_out = tilelink.program("A B C -> A B C", name="take_out")(move)
+exchange = tilelink.program("A/R B C -> A B/R C", name="exchange")(move)
+
+
+@tilelink.operator("A/R B C -> B/R A C")
+def turned(x: Any) -> Any:
+    inbox = tilelink.symmetric("B/R A C", like=x)
+    send_turned(x, inbox)
+    return take_out(inbox)
+
+
+@tilelink.operator("A/R B C -> A B/R C")
+def exchanged(x: Any) -> Any:
+    return exchange(x)
+
+
+@pytest.mark.parametrize("operator", [turned, exchanged])
+def test_movements_that_make_results_run_as_they_come(operator: Any) -> None:
+    """As the simulated world places them and as GPUs would: results are fetched, since peers do not reach them."""
+    x = drawn(10, 7, 5)
+    for rank, got in enumerate(results(operator, 3, x, A=10)):
+        expected = x.transpose(0, 1)[part(7, rank, 3)] if operator is turned else x[:, part(7, rank, 3)]
+        assert torch.equal(got, expected)
+    assert operator.verify(x[:4], topology=Topology(3, "peer"), A=10).ok

@@ -96,11 +96,13 @@ def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, 
     in smaller ones that fill the last wave better."""
     program = step.program
     if program.movement is not None:
+        # A result is no memory that peers reach: whoever returns it fetches it.
+        result = step.binding(program.movement.destination).tensor in wiring.results
         engine = topology.world == "peer" and not _moves_what_is_made(step, wiring) and not _converts(step, wiring)
         if program.movement.pinned or engine:
-            return CopyEngine(push=True if not program.movement.pinned else None)
+            return CopyEngine(push=not result if not program.movement.pinned else None)
         away = topology.axis(step.axis).reach == "network" or _made_along_another(step, wiring)
-        push = True if away else None
+        push = True if away else False if result else None
         return Sms(count=2, tile=_leading(step, 128), order=("ring",), push=push)
     dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
     loops = [_loop_dim(step, op) for op in walk(program.body) if isinstance(op, Tiles)]
@@ -163,7 +165,7 @@ def _moves_what_is_made(step: Step, wiring: Wiring) -> bool:
     if step.program.movement is None:
         return False
     source = step.binding(step.program.movement.source).tensor
-    return wiring.tensor(source).origin == "program"
+    return wiring.tensor(source).origin != "argument"
 
 
 def _made_along_another(step: Step, wiring: Wiring) -> bool:
