@@ -45,14 +45,15 @@ def put_together(tops, sums, hits, loss):
         tl.consumer_tile_wait(tops, (s, t))
         tl.consumer_tile_wait(sums, (s, t))
         tl.consumer_tile_wait(hits, (s, t))
-        new = tl.maximum(top, tl.tile_load(tops, (s, t)))
-        total = total * tl.exp(top - new) + tl.tile_load(sums, (s, t)) * tl.exp(tl.tile_load(tops, (s, t)) - new)
+        its = tl.tile_load(tops, (s, t))
+        new = tl.maximum(top, its)
+        total = total * tl.exp(top - new) + tl.tile_load(sums, (s, t)) * tl.exp(its - new)
         hit += tl.tile_load(hits, (s, t))
         top = new
     tl.tile_store(loss, t, top + tl.log(total) - hit)
 
 
-@tilelink.operator("T V/R, T i32 <V -> T f32")
+@tilelink.operator("T V/R, T i32 <V -> T f32", schedule={"look": tilelink.sms(T=8, V=1024, num_warps=8)})
 def cross_entropy(logits, target):
     tops = tilelink.symmetric("R T f32", T=logits.size("T"))
     sums, hits = tilelink.symmetric("R T f32", like=tops), tilelink.symmetric("R T f32", like=tops)

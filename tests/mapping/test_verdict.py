@@ -34,6 +34,25 @@ def told(found: Counterexample) -> list[tuple[int, int, str, str, str]]:
     return [(i.call, i.rank, i.path, i.tile, i.does) for i in found.steps]
 
 
+def test_what_is_printed_of_a_plan_and_a_proof() -> None:
+    """A line for each step, and for each rule, in their order: not the fields, which fill pages."""
+    plan = form("gemm_rs fused, reduced in the epilogue", 4, {"M": 64, "K": 16, "N": 32})
+    head, *lines = str(plan).splitlines()
+    assert head.startswith(f"gemm_rs: {plan.wiring.signature}")
+    assert [line.split()[0] for line in lines] == [*(s.path for s in plan.steps), *("note:" for _ in plan.notes)]
+    right = judge(plan)
+    assert [line.strip() for line in str(right).splitlines()] == [
+        "proved", *(f"{p.rule.ljust(max(len(q.rule) for q in right.proofs))}  {p.text}" for p in right.proofs)
+    ]  # fmt: skip
+    wrong = judge(with_channel(form("ag_gemm push", 4, {"M": 64, "K": 16, "N": 32}), "rows", scope="gpu"))
+    assert wrong.error is not None
+    assert wrong.counterexample is not None
+    printed = str(wrong)
+    assert printed.startswith("refused")
+    assert printed.index(str(wrong.error)) < printed.index(wrong.counterexample.text)
+    assert printed.endswith(str(wrong.counterexample.steps[-1]))
+
+
 def test_what_is_right_has_no_counterexample() -> None:
     verdict = judge(form("ag_gemm pull", 4, {"M": 64, "K": 16, "N": 32}))
     assert (verdict.ok, verdict.error, verdict.counterexample, verdict.assumed) == (True, None, None, ())

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from tilelink.bench.libraries import Exchanged, Libraries, Nccl
-from tilelink.codegen import describe
 from tilelink.errors import TilelinkError
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.world import World
@@ -38,7 +37,7 @@ def how(operator: Operator, tensors: tuple[torch.Tensor, ...], **given: Any) -> 
     choice = operator.choice(*tensors, **given)
     if choice.schedule.sequential:
         return str(choice)
-    return "; ".join(f"{s.path}: {describe(s)}" for s in operator.plan(*tensors, **given).steps)
+    return "; ".join(f"{s.path}: {s}" for s in operator.plan(*tensors, **given).steps)
 
 
 def same(result: Any) -> Any:

@@ -5,6 +5,6 @@ Knows: Triton's and SHMEM's names, text.
 Never knows: torch tensors, streams, processes.
 """
 
-from tilelink.codegen.emit import describe, emit
+from tilelink.codegen.emit import emit
 
-__all__ = ["describe", "emit"]
+__all__ = ["emit"]

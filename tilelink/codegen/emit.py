@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.codegen.checked import check_text
@@ -19,7 +19,6 @@ from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Leave, Stage, Transfer
 from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
-from tilelink.ir.shape import RANK_AXIS
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 
@@ -81,7 +80,7 @@ def _head(plan: Plan, watch: Watch) -> list[str]:
         "",
     ]
     width = max(len(s.path) for s in plan.steps)
-    out += [f"    {s.path.ljust(width)}  {describe(s)}" for s in plan.steps]
+    out += [f"    {s.path.ljust(width)}  {s}" for s in plan.steps]
     out += watch.described()
     out += ['"""', "", "import triton", "import triton.language as tl", ""]
     out.append(f"from tilelink.device import {DEVICE_MODULE[plan.topology.world]} as shmem")
@@ -102,36 +101,6 @@ def _literal(value: object) -> str:
     """A constant as Python text; infinities and NaN have no literal of their own."""
     finite = not isinstance(value, float) or value - value == 0
     return repr(value) if finite else f'float("{value}")'
-
-
-def describe(s: StepPlan) -> str:
-    """One line on how a step runs."""
-    tiles = " ".join(f"{g.dim}={g.tile}" for g in (*s.grid, *s.loops) if g.tile and g.kind not in ("unit", "own"))
-    direction = {True: "push, ", False: "pull, ", None: ""}[s.push]
-    direction += "" if s.axis == RANK_AXIS else f"along {s.axis}, "
-    if s.engine == "fused":
-        pieces = f", in {s.pieces} pieces" if s.pieces > 1 else ""
-        return f"{direction}fused into {s.into}{pieces}{', behind its tiles' if s.behind else ''}"
-    order = f", order {' '.join(s.order_names)}"
-    if s.library is not None:
-        return f"{direction}library {s.library.name}({', '.join(_viewed(s))}){order}{_streams(s)}"
-    if s.engine == "stream":
-        return f"{direction}copy engine{', tiles ' + tiles if tiles else ''}{order}"
-    return f"{direction}{s.workers} workers{', tiles ' + tiles if tiles else ''}{order}"
-
-
-def _viewed(s: StepPlan) -> Iterator[str]:
-    """What a library function gets of each parameter: `rows[M by M/R, K]`."""
-    axes = (*s.grid, *s.loops) if s.by_runs else s.grid
-    cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in axes if g.tile or g.kind == "cut"}
-    for p in s.step.program.params:
-        dims = [v.dim if not v.dim.startswith("_") else "…" for v in s.step.binding(p.name).view]
-        text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in dims)}]"
-        yield text if p.role == "in" else f"out={text}"
-
-
-def _streams(s: StepPlan) -> str:
-    return f", over {s.streams} streams" if s.streams > 1 else ""
 
 
 def _signature(name: str, parameters: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ and `rank` and `RANKS` are of all of them together.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from tilelink.ir.host import HostStep
 from tilelink.ir.partition import GridAxis, here
 from tilelink.ir.program import Notify, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
-from tilelink.ir.shape import rank_along, ranks_along
+from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 
@@ -113,6 +114,34 @@ class StepPlan:
     def columns(self) -> int:
         """The axis of `grid` along which the columns of a tile lie."""
         return max((a for a, g in enumerate(self.grid) if g.kind not in ("unit", "own")), default=0)
+
+    def __str__(self) -> str:
+        """One line on how the step runs."""
+        tiles = " ".join(
+            f"{g.dim}={g.tile}" for g in (*self.grid, *self.loops) if g.tile and g.kind not in ("unit", "own")
+        )
+        tiles = f", tiles {tiles}" if tiles else ""
+        direction = {True: "push, ", False: "pull, ", None: ""}[self.push]
+        direction += "" if self.axis == RANK_AXIS else f"along {self.axis}, "
+        if self.engine == "fused":
+            pieces = f", in {self.pieces} pieces" if self.pieces > 1 else ""
+            return f"{direction}fused into {self.into}{pieces}{', behind its tiles' if self.behind else ''}"
+        order = f", order {' '.join(self.order_names)}"
+        if self.library is not None:
+            streams = f", over {self.streams} streams" if self.streams > 1 else ""
+            return f"{direction}library {self.library.name}({', '.join(self._viewed())}){order}{streams}"
+        if self.engine == "stream":
+            return f"{direction}copy engine{tiles}{order}"
+        return f"{direction}{self.workers} workers{tiles}{order}"
+
+    def _viewed(self) -> Iterator[str]:
+        """What a library function gets of each parameter: `rows[M by M/R, K]`."""
+        axes = (*self.grid, *self.loops) if self.by_runs else self.grid
+        cut = {g.dim: str(g.tile) if g.tile else f"{g.dim}/R" for g in axes if g.tile or g.kind == "cut"}
+        for p in self.step.program.params:
+            dims = [v.dim if not v.dim.startswith("_") else "…" for v in self.step.binding(p.name).view]
+            text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in dims)}]"
+            yield text if p.role == "in" else f"out={text}"
 
     def loop(self, dim: str) -> GridAxis:
         return next(a for a in self.loops if a.dim == dim)
@@ -242,6 +271,14 @@ class Plan:
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = ()
     """Orders by a user's key, by name: for each rank the positions of its tiles, sorted."""
+
+    def __str__(self) -> str:
+        """The steps, one a line, and the plan's notes; `tilelink plan` has the rest in tables."""
+        sizes, ranks = " ".join(f"{n}={v}" for n, v in self.sizes), self.topology.ranks
+        head = f"{self.wiring.name}: {self.wiring.signature}  ({sizes}, {ranks} rank{'s' if ranks > 1 else ''})"
+        width = max((len(s.path) for s in self.steps), default=0)
+        steps = [f"    {s.path.ljust(width)}  {s}" for s in self.steps]
+        return "\n".join([head, *steps, *(f"    note: {n}" for n in self.notes)])
 
     @property
     def unverified(self) -> tuple[str, ...]:

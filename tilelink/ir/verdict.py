@@ -62,5 +62,17 @@ class Verdict:
     counterexample: Counterexample | None = None
     assumed: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """What was shown, rule by rule, and what was assumed; else the diagnostic, and the interleaving that goes wrong."""
+        width = max((len(p.rule) for p in self.proofs), default=0)
+        lines = ["proved" if self.ok else "refused" if self.error is not None else "not verified"]
+        lines += [f"    {p.rule.ljust(width)}  {p.text}" for p in self.proofs]
+        lines += [f"    {said}" for said in self.assumed]
+        lines += [str(self.error)] if self.error is not None else []
+        if self.counterexample is not None:
+            lines += [f"{self.counterexample.text} ({self.counterexample.world}):"]
+            lines += [f"    {step}" for step in self.counterexample.steps]
+        return "\n".join(lines)
+
     def __bool__(self) -> bool:
         return self.ok
