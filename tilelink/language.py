@@ -175,6 +175,11 @@ def tile_pull_data(t: Any, tile: Any, source: Any) -> None:
         t: the tensor parameter that receives.
         tile: an index that is valid in both tensors.
         source: the tensor parameter to read; of several holders, the reader itself or else the nearest.
+
+    A program with it waits for its tile, pulls it and notifies, and does nothing else.
+
+    Raises:
+        TilelinkError: TL164 (the program does something else besides).
     """
     _outside("tile_pull_data")
 

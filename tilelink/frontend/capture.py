@@ -31,7 +31,7 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str | None = Non
         name: what schedules call it; the function's name by default.
 
     Raises:
-        TilelinkError: TL110 to TL163, each with the user's own line.
+        TilelinkError: TL110 to TL164, each with the user's own line.
     """
     source = read_source(plain_function(fn))
     params, constants = read_parameters(source, signature)

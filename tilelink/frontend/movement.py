@@ -27,7 +27,7 @@ def recognise(body: tuple[Op, ...]) -> Movement | None:
     """The movement that a program is, or None if it computes.
 
     Raises:
-        TilelinkError: TL163 if `rank_*` stands in a program that is none.
+        TilelinkError: TL163 if `rank_*` stands in a program that is none, TL164 if a pull does.
     """
     movement = _movement(body)
     pinned = next((op for op in _walk(body) if _by_stream(op)), None)
@@ -40,6 +40,15 @@ def recognise(body: tuple[Op, ...]) -> Movement | None:
             loc=pinned.loc,
             why="a copy engine waits for a tile, copies it and notifies; it cannot compute",
             hint="write `tl.rank_wait(src, tile)`, `tl.rank_copy_data(dst, tile, source=src)`, `tl.rank_notify(dst, tile)`",
+        )
+    pull = next((op for op in _walk(body) if isinstance(op, Move)), None)
+    if movement is None and pull is not None:
+        raise TilelinkError(
+            "TL164",
+            "a pull in a program that is more than one movement of one tile",
+            loc=pull.loc,
+            why=f"a pull is the whole of a program: it runs for tiles of `{pull.param}`, waits, pulls its tile and notifies",
+            hint="give the pull a program of its own, and wait for what it brings here; or let whoever has the tile push it",
         )
     return movement
 

@@ -38,7 +38,7 @@ class Program:
         """The program in the compiler's own form, read from its source at the first use.
 
         Raises:
-            TilelinkError: TL110 to TL163.
+            TilelinkError: TL110 to TL164.
         """
         if self._captured is None:
             self._captured = capture(self.function, self.signature, self.name)
