@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from multiprocessing import Pool
 from pathlib import Path
 
-from tests.mapping.shelf import Agreement, agreement
+from tests.mapping.oracle import Agreement, agreement
 from tilelink.bench.running import commit
 
 OUT = Path(__file__).parent / "results" / "verify-oracle.json"

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import Enter, Fork, HostStep, Join, Launch, Leave, Stage
+from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Transfer
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
@@ -242,10 +242,25 @@ def one_slot(rng: random.Random, plan: Plan) -> Plan | None:
     return replace(plan, schedule=replace(plan.schedule, slots=1), buffers=buffers)
 
 
+def fewer_slots(rng: random.Random, plan: Plan) -> Plan | None:
+    """One buffer turns otherwise than the calls do."""
+    b = _one(rng, tuple(b for b in plan.buffers if b.space == "symmetric" or b.staged))
+    if b is None:
+        return None
+    slots = rng.choice([n for n in (1, 2, 3, 4) if n != b.slots])
+    return replace(plan, buffers=_swapped(plan.buffers, b, replace(b, slots=slots)))
+
+
+def fewer_credits(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, tuple(c for c in plan.credits if c.implied_by is None))
+    if c is None:
+        return None
+    return replace(plan, credits=_swapped(plan.credits, c, replace(c, implied_by=c.tensor)))
+
+
+# ------------------------------------------------------------------------------------------------- the host and its kernels
 def host_step(rng: random.Random, plan: Plan) -> Plan | None:
-    h: HostStep | None = _one(
-        rng, tuple(h for h in plan.host if isinstance(h, (Enter, Stage, Fork, Join, Leave, Launch)))
-    )
+    h: HostStep | None = _one(rng, plan.host)
     if h is None:
         return None
     return replace(plan, host=tuple(x for x in plan.host if x is not h))
@@ -258,6 +273,96 @@ def host_order(rng: random.Random, plan: Plan) -> Plan | None:
     host = list(plan.host)
     host[k], host[k + 1] = host[k + 1], host[k]
     return replace(plan, host=tuple(host))
+
+
+def host_moved(rng: random.Random, plan: Plan) -> Plan | None:
+    """A step comes at any other time: what is kept behind kernels, say, or a stream's steps behind its end."""
+    host = list(plan.host)
+    if len(host) < 2:
+        return None
+    kept = [k for k, h in enumerate(host) if isinstance(h, (Keep, Transfer, Fork, Join))]
+    h = host.pop(rng.choice(kept or range(len(host))))
+    host.insert(rng.randrange(len(host) + 1), h)
+    return replace(plan, host=tuple(host))
+
+
+def host_twice(rng: random.Random, plan: Plan) -> Plan | None:
+    h = _one(rng, plan.host)
+    if h is None:
+        return None
+    host = list(plan.host)
+    host.insert(rng.randrange(len(host) + 1), h)
+    return replace(plan, host=tuple(host))
+
+
+def other_stream(rng: random.Random, plan: Plan) -> Plan | None:
+    h = _one(rng, tuple(h for h in plan.host if isinstance(h, (Fork, Join, Launch, Transfer))))
+    if h is None:
+        return None
+    streams = {x.stream for x in plan.host if isinstance(x, (Fork, Join, Launch, Transfer))} | {0, h.stream + 1}
+    stream = rng.choice(sorted(streams - {h.stream}))
+    return replace(plan, host=_swapped(plan.host, h, replace(h, stream=stream)))
+
+
+def entered_elsewhere(rng: random.Random, plan: Plan) -> Plan | None:
+    """The call is entered by other kernels than those that it is."""
+    h = _one(rng, tuple(h for h in plan.host if isinstance(h, Enter)))
+    if h is None or not plan.kernels:
+        return None
+    kernels = rng.choice([(), h.kernels[1:], (*h.kernels, plan.kernels[0].name)])
+    return replace(plan, host=_swapped(plan.host, h, replace(h, kernels=kernels))) if kernels != h.kernels else None
+
+
+def other_turns(rng: random.Random, plan: Plan) -> Plan | None:
+    """Steps of a kernel take turns in another order, or have workers of their own."""
+    k = _one(rng, tuple(k for k in plan.kernels if len(k.roles) > 1))
+    if k is None:
+        return None
+    turned = replace(k, roles=tuple(reversed(k.roles)))
+    apart = replace(k, turns=rng.choice([n for n in range(1, len(k.roles) + 1) if n != k.turns]))
+    return replace(plan, kernels=_swapped(plan.kernels, k, rng.choice([turned, apart])))
+
+
+def more_workers(rng: random.Random, plan: Plan) -> Plan | None:
+    """No SM is left, where something else needs one."""
+    k = _one(rng, plan.kernels)
+    if k is None:
+        return None
+    path, count = k.roles[-1]
+    roles = (*k.roles[:-1], (path, (count or 0) + plan.topology.device.sms - k.workers))
+    return replace(plan, kernels=_swapped(plan.kernels, k, replace(k, roles=roles))) if roles != k.roles else None
+
+
+# ---------------------------------------------------------------------------------------------------------------- fused steps
+def other_behind(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.steps if s.into is not None))
+    return None if s is None else _step(plan, s, behind=not s.behind)
+
+
+def other_pieces(rng: random.Random, plan: Plan) -> Plan | None:
+    """Of a step that notifies nobody: others are taken whole (TL607), also where its notifies are given to no rank."""
+    told = {s.path for s in plan.signals if s.action == "notify"}
+    found = (s for s in plan.steps if s.into is not None and (s.grid[-1].tile or 1) > 1 and s.path not in told)
+    s = _one(rng, tuple(found))
+    return None if s is None else _step(plan, s, pieces=2 if s.pieces == 1 else 1)
+
+
+def not_forwarded(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.steps if s.forwarded))
+    return None if s is None else _step(plan, s, forwarded=())
+
+
+def other_rows(rng: random.Random, plan: Plan) -> Plan | None:
+    s = _one(rng, tuple(s for s in plan.steps if s.own_rows))
+    return None if s is None else _step(plan, s, own_rows=False)
+
+
+# --------------------------------------------------------------------------------------------------------------------- bells
+def other_bells(rng: random.Random, plan: Plan) -> Plan | None:
+    c = _one(rng, tuple(c for c in plan.channels if c.bells))
+    if c is None:
+        return None
+    return _channel(plan, c, **rng.choice([{"rings": None}, {"counted": not c.counted}, {"bells": False}]))
 
 
 def brought_along(rng: random.Random, plan: Plan) -> Plan | None:
@@ -279,6 +384,8 @@ CORRUPTIONS: dict[str, Corruption] = {
     for f in (
         drop_signal, late_signal, other_addressee, other_peer, other_target, other_guard, weaker_scope, other_writers, other_span,
         other_kind, other_order, fewer_tiles, same_tile, other_tile, own_left_out, other_direction, smaller_buffer,
-        no_credit, one_slot, host_step, host_order, brought_along,
+        no_credit, one_slot, fewer_slots, fewer_credits, host_step, host_order, host_moved, host_twice, other_stream,
+        entered_elsewhere, other_turns, more_workers, other_behind, other_pieces, not_forwarded, other_rows, other_bells,
+        brought_along,
     )
 }  # fmt: skip

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.mapping.corrupt import brought_along
+from tests.mapping.oracle import verdict_on
 from tests.mapping.plans import plan_of, with_signal, with_step
-from tests.mapping.shelf import verdict_on
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan

@@ -13,8 +13,8 @@ import pytest
 from examples.data_and_tensor_parallel import LINEAR
 from examples.two_levels import GATHER, SCATTER
 from tests.frontend.harness import message
+from tests.mapping.oracle import agreement
 from tests.mapping.plans import plan_along, with_channel, with_signal
-from tests.mapping.shelf import agreement
 from tests.mapping.shelf_axes import sound_plan, wired
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.codegen import emit

@@ -95,7 +95,10 @@ class GridAxis:
             return pieces(self.size, self.step, self.per, self.over)
         if self.kind == "mine":
             return F.cdiv(here(self.size, over=self.over), self.step)
-        return F.cdiv(self.size, self.step) if self.tile is not None else F.of(1)
+        if self.tile is not None:
+            return F.cdiv(self.size, self.step)
+        # A whole axis is one tile; of the ranks' parts, the last may be empty, and then there is none.
+        return F.of(1) if isinstance(self.size, (F.Const, Sym)) else F.minimum(self.size, 1)
 
     def begin(self, index: F.Like) -> Formula:
         """First position of tile `index`."""

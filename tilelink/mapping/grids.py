@@ -79,7 +79,7 @@ def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> fr
     forced: set[int] = set()
     for q in placed:
         movement = q.step.program.movement
-        if movement is None or directed(q)[1] or q.step.axis != host.step.axis:
+        if movement is None or directed(wiring, q)[1] or q.step.axis != host.step.axis:
             continue
         source, target = q.step.binding(movement.source), q.step.binding(movement.destination)
         for v, w in zip(source.view, target.view, strict=True):
@@ -138,7 +138,7 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[st
     """The plan of a step with workers (or a stream) of its own."""
     placement = p.placement
     assert isinstance(placement, (Sms, CopyEngine, Library))
-    domain, push = (p.step.program.domain, None) if p.step.program.movement is None else directed(p)
+    domain, push = (p.step.program.domain, None) if p.step.program.movement is None else directed(wiring, p)
     cuts = p.step.program.signature.global_dims()
     view = p.step.binding(domain).view
     tensor = tensor_of(wiring, p.step, domain)
@@ -243,7 +243,7 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
     step = p.step
     if step.axis != host.axis:
         raise _other_axis(p, host)
-    domain = directed(p)[0] if step.program.movement is not None else step.program.domain
+    domain = directed(wiring, p)[0] if step.program.movement is not None else step.program.domain
     binding = step.binding(domain)
     tensor = wiring.tensor(binding.tensor)
     if step.program.movement is None:
@@ -264,6 +264,10 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
         base = host.grid[found]
         own_axis = found if own_axis is None and tensor.axes[v.axis].over == step.axis else own_axis
         grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table, step.axis))
+    forwarded = _forwarded(placed, step, host)
+    mover = _moved_meanwhile(placed, step, forwarded)
+    if mover is not None:
+        raise _unlike(p, host, f"it takes what `{mover}` moves, which does so later, and elsewhere")
     missing = next((g for a, g in enumerate(host.grid) if a not in axes and _walked(g)), None)
     if missing is not None:
         raise _several(p, host, missing.dim)
@@ -281,7 +285,7 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
         host_axes=tuple(axes),
         own_rows=own_axis is not None,
         own_axis=own_axis,
-        forwarded=_forwarded(placed, step, host),
+        forwarded=forwarded,
         pieces=_pieces(p, tuple(grid), axes[-1] == host.columns),
     )
 
@@ -339,6 +343,14 @@ def _forwarded(placed: tuple[Placed, ...], step: Step, host: StepPlan) -> tuple[
             made.add(p.step.binding(movement.destination).tensor)
     read = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
     return tuple(t for t in read if t in made)
+
+
+def _moved_meanwhile(placed: tuple[Placed, ...], step: Step, forwarded: tuple[str, ...]) -> str | None:
+    """The step that moves, by an engine of its own, all that a fused step takes from registers of a tensor: of slices one stays,
+    and others are read from memory."""
+    taken = {b.tensor for b in step.bindings if all(v.axis is None or not v.unit for v in b.view)} & {*forwarded}
+    movers = (p for p in placed if p.step.moved_to in taken and not isinstance(p.placement, Fused))
+    return next((p.step.path for p in movers), None)
 
 
 def _other_axis(p: Placed, host: StepPlan) -> TilelinkError:

@@ -375,8 +375,8 @@ def hosts(placed: tuple[Placed, ...]) -> dict[str, str]:
     return out
 
 
-def directed(p: Placed) -> tuple[str, bool]:
-    """(domain parameter, push) of a movement as scheduled."""
+def directed(wiring: Wiring, p: Placed) -> tuple[str, bool]:
+    """(domain parameter, push) of a movement as scheduled; within a rank there is no direction."""
     movement = p.step.program.movement
     assert movement is not None
     push = not movement.pull
@@ -384,7 +384,17 @@ def directed(p: Placed) -> tuple[str, bool]:
         push = p.placement.push
     elif isinstance(p.placement, Fused) or movement.pinned:
         push = True
+    push = push and (isinstance(p.placement, Fused) or not _stays(wiring, p.step))
     return (movement.source if push else movement.destination), push
+
+
+def _stays(wiring: Wiring, step: Step) -> bool:
+    """Whether a movement speaks of no rank: each of them moves what it has. A push would be to all, who have their own."""
+    return not any(
+        v.axis is None or wiring.tensor(b.tensor).axes[v.axis].own_slice or wiring.tensor(b.tensor).names_holder(v)
+        for b in step.bindings
+        for v in b.view
+    )
 
 
 __all__ = ["Placed", "default", "directed", "hosts", "place", "replace"]

@@ -13,7 +13,7 @@ from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping.channels import channel
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.kernels import Placement
-from tilelink.mapping.uses import Use
+from tilelink.mapping.uses import Use, one_waiter
 from tilelink.mapping.views import entries, signal_ops, tensor_of
 
 
@@ -124,9 +124,8 @@ def _notify(
 def _addressee(tensor: TensorDecl, s: StepPlan, op: Notify, heard: list[Use]) -> str:
     if op.peer is not None:
         return "peer"
-    pulled = any(reads_remote(u.consumer, u.wait.param, tensor) for u in heard)
-    if pulled:
-        return "owner" if any(_waiters_split(u) for u in heard) else "all"
+    if any(reads_remote(u.consumer, u.wait.param, tensor) for u in heard):
+        return "owner" if one_waiter(tensor, heard) else "all"
     if not crosses(s, op.param):
         return "self"
     return "owner" if _names_holder(tensor, s, op) else "all"
@@ -141,11 +140,6 @@ def _names_holder(tensor: TensorDecl, s: StepPlan, op: Notify) -> bool:
         tensor.names_holder(v) and isinstance(e, (OfTile, At))
         for v, e in zip(view, entries(s.step, op.param, op.index), strict=True)
     )
-
-
-def _waiters_split(use: Use) -> bool:
-    """Of a pulled tensor: whether each tile has one waiter (who holds it in the destination) rather than all ranks."""
-    return any(g.kind == "mine" for g in use.consumer.grid)
 
 
 def _check_mode(op: Notify, to: str, s: StepPlan) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Wait, Whole
+from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.crossing import reads_remote
 from tilelink.mapping.views import entries
 
 
@@ -43,3 +45,11 @@ def domain_axis(s: StepPlan, entry: object) -> GridAxis | None:
         name = entry.ring[0] if entry.ring is not None else entry.expr.text
         return next((g for g in s.grid if g.var == name and g.kind in ("unit", "own", "mine")), None)
     return None
+
+
+def one_waiter(tensor: TensorDecl, uses: list[Use]) -> bool:
+    """Whether each tile of a tensor that others pull is waited for by one rank, who holds it in what it is pulled for. Where
+    the tensor itself has parts, those say whose a tile is, and not who takes it."""
+    return not any(tensor.split_over(u.producer.axis) for u in uses) and all(
+        reads_remote(u.consumer, u.wait.param, tensor) and any(g.kind == "mine" for g in u.consumer.grid) for u in uses
+    )

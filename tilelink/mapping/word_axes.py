@@ -10,7 +10,7 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl
 from tilelink.mapping.libraries import RUN, tiled
 from tilelink.mapping.runs import axis_of
-from tilelink.mapping.uses import Use, domain_axis, notify_entry
+from tilelink.mapping.uses import Use, domain_axis, notify_entry, one_waiter
 from tilelink.mapping.views import entries
 
 
@@ -45,7 +45,7 @@ def words_along(
     if axis.over is not None:
         # The words of pulled parts lie with every waiter; those of pushed parts with the part's holder.
         return ChannelAxis(a, "cut" if away else "part", axis.size, span, over)
-    if pulled and any(g.kind == "mine" for u in uses for g in u.consumer.grid):
+    if one_waiter(tensor, uses):
         return ChannelAxis(a, "part", axis.size, span, over)
     ends = [g for g in grids if g.kind in ("cut", "mine")] + [g for u in uses if (g := _consumer_cut(u, a)) is not None]
     if len({g.over for g in ends}) > 1:

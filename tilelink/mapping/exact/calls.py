@@ -152,6 +152,21 @@ class _Host:
                 if sorted(taken) != list(np.ndindex(*counts)):
                     self.call.faults.append((f"`{s.path}` does not take each of its tiles once", s.step.loc, True))
 
+            if s.behind:
+                self._check_behind(s, self.plan.step(s.into or ""))
+
+    def _check_behind(self, s: StepPlan, host: StepPlan) -> None:
+        """Tickets stand for the last tiles of the host, one for each of this rank's own."""
+        axis, at = s.own_axis or 0, self.sizes.coordinate(self.rank, s.axis)
+        grid, tiles = host.grid[axis], tiles_of(self.sizes, host, self.rank)
+        part = self.sizes.part(grid.size, grid.over)
+        own = [self.sizes.at(grid.begin(tile[axis]), self.rank) // part == at for tile in tiles]
+        count = self.sizes.value(s.own_tiles(host), self.rank) if s.own_axis is not None else -1
+        if own != [k >= len(tiles) - count for k in range(len(tiles))]:
+            self.call.faults.append((f"`{s.path}` takes other tiles than this rank's own", s.step.loc, False))
+        if any(len(k.roles) > 1 for k in self.plan.kernels if host.path in dict(k.roles)):
+            self.call.faults.append((f"tickets for `{s.path}` are drawn by workers of other steps", s.step.loc, False))
+
     def _check_started(self) -> None:
         for s in self.plan.steps:
             times = self.started.count(s.into or s.path)
@@ -462,7 +477,8 @@ def _run(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], recorde
                 return
             if v.local and tensor.axes[v.axis].over == step.axis:
                 begin, end = begin - mine * part, end - mine * part
-        if v.axis is not None and v.axis == tensor.owned and sizes.value(holder(tensor, v.axis, begin), rank) != mine:
+        owned = step.own_rows and v.axis is not None and v.axis == tensor.owned
+        if owned and sizes.value(holder(tensor, v.axis or 0, begin), rank) != mine:
             return
         bounds.append((begin, end))
     if step.pieces > 1:

@@ -15,6 +15,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Proof, Verdict
 from tilelink.mapping.exact import Exact, NotExact, counterexample, examine
+from tilelink.mapping.verify.behind import check_behind
 from tilelink.mapping.verify.bounds import check_bounds
 from tilelink.mapping.verify.brought import check_brought
 from tilelink.mapping.verify.contracts import contracts
@@ -87,12 +88,17 @@ def rules_of(plan: Plan, trust: list[str]) -> tuple[tuple[str, Callable[[], str]
         ("frame of a call", lambda: check_frame(plan)),
         ("bounds", lambda: check_bounds(plan, world, laid)),
         ("coverage", lambda: check_coverage(plan, world, laid, trust)),
-        ("orders", lambda: check_taking(plan, world)),
+        ("orders", lambda: _orders(plan, world)),
         ("counts", lambda: check_counts(plan, world, laid)),
         ("waits", lambda: check_meeting(plan, world, laid)),
         ("deadlock", lambda: check_deadlock(plan, world, laid) + check_room(plan)),
         ("epochs", lambda: check_epochs(plan, world, laid)),
     )
+
+
+def _orders(plan: Plan, world: World) -> str:
+    check_behind(plan, world)
+    return check_taking(plan, world)
 
 
 def _prove(plan: Plan, proofs: list[Proof], trust: list[str]) -> None:

@@ -52,8 +52,12 @@ def _check_access(plan: Plan, world: World, a: Access) -> int:
             first = spans.begin // part * part if away else world.at(over) * part
         extent = world.value(extents[place])
         if a.remote and extent.shape[0] > 1 and over is not None and over == a.laid.step.axis:
-            at = np.clip(spans.begin // world.part(tensor.axes[k].size, over), 0, world.along(over) - 1)
-            extent = extent[:, 0][world.peers(over, at)]
+            if a.holder_axis() is None:  # every rank of the line
+                lines = world.lines(over)
+                extent = extent.min(keepdims=True) if lines is None else extent[:, 0][lines].min(axis=1, keepdims=True)
+            else:
+                at = np.clip(spans.begin // world.part(tensor.axes[k].size, over), 0, world.along(over) - 1)
+                extent = extent[:, 0][world.peers(over, at)]
         outside = (spans.begin < first) | (spans.end > first + extent)
         if not outside.any():
             continue

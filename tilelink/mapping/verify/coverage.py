@@ -57,6 +57,7 @@ class _Tensor:
         self._check_forwarding()
         for w in self.writes:
             self._check_tiles(w)
+            self._check_sent(w)
             if w.by_data:
                 by = f" (`{self.tensor.contract}`)" if self.tensor.contract is not None else ""
                 self.assumed.append(f"assumed for `{self.tensor.name}`: what data decides is disjoint{by}")
@@ -84,12 +85,14 @@ class _Tensor:
         holder = w.holder()
         if axis is None or not self.tensor.axes[axis].own_slice or holder is None or holder[0] is not None:
             return True
+        if not holder[1].shape[1]:
+            return False  # there is no tile
         return len(np.unique(np.broadcast_to(holder[1], (self.world.ranks, 1)))) < self.world.ranks
 
     def _instance(self, w: Access, spans: Spans) -> Spans:
         """Rows by the rank that writes become rows by the rank that holds."""
         holder = w.holder() if w.remote else None
-        if holder is None or spans.rows == 1:
+        if holder is None or spans.rows == 1 or not holder[1].shape[1]:
             return spans
         source = np.argsort(np.broadcast_to(holder[1], (self.world.ranks, 1))[:, 0])
         begin, end = (a if len(a) == 1 else a[source] for a in (spans.begin, spans.end))
@@ -112,14 +115,23 @@ class _Tensor:
         united = {a: self._united(a, shared=shared) for a in axes}
         alone = {a: [self._alone(w, a, shared=shared) for w in self.writes] for a in axes}
         # Sources differ along one axis; along the others each writes everything, itself just once.
+        gap: TilelinkError | None = None
         for s in sorted(axes, key=lambda a: not united[a].exact):
             others = [c for a in axes if a != s for c in alone[a]]
             if united[s].twice is None and all(c.twice is None for c in others):
-                self._settle([(s, united[s])], shared=shared)
-                for a in axes:
-                    if a != s:
-                        self._settle_sources(a, s, alone[a], shared=shared)
-                return
+                said = len(self.assumed)
+                try:
+                    self._settle([(s, united[s])], shared=shared)
+                    for a in axes:
+                        if a != s:
+                            self._settle_sources(a, s, alone[a], shared=shared)
+                except TilelinkError as error:
+                    del self.assumed[said:]
+                    gap = gap or error  # unless they differ along another axis as well
+                else:
+                    return
+        if gap is not None:
+            raise gap
         if self._apart_by_data() and all(c.twice is None for covers in alone.values() for c in covers):
             for a in axes:
                 self._settle([(a, c) for c in alone[a]], shared=shared)
@@ -243,6 +255,16 @@ class _Tensor:
                     why="tiles run on different workers, so nobody knows whose value stays",
                     hint=f"index `{w.param}` by the tile of `{g.dim}`, or store under a test of it",
                 )
+
+    def _check_sent(self, w: Access) -> None:
+        """What a rank sees of its own part alone, from 0 on, names nobody who holds it: all of its line get it."""
+        axis = w.laid.step.axis
+        if not (w.remote and self.tensor.split_over(axis) and w.holder_axis() is None):
+            return
+        senders = np.broadcast_to(~w.idle(), (self.world.ranks, 1))[:, 0]
+        lines = self.world.lines(axis)
+        if bool(((senders if lines is None else senders[lines]).sum(axis=-1) > 1).any()):
+            raise self._twice(next(a for a, of in enumerate(self.tensor.axes) if of.over == axis), None)
 
     def _check_forwarding(self) -> None:
         """What a movement leaves on its own rank must be taken from registers by everyone who reads it."""

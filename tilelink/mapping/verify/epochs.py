@@ -17,7 +17,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.program import Loop, Tiles
 from tilelink.mapping.verify.geometry import Bools, Ints, World
 from tilelink.mapping.verify.reach import Laid
-from tilelink.mapping.verify.words import Told, Words, delivery, holder_of, signals_on
+from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, holder_of, signals_on
 
 
 def check_epochs(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
@@ -105,10 +105,15 @@ def _busy(laid: Laid, world: World) -> Bools:
 
 def _pair(wait: Told, notify: Told, world: World) -> Bools:
     """(rank, source): some word that the source raises on the rank is waited for there."""
-    ranks = np.arange(world.ranks)
     to = delivery(notify)
-    if to.kind == "one" and to.to is not None and bool((to.to == ranks).all()):
+    if to.kind == "one" and to.to is not None and bool((to.to == np.arange(world.ranks)).all()):
         return np.eye(world.ranks, dtype=np.bool_)  # at most: whoever tells itself hears of no other
+    return met(wait, notify, to, world)
+
+
+def met(wait: Told, notify: Told, to: Delivery, world: World) -> Bools:
+    """The same of a notify for `to`, where data does not say which words they are."""
+    ranks = np.arange(world.ranks)
     out = np.ones((world.ranks, world.ranks), dtype=np.bool_)
     for k, (mine, theirs) in enumerate(zip(wait.words, notify.words, strict=True)):
         width = world.number(wait.channel.axes[k].count)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import Enter, Fork, Launch, Leave, Transfer
+from tilelink.ir.host import Enter, Fork, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.plan import Plan
 from tilelink.mapping.verify.hosting import MAIN
 
@@ -22,6 +22,7 @@ def check_frame(plan: Plan) -> str:
     if plan.channels or any(s.action == "ready" for s in plan.signals):
         _check_enter(plan)
         said.append("the epoch is advanced first")
+    _check_once(plan)
     streams = _check_forks(plan)
     if streams:
         said.append(f"{streams} side stream{'s' if streams > 1 else ''} begin behind it")
@@ -48,6 +49,17 @@ def _check_enter(plan: Plan) -> None:
             "the epoch of a call is not advanced before everything else",
             "words are never reset: without a new epoch and new targets every wait ends at once, by the last call's signals",
         )
+
+
+def _check_once(plan: Plan) -> None:
+    """What is copied before kernels is copied once, and told once; and a rank leaves once."""
+    copied = [("staged", t) for h in plan.host if isinstance(h, Stage) for t in h.tensors]
+    copied += [("kept", h.path) for h in plan.host if isinstance(h, Keep)]
+    for what, name in copied:
+        if copied.count((what, name)) > 1:
+            raise _refused(plan.wiring.loc, f"`{name}` is {what} twice in a call", "others read it meanwhile")
+    if sum(isinstance(h, Leave) for h in plan.host) > 1:
+        raise _refused(plan.wiring.loc, "a rank leaves a call twice", "peers take the first for the end of all it does")
 
 
 def _check_forks(plan: Plan) -> int:

@@ -85,6 +85,10 @@ class _Sequence:
             self.open_streams.discard(h.stream)
         elif isinstance(h, Stage):
             self._start([STAGING], [MAIN])
+        elif isinstance(h, Keep) and self.behind[MAIN] - {STAGING}:
+            first = min(self.behind[MAIN] - {STAGING})
+            why = "that may wait for it, and comes before it on the same stream"
+            raise _wrong(f"what `{h.path}` keeps comes behind `{first}`", why, self.plan.step(h.path).step.loc)
         elif isinstance(h, Launch):
             kernel = next(k for k in self.plan.kernels if k.name == h.kernel)
             self._start([path for path, _ in kernel.roles], [h.stream])

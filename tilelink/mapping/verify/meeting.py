@@ -15,6 +15,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify, Wait
 from tilelink.mapping.verify.accesses import Access, writes
 from tilelink.mapping.verify.counts import Product, count
+from tilelink.mapping.verify.epochs import met
 from tilelink.mapping.verify.facts import When, fact
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Key, Laid
@@ -89,8 +90,12 @@ class _Meeting:
 
     def _check_makers(self) -> None:
         """The words of a rank whose instance is pulled from are raised by whoever writes it: by that rank."""
-        if any(w.remote and w.path == self.notify.path and w.tensor == self.channel.tensor for w in self.stored):
+        if self._sends():
             raise unproven(self.wait, f"`{self.notify.path}` writes the instances that it pulls from on other ranks")
+
+    def _sends(self) -> bool:
+        """Whether the tiles are written on other ranks."""
+        return any(w.remote and w.path == self.notify.path and w.tensor == self.channel.tensor for w in self.stored)
 
     def _announces(self, w: Access) -> bool:
         """Whether it is this notify that is given for the store."""
@@ -123,7 +128,8 @@ class _Meeting:
         if axis.axis is None:
             if bool((mine.first <= 0).all()) and bool((mine.last >= self.world.number(axis.count) - 1).all()):
                 return  # those of all ranks
-            if not remote and not (to.kind == "one" and to.to is not None and _identity(to.to)) and self._several():
+            own = not self._sends() or (to.kind == "one" and to.to is not None and _identity(to.to))
+            if not remote and not own and self._several():
                 raise self._refused("the words of one source rank are waited for, and every rank raises its own")
             return
         if mine.by_data or theirs.by_data:
@@ -164,17 +170,21 @@ def _whom(told: tuple[Told, ...]) -> str:
 
 
 def _check_peers(wait: Told, told: tuple[Told, ...], world: World) -> None:
-    """Somebody's notify goes from the rank that the wait names to the rank that waits."""
+    """Somebody's notify goes from the rank that the wait names to the rank that waits, and from no other rank."""
     if wait.op.peer is None or not told:
         # Without a notify there is nothing to wait for: the counts say so, and rule 2 that the notify was let go.
         return
     named = _peer(wait, wait.op, world)
     ranks = np.arange(world.ranks)
-    for notify in told:
-        goes_to = _peer(notify, notify.op, world) if notify.op.peer is not None else ranks
-        if named is not None and goes_to is not None and bool((goes_to[named] == ranks).all()):
-            return
-    raise _refused(wait, told, "the rank that it names is not one that notifies this rank")
+    goes_to = [_peer(n, n.op, world) if n.op.peer is not None else ranks for n in told]
+    if named is None or not any(to is not None and bool((to[named] == ranks).all()) for to in goes_to):
+        raise _refused(wait, told, "the rank that it names is not one that notifies this rank")
+    for notify, to in zip(told, goes_to, strict=True):
+        if notify.op.peer is not None and to is not None and bool((to[named] == ranks).all()):
+            continue
+        others = met(wait, notify, delivery(notify), world) & (ranks[None, :] != named[:, None])
+        if others.any():
+            raise _refused(wait, (notify,), "the rank that it names is not the only one that notifies this rank")
 
 
 def _peer(told: Told, op: Wait | Notify, world: World) -> Ints | None:
@@ -270,7 +280,7 @@ def _missed_in_row(wait: Row, tile: Row) -> tuple[int, int, int] | None:
 def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Channel, told: tuple[Told, ...]) -> None:
     """A stream's wait resets the bell: each that is rung must be waited for just once in a call."""
     streams = (w for w in signals_on(plan, laid, channel, "await") if w.laid.step.engine == "stream")
-    waits = [w for w in streams if not w.laid.step.by_runs]
+    waits = _each_once([w for w in streams if not w.laid.step.by_runs])
     if channel.scope != "gpu" or not waits:
         return
     widths = [world.number(a.count) for a in channel.axes]
@@ -302,6 +312,16 @@ def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Ch
                 raise unproven(
                     waits[0], "a bell is rung that no transfer waits for, and would be heard in a later call"
                 )
+
+
+def _each_once(waits: list[Told]) -> list[Told]:
+    """A library function waits once for words that its program names twice."""
+    out: list[Told] = []
+    for w in waits:
+        same = (o for o in out if o.path == w.path and w.laid.step.library is not None)
+        if not any(all(a.same(b) for a, b in zip(o.words, w.words, strict=True)) for o in same):
+            out.append(w)
+    return out
 
 
 def _ringing(channel: Channel, widths: list[int], world: World) -> tuple[Ints, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.host import Keep
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Plan, Signal
 from tilelink.mapping.exact.room import most_workers
 from tilelink.mapping.in_place import kept_first
 from tilelink.mapping.kernels import takes_sms
@@ -17,6 +17,7 @@ def check_room(plan: Plan) -> str:
     by_path = {s.path: s for s in plan.steps}
     late = [p for p in kept_first(plan.steps, plan.signals, plan.channels) if Keep(p) not in plan.host]
     needing = late + [s.path for s in plan.steps if takes_sms(s, by_path)]
+    needing += [s.path for s in plan.signals if s.action == "await" and _waits_by_kernel(plan, s)]
     taken, sms = most_workers(plan), plan.topology.device.sms
     if not needing or not plan.kernels:
         return ""
@@ -30,3 +31,9 @@ def check_room(plan: Plan) -> str:
             hint="this is the plan's mistake and not yours: please report it with the schedule",
         )
     return f"; of {sms} SMs, streams find {sms - taken} free"
+
+
+def _waits_by_kernel(plan: Plan, signal: Signal) -> bool:
+    """Whether a stream waits for a word, and not for a bell."""
+    channel = plan.channel(signal.channel or "")
+    return plan.step(signal.path).engine == "stream" and not (channel.bells and channel.scope == "gpu")

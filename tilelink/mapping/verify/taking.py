@@ -29,7 +29,7 @@ def check_taking(plan: Plan, world: World) -> str:
         if step.into is not None:
             _check_fused(world, step, plan.step(step.into))
         if step.pieces > 1:
-            _check_pieces(plan, step)
+            _check_pieces(plan, world, step)
         if step.into is None and all(g.kind != "table" for g in step.grid):
             most = max(most, _check(world, step))
     return f"each of up to {most} tiles per rank and step is taken once"
@@ -48,7 +48,7 @@ def _check_fused(world: World, step: StepPlan, host: StepPlan) -> None:
             )
 
 
-def _check_pieces(plan: Plan, step: StepPlan) -> None:
+def _check_pieces(plan: Plan, world: World, step: StepPlan) -> None:
     """The pieces of a host's tile are its columns, each once; nobody hears of them one by one."""
     columns = step.grid[-1].tile or 0
     if step.host_axes[-1] != plan.step(step.into or "").columns:
@@ -68,7 +68,7 @@ def _check_pieces(plan: Plan, step: StepPlan) -> None:
             hint=f"let the pieces divide {columns}",
         )
     told = next((s for s in plan.signals if s.path == step.path and s.action == "notify"), None)
-    if told is not None:
+    if told is not None and int(world.value(step.grid[-1].size).max()) > columns // step.pieces:
         raise TilelinkError(
             "TL607",
             f"`{step.path}` notifies for each of {step.pieces} pieces",

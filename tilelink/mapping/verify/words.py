@@ -31,6 +31,12 @@ class Words:
     real: Bools
     by_data: bool = False
 
+    def same(self, other: Words) -> bool:
+        """Whether each tile has the same words."""
+        pairs = ((self.first, other.first), (self.last, other.last), (self.real, other.real))
+        known = not (self.by_data or other.by_data) and self.key == other.key
+        return known and all(a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:

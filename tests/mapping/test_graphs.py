@@ -1,0 +1,240 @@
+"""Operators that are no chains: the proof and the oracle say the same of them; what they differed about stays settled."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.mapping.corrupt import other_peer
+from tests.mapping.oracle import agreement, verdict_on
+from tests.mapping.plans import assert_right, deadlocks, plan_of, with_step
+from tests.mapping.shelf import double, local
+from tests.mapping.shelf_graphs import both, sound_plan
+from tests.operators.language import gemm_rs_epilogue
+from tilelink import copy_engine, fused, library, operator, sms
+from tilelink.errors import TilelinkError
+from tilelink.ir.host import Keep, Leave, Stage, Transfer
+from tilelink.ir.plan import Plan
+from tilelink.ir.program import Tiles, walk
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
+from tilelink.ops import gemm_rs, ring_attention
+from tilelink.ops.programs import gather, keep, reduce, scatter, share
+from tilelink.ops.ulysses import to_heads
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(rng=st.randoms(use_true_random=False))
+def test_the_same_verdict(rng: random.Random) -> None:
+    found = agreement(rng, sound_plan)
+    assert found is None or found.agrees, str(found)
+
+
+def _features(plan: Plan) -> set[str]:
+    """What chains have not."""
+    found: set[str] = {type(h).__name__ for h in plan.host}
+    readers = Counter(t for s in plan.wiring.steps for t in {b.tensor for b in s.bindings if _reads(s, b.param)})
+    for s in plan.steps:
+        loops = [op for op in walk(s.step.program.body) if isinstance(op, Tiles)]
+        movement = s.step.program.movement
+        has = {
+            "behind": s.behind,
+            "joins": s.joins is not None,
+            "by runs": s.by_runs,
+            "sort key": s.sort_key is not None,
+            "own kernel": s.own_kernel and movement is None,
+            "two parts in place": len(s.in_place) > 1,
+            "pinned": movement is not None and movement.pinned,
+            "a part of a loop": any(op.stop is not None for op in loops),
+            "two outputs": sum(p.role == "out" for p in s.step.program.params) > 1,
+            "inside": "." in s.path,
+        }
+        found |= {name for name, there in has.items() if there}
+    has = {
+        "several readers": any(n > 1 for t, n in readers.items() if plan.wiring.producers(t)),
+        "several results": len(plan.wiring.results) > 1,
+        "owner map": any(t.owned is not None for t in plan.wiring.tensors),
+    }
+    return found | {name for name, there in has.items() if there}
+
+
+def _reads(step: Any, param: str) -> bool:
+    return step.program.param(param).role == "in"
+
+
+def test_the_plans_have_what_chains_have_not() -> None:
+    """Otherwise the test above would show little.."""
+    seen = Counter(
+        f for k in range(400) if (made := sound_plan(random.Random(k))) is not None for f in _features(made[1])
+    )
+    wanted = {
+        "joins", "by runs", "sort key", "own kernel", "pinned", "a part of a loop", "two outputs", "inside",
+        "several readers", "several results", "owner map", "two parts in place", "Keep", "Stage", "Leave",
+    }  # fmt: skip
+    assert {f: seen[f] for f in wanted if seen[f] < 3} == {}
+
+
+# --------------------------------------------------------------------------------------- what the two once differed about
+def kept(push: bool) -> Plan:
+    """What rows of a rank's own are made of, moved within the rank and taken again."""
+    op = operator("M/R N", name="kept")(lambda x: local(keep(local(x, name="first")), name="last"))
+    tiles = sms(M=2, N=2)
+    return plan_of(op, 2, {"M": 4, "N": 2}, first=tiles, keep=sms(2, M=2, push=push), last=tiles)
+
+
+def test_what_stays_within_a_rank_has_no_direction() -> None:
+    """A push of one's own part would be to all ranks of the line, each of which has a part of its own."""
+    plan = kept(push=True)
+    assert plan.steps == kept(push=False).steps
+    assert verify(plan).ok
+    assert_right(plan)
+
+
+def test_what_is_seen_as_ones_own_part_is_pushed_to_nobody() -> None:
+    op = operator("M/R N", name="returned")(lambda x: keep(local(x)))
+    made = plan_of(op, 2, {"M": 4, "N": 2}, local=sms(M=2, N=2), keep=sms(2, M=2))
+    assert verify(made).ok
+    plan = with_step(made, "keep", push=True)
+    assert any(f.kind == "twice" for f in examine(plan).findings)
+    assert _code(plan) == "TL604"
+
+
+def test_a_rank_without_rows_has_no_tile_to_wait_for() -> None:
+    """A stream sets no word for nothing, and whoever waited for it would wait forever."""
+    op = operator("M/R N", name="few")(lambda x: keep(local(x)))
+    made = library("torch.mm", M=1)
+    for moved in (copy_engine(push=False), copy_engine(push=True, streams=2), sms(2)):
+        plan = plan_of(op, 3, {"M": 2, "N": 2}, local=made, keep=moved)
+        assert_right(plan)
+        assert verify(plan).ok
+
+
+@pytest.mark.parametrize("pulled", [copy_engine(push=False), sms(2, S=2, push=False)], ids=["stream", "workers"])
+@pytest.mark.parametrize("made", [sms(M=2, N=2), library("torch.mm", M=2, N=2)], ids=["kernel", "library"])
+def test_who_takes_columns_of_what_is_held_by_rows_hears_of_it(pulled: Any, made: Any) -> None:
+    """The holder of a tile is not who waits for it: all ranks are told."""
+    op = operator("M/R N", name="turned")(lambda x: to_heads(local(x)))
+    plan = plan_of(op, 2, {"M": 4, "N": 4}, local=made, to_heads=pulled)
+    assert {s.to for s in plan.signals if s.action == "notify"} == {"all"}
+    assert_right(plan)
+    assert verify(plan).ok
+
+
+def test_what_peers_pull_and_this_rank_reads() -> None:
+    op = operator("M N", name="both_ways")(lambda x: (keep(share(made := double(x, name="first"))), double(made)))
+    tiles = sms(M=2, N=2)
+    plan = plan_of(op, 2, {"M": 4, "N": 2}, first=library("torch.mm", M=2), share=sms(2, M=2, push=False), double=tiles)
+    assert_right(plan)
+    assert verify(plan).ok
+
+
+def test_a_function_waits_once_for_what_it_takes_twice() -> None:
+    """Its stream's bell is rung once, and waited for once."""
+    op = operator("M N", name="itself")(lambda x: both(made := double(x), made))
+    plan = plan_of(op, 1, {"M": 4, "N": 2}, double=sms(M=2, N=2), both=library("torch.add", M=4))
+    assert any(c.bells for c in plan.channels)
+    assert_right(plan)
+    assert verify(plan).ok
+
+
+def test_a_peer_that_is_named_is_the_only_one() -> None:
+    """Own rows raise the same words, under another test: a wait that names this rank would count on them."""
+    sizes = {"S": 3, "h": 1, "g": 1, "D": 2}
+    plan = plan_of(ring_attention, 4, sizes, flash=sms(S=2, T=2), hand_on_k=sms(T=2), hand_on_v=sms(T=2))
+    rng = random.Random(0)
+    spoilt = next(p for _ in range(100) if (p := other_peer(rng, plan)) is not None and _names_itself(p))
+    assert verify(plan).ok
+    assert examine(spoilt).findings
+    assert _code(spoilt) == "TL608"
+
+
+def _names_itself(plan: Plan) -> bool:
+    peers = [s.op.peer for s in plan.signals if s.action == "await" and s.op.peer is not None]
+    return any(peer.ring == ("s", 0) for peer in peers)
+
+
+def test_ranks_that_own_no_row_send_none() -> None:
+    """Sources differ in the slice that they write, whether or not their rows differ as well."""
+    plan = plan_of(gemm_rs_epilogue, 2, {"M": 1, "K": 2, "N": 3}, matmul_rs=sms(M=4, N=4, K=2, order="row"))
+    assert_right(plan)
+    assert verify(plan).ok
+
+
+def test_a_step_takes_from_registers_what_its_host_has_there() -> None:
+    op = operator("M/R N", name="through")(lambda x: double(gather(local(x))))
+    with pytest.raises(TilelinkError) as info:
+        plan_of(op, 2, {"M": 4, "N": 2}, local=sms(M=2, N=2), gather=copy_engine(push=True), double=fused("local"))
+    assert info.value.code == "TL316"
+
+
+def behind(order: str = "ring+1") -> Plan:
+    placements = {"scatter": copy_engine(M=2), "reduce": fused("matmul", behind=None)}
+    return plan_of(gemm_rs, 2, {"M": 8, "K": 2, "N": 2}, matmul=sms(M=2, N=2, K=2, order=order), **placements)
+
+
+def test_tickets_stand_for_own_rows() -> None:
+    """Tiles that come behind their host's are the host's last ones: another order makes them others."""
+    plan, other = behind(), behind("row")
+    assert verify(plan).ok
+    assert plan.step("reduce").behind
+    assert not other.step("reduce").behind
+    spoilt = with_step(other, "reduce", behind=True)
+    assert any("other tiles than this rank's own" in f.text for f in examine(spoilt).findings)
+    assert _code(spoilt) == "TL604"
+
+
+@pytest.mark.parametrize("kind", [Stage, Keep])
+def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
+    op = operator("M/R N", name="twice")(lambda x: double(gather(x)))
+    moved = copy_engine(M=2, push=True) if kind is Keep else sms(2, M=2, push=False)
+    plan = plan_of(op, 2, {"M": 4, "N": 2}, gather=moved, double=sms(M=4, N=2))
+    (step,) = [h for h in plan.host if isinstance(h, kind)]
+    at = plan.host.index(step)
+    spoilt = replace(plan, host=(*plan.host[:at], step, *plan.host[at:]))
+    assert verify(plan).ok
+    assert examine(spoilt).findings
+    assert _code(spoilt) == "TL609"
+
+
+def test_a_stream_that_waits_for_a_word_needs_an_sm() -> None:
+    """A bell is waited for without: so the matmul may have all SMs, and may not where there are words instead."""
+    plan = behind()
+    spoilt = replace(plan, channels=tuple(replace(c, bells=False) for c in plan.channels))
+    assert sum(k.workers for k in plan.kernels) == plan.topology.device.sms
+    assert verify(plan).ok
+    assert any("finds no SM" in f.text for f in examine(spoilt).findings)
+    assert _code(spoilt) == "TL613"
+
+
+def test_a_rank_leaves_a_call_once() -> None:
+    op = operator("M/R N", name="ends")(lambda x: double(gather(x)))
+    moved = sms(2, M=2, push=False)
+    plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=moved, double=sms(M=4, N=2))
+    assert isinstance(plan.host[-1], Leave)
+    spoilt = replace(plan, host=(*plan.host[:1], plan.host[-1], *plan.host[1:]))
+    assert verify(plan).ok
+    assert examine(spoilt).findings
+    assert _code(spoilt) == "TL609"
+
+
+def test_what_is_kept_comes_before_all_else_on_the_main_stream() -> None:
+    op = operator("M/R N", name="begins")(lambda x: reduce(scatter(gather(x))))
+    moved: dict[str, Any] = {"gather": copy_engine(M=2, push=False), "scatter": copy_engine(M=2)}
+    plan = plan_of(op, 2, {"M": 4, "N": 2}, **moved, reduce=sms(M=2, N=2))
+    assert Keep("gather") in plan.host
+    found = next(h for h in plan.host if isinstance(h, Transfer) and h.path == "scatter")
+    spoilt = replace(plan, host=tuple(replace(h, stream=0) if h is found else h for h in plan.host))
+    assert verify(plan).ok
+    assert deadlocks(spoilt)
+    assert _code(spoilt) == "TL609"
+
+
+def _code(plan: Plan) -> str | None:
+    error = verdict_on(plan).error
+    return None if error is None else error.code

@@ -1,0 +1,69 @@
+"""Rule 5, continued: fused tiles behind all of their host's are this rank's own, which come last, and hold up nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Sym
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.mapping.verify.geometry import World
+
+EACH = 2_000_000
+"""Tiles of all ranks that may be looked at one by one."""
+
+
+def check_behind(plan: Plan, world: World) -> None:
+    """Raises:
+    TilelinkError: TL604, tickets that stand for other tiles than those the step is for; TL606, one that others wait for.
+    """
+    for step in (s for s in plan.steps if s.behind):
+        host = plan.step(step.into or "")
+        kernel = next((k for k in plan.kernels if host.path in [path for path, _ in k.roles]), None)
+        if kernel is None or len(kernel.roles) != 1:
+            raise _refused(step, host, "TL604", "others share its workers, whose tickets they would be")
+        if step.own_axis is None or not _last(world, step, host):
+            raise _refused(
+                step, host, "TL604", "this rank's own tiles, which tickets stand for, do not come last there"
+            )
+        told = any(s.path == step.path and s.action == "notify" for s in plan.signals)
+        if told or any(s.path == host.path and s.action == "await" for s in plan.signals):
+            raise _refused(step, host, "TL606", "whoever waits for it could hold up those whom it waits for")
+
+
+def _last(world: World, step: StepPlan, host: StepPlan) -> bool:
+    """Whether the last tiles of the host's order are the rank's own, and no others."""
+    count = np.broadcast_to(world.value(step.own_tiles(host)), (world.ranks, 1))[:, 0]
+    total = np.broadcast_to(world.value(host.total), (world.ranks, 1))[:, 0]
+    ranks = range(world.ranks)
+    if int(total.sum()) > EACH and host.sort_key is None:
+        # Orders are the same formula everywhere: ranks differ in where they begin, and in how many tiles are their own.
+        kinds = np.unique(count, return_index=True)[1].tolist()
+        ranks = sorted({0, 1 % world.ranks, world.ranks // 2, world.ranks - 1, *kinds})
+    return all(_last_of(world, step, host, r, int(total[r]), int(count[r])) for r in ranks)
+
+
+def _last_of(world: World, step: StepPlan, host: StepPlan, rank: int, total: int, count: int) -> bool:
+    if total <= 0:
+        return count <= 0
+    axis = step.own_axis or 0
+    grid = host.grid[axis]
+    env: dict[str, Any] = {**world.plan.env(rank), "t": np.arange(total)}
+    for name, value in host.order:
+        env[name] = F.evaluate(value, env)
+    begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), env), (total,))
+    own = begin // int(F.evaluate(grid.part, env)) == world.plan.topology.at(rank, step.axis)
+    return bool((own == (np.arange(total) >= total - count)).all())
+
+
+def _refused(step: StepPlan, host: StepPlan, code: str, why: str) -> TilelinkError:
+    return TilelinkError(
+        code,
+        f"`{step.path}` cannot come behind the tiles of `{host.path}`",
+        loc=step.step.loc,
+        why=why,
+        hint=f'let it come right after each tile: fused("{host.path}")',
+    )
