@@ -1,12 +1,51 @@
 """The benchmark that needs no GPU runs, keeps its limits, and is what the documentation shows; who fails on GPUs says so."""
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarks import compile_time, judging, render
+
+PROOF = " ".join((render.ROOT / "docs" / "proof.md").read_text().split())
+
+
+def result(name: str) -> dict[str, Any]:
+    return json.loads((render.RESULTS / name).read_text())
+
+
+def test_the_page_on_the_proof_has_its_times() -> None:
+    slowest: dict[int, float] = {}
+    for row in result("verify-time.json")["rows"]:
+        slowest[row["ranks"]] = max(slowest.get(row["ranks"], 0.0), row["ms"])
+    shown = re.findall(r"\| ([\d,]+) \| [\d,]+ \| (\d+) \| [\d,]*", PROOF)
+    assert [(ranks, ms) for ranks, ms in shown if abs(slowest[int(ranks.replace(",", ""))] - int(ms)) > 0.5] == []
+    assert len(shown) == 4
+
+
+def test_the_page_on_the_proof_counts_what_was_tried() -> None:
+    plans, rows = result("verify-oracle.json"), result("mutants.json")["rows"]
+    by = Counter(row["caught_by"] for row in rows)
+    asked = [r["simulation_too"] for r in rows if r["caught_by"] == "static" and r["simulation_too"] is not None]
+    for sentence in (
+        f"Of {plans['plans']:,} such plans ({plans['proved']:,} proved, {plans['refused']:,} refused; "
+        f"{plans['not_planned']:,} more could not be planned) none was judged differently",
+        f"{plans['decided_by_the_exact_graph']} of them the exact graph itself decided, as said above; and "
+        f"{plans['refused_as_a_program_and_yet_ordered']} were refused",
+        f"Of {len(rows):,} such mutants of {len({r['operator'] for r in rows})} operators the proof refuses "
+        f"{by['static']:,} and the exact graph proves {by['equivalent']} equivalent",
+        f"was asked about {len(asked):,} of those that do harm, and sees {sum(asked) / len(asked):.0%} of them".replace(
+            "%", " %"
+        ),
+        f"The other {by['static'] - len(asked)} cannot be simulated",
+    ):
+        assert sentence in PROOF
+    assert plans["differ"] == []
+    assert set(by) == {"static", "equivalent"}
 
 
 def test_the_compiler_keeps_its_limits() -> None:
