@@ -36,7 +36,8 @@ def picture(rows: Sequence[Row], path: Path, title: str) -> Path:
 def curves(losses: Mapping[str, Sequence[float]], path: Path, title: str) -> Path:
     """Losses by step, a line for each model."""
     figure, axes = _empty()
-    for (name, curve), (colour, style) in zip(losses.items(), (("#c3cad3", "-"), ("#2b6ca3", "--")), strict=True):
+    styles = (("#c3cad3", "-"), ("#2b6ca3", "--"), ("#8a939f", ":"), ("#b5562b", ":"))
+    for (name, curve), (colour, style) in zip(losses.items(), styles, strict=False):
         axes.plot(curve, color=colour, linestyle=style, label=name)
     axes.set_xlabel("step", color=FAINT)
     axes.set_ylabel("loss", color=FAINT)

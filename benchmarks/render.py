@@ -181,6 +181,7 @@ def training_section(name: str, about: dict[str, Any], row: dict[str, Any]) -> s
     """What `benchmarks/gpu_training.py` found."""
     stem, options = Path(name).stem, row["options"]
     curves(row["losses"], PAGE.parent / f"{stem}.svg", f"loss on {about['gpus']}×{about['gpu']}")
+    graphs = "; in graphs: with its mode `reduce-overhead`" if options.get("graphs") else ""
     last = options["steps"] - 1
     shown = sorted({0, *(last * k // 4 for k in range(1, 5))})
     table = [["", *(f"step {n}" for n in shown), "ms a step"], ["---"] * (len(shown) + 2)]
@@ -190,7 +191,7 @@ def training_section(name: str, about: dict[str, Any], row: dict[str, Any]) -> s
             f"## Training on {about['gpus']}×{about['gpu']}",
             f"{described(about)} (`benchmarks/results/{name}`). A decoder of {options['layers']} layers, {options['features']} "
             f"features, {options['batch']}×{options['sequence']} tokens, under `torch.compile`: whole on one GPU, and split "
-            "over all by AG+GEMM, GEMM+RS and all-reduce. Greatest difference of the losses, relative: "
+            f"over all by AG+GEMM, GEMM+RS and all-reduce{graphs}. Greatest difference of the losses, relative: "
             f"{row['worst']:.1e}.",
             f"![losses by step]({stem}.svg)",
             "\n".join(f"| {' | '.join(line)} |" for line in table),
