@@ -50,8 +50,7 @@ def ag_attention_zigzag(q: Any, k: Any, v: Any, *, chunk: int = 128, scale: floa
     """
     check_heads(q, k)
     turn, back = f"s // {chunk} % (2 * R)", tilelink.symmetric("S/R h D", like=q)
-    owner = f"s, h, d -> {turn} + ({turn}) // R * (2 * R - 1 - 2 * ({turn}))"
-    there = tilelink.symmetric("S h D", like=q, owner=owner)
+    there = tilelink.symmetric("S h D", like=q, owner=f"s, h, d -> {turn} + ({turn}) // R * (2 * R - 1 - 2 * ({turn}))")
     deal(q, there)
     keys, values = gather(k, name="gather_k"), gather(v, name="gather_v")
     flash_there(there, keys, values, back, scale=exponent(q, scale), schedule=tiles(q.size("D"), "row"))
