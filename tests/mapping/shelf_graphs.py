@@ -341,8 +341,12 @@ def sound_plan(rng: random.Random) -> tuple[str, Plan] | None:
     try:
         plan = plan_of(op, ranks, sizes, slots=slots, channels=channels, in_place=in_place, **schedule)
     except TilelinkError as error:
-        if not error.code.startswith("TL3"):
+        if not error.code.startswith(REFUSED):
             raise
         return None
     shown = "x".join(str(n) for n in sizes.values())
     return f"{name} on {ranks} ranks, {shown}, tile {tile}, {slots} slots", plan
+
+
+REFUSED = ("TL3", "TL606")
+"""What the planner may say: that a schedule cannot be, or that it cannot count who hears of a tile that others pull whole."""
