@@ -76,11 +76,14 @@ def single(plan: Plan, tensor: str) -> Plan:
 
 def test_what_the_next_call_writes_only_when_everybody_is_through_needs_no_second_slot() -> None:
     """Rows are sent by a kernel that begins when all choices of the call are there, which nobody makes before he is through
-    with the last call; scores are sent at once."""
+    with the last call. Scores are sent at once, but to where sums of the sender's own rows were made, which he has had. Who
+    gathers rows for a product hears nothing of those who multiply them."""
     plan = plan_of(ops.moe_layer)
     assert reused(plan, single(plan, "gather_rows")) is not None
-    assert reused(plan, single(plan, "gather_score_rows")) is None
+    assert reused(plan, single(plan, "gather_score_rows")) is not None
     assert reused(plan, replace(plan, schedule=replace(plan.schedule, slots=1))) is None
+    gathering = form("ag_gemm push", 3, SIZES, 2)
+    assert reused(gathering, single(gathering, "rows")) is None
 
 
 def test_fewer_slots_are_proven_only_where_the_exact_graph_agrees() -> None:

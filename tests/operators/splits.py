@@ -6,6 +6,7 @@ from typing import Any
 
 import tilelink
 import tilelink.language as tl
+from tilelink.ops.programs import move
 
 
 @tilelink.program("P H, e+1 i32, e H N -> P/start N")
@@ -58,3 +59,18 @@ def route_whole(x: Any, start: Any, weight: Any, at: Any) -> Any:
 @tilelink.operator("P H, e+1 i32 offsets, e H N, T i32 -> T N")
 def route_copies(x: Any, start: Any, weight: Any, at: Any) -> Any:
     return picked_whole(copied(scaled(x, start, weight)), at)
+
+
+sent = tilelink.program("R/R M ... -> R M ...", name="sent")(move)
+
+
+@tilelink.program("s M N, T i32 -> T N")
+def picked_of_all(rows: Any, at: Any, out: Any) -> None:
+    t, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows)
+    tl.tile_store(out, (t, n), tl.tile_load(rows, (0, tl.tile_load(at, t, other=-1), n)))
+
+
+@tilelink.operator("P H, e+1 i32 offsets, e H N, T i32 -> T N")
+def route_everywhere(x: Any, start: Any, weight: Any, at: Any) -> Any:
+    return picked_of_all(sent(scaled(x, start, weight)), at)

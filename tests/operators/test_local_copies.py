@@ -14,7 +14,7 @@ from tests.mapping.plans import form, forms, plan_of
 from tests.operators.against_torch import random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.codegen import emit
-from tilelink.ir.host import Copy, Fork, Keep, Launch, SetWord
+from tilelink.ir.host import Copy, Fork, Join, Keep, Launch, SetWord
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
@@ -117,7 +117,13 @@ def test_what_is_kept_behind_a_kernel_is_refused() -> None:
     """The kernel waits for it, and it is next on the kernel's own stream."""
     plan = plan_of(gathering("pushed"), RANKS, {"M": ROWS, "K": 8, "N": 12})
     assert verify(plan).ok
-    late = replace(plan, host=(*[h for h in plan.host if not isinstance(h, Keep)], Keep("gather")))
-    with pytest.raises(TilelinkError) as refused:
-        verify(late)
-    assert (refused.value.code, refused.value.message) == ("TL609", "what `gather` keeps comes behind kernels")
+    others = [h for h in plan.host if not isinstance(h, Keep)]
+    beside = [
+        k
+        for h in others
+        for k in ((Fork(2), replace(h, stream=2), Keep("gather"), Join(2)) if isinstance(h, Launch) else (h,))
+    ]
+    for late, behind in (((*others, Keep("gather")), "`gather`"), (tuple(beside), "kernels")):
+        with pytest.raises(TilelinkError) as refused:
+            verify(replace(plan, host=late))
+        assert (refused.value.code, refused.value.message) == ("TL609", f"what `gather` keeps comes behind {behind}")

@@ -31,6 +31,7 @@ SCHEDULES: dict[str, Operator] = {
     "in a kernel of its own": ops.route.schedule(scaled=MADE, picked=sms(2, T=4, N=16, own_kernel=True)),
     "row by row": ops.route.schedule(scaled=sms(P=4, N=8, H=8), picked=sms(2, T=4, N=8)),
     "waiting for all": ops.route_whole.schedule(scaled=MADE, picked_whole=sms(2, T=4, N=8)),
+    "copied on the way": ops.route_copies.schedule(scaled=MADE, copied=sms(1, M=4), picked_whole=sms(2, T=4, N=8)),
 }
 
 
@@ -110,7 +111,7 @@ def test_a_plan_that_counts_in_another_way_is_refused() -> None:
 REFUSED: dict[str, tuple[str, Operator]] = {
     "they are counted on the rank that makes them, and other ranks write or read this tensor": (
         "dst",
-        ops.route_copies.schedule(scaled=MADE, copied=sms(1, M=4, push=True), picked_whole=sms(2, T=4, N=8)),
+        ops.route_everywhere.schedule(scaled=MADE, sent=sms(1, M=4, push=True), picked_of_all=sms(2, T=4, N=8)),
     ),
     "a copy engine cannot count them (`copied`)": (
         "dst",

@@ -33,14 +33,13 @@ def test_the_page_on_the_proof_counts_what_was_tried() -> None:
     asked = [r["simulation_too"] for r in rows if r["caught_by"] == "static" and r["simulation_too"] is not None]
     for sentence in (
         f"Of {plans['plans']:,} such plans ({plans['proved']:,} proved, {plans['refused']:,} refused; "
-        f"{plans['not_planned']:,} more could not be planned) none was judged differently",
+        f"{plans['not_planned']:,} more could not be planned, spoilt so, or played) none was judged differently",
         f"{plans['decided_by_the_exact_graph']} of them the exact graph itself decided, as said above; and "
         f"{plans['refused_as_a_program_and_yet_ordered']} were refused",
         f"Of {len(rows):,} such mutants of {len({r['operator'] for r in rows})} operators the proof refuses "
         f"{by['static']:,} and the exact graph proves {by['equivalent']} equivalent",
-        f"was asked about {len(asked):,} of those that do harm, and sees {sum(asked) / len(asked):.0%} of them".replace(
-            "%", " %"
-        ),
+        f"Asked about {len(asked):,} of those that do harm, the simulated world with its race detector sees "
+        f"{100 * sum(asked) / len(asked):.0f} % of them",
         f"The other {by['static'] - len(asked)} cannot be simulated",
     ):
         assert sentence in PROOF

@@ -41,15 +41,16 @@ def head(scope: Scope) -> Lines:
 
 
 def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> None:
-    assert g.table is not None and g.var is not None
+    assert g.table is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, F.DIVISOR)
-    segment = scope.segments[g.var]
+    name = g.var or g.dim  # a movement has no name for it
+    segment = scope.segments[g.var] if g.var else scope.names.fresh(f"{name}_segment")
     if _crosses(scope):
-        piece = scope.names.fresh(f"{g.var}_piece")
+        piece = scope.names.fresh(f"{name}_piece")
         each = across(scope.step.order_names)
         lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, i{a}, {each})")
     else:
-        before = scope.names.fresh(f"{g.var}_before")
+        before = scope.names.fresh(f"{name}_before")
         lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
         lines.add(f"{before} = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
         piece = f"(i{a} - {before})"

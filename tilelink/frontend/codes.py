@@ -50,7 +50,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "TL161": "a signal inside a while loop",
         "TL162": "a notify in a loop whose length is data",
         "TL163": "rank_* beside something else",
-        "TL164": "a pull beside something else",
+        "TL164": "a pull that is not all of a movement",
         # calls in an operator
         "TL201": "a tile program was called outside an operator",
         "TL202": "wrong number or kind of arguments",

@@ -43,14 +43,25 @@ def recognise(body: tuple[Op, ...]) -> Movement | None:
         )
     pull = next((op for op in _walk(body) if isinstance(op, Move)), None)
     if movement is None and pull is not None:
-        raise TilelinkError(
-            "TL164",
-            "a pull in a program that is more than one movement of one tile",
-            loc=pull.loc,
-            why=f"a pull is the whole of a program: it runs for tiles of `{pull.param}`, waits, pulls its tile and notifies",
-            hint="give the pull a program of its own, and wait for what it brings here; or let whoever has the tile push it",
-        )
+        raise _no_movement(pull, tuple(_walk(body)))
     return movement
+
+
+def _no_movement(pull: Move, ops: tuple[Op, ...]) -> TilelinkError:
+    """Of a program that pulls, and lacks something or does something besides."""
+    what, hint = (
+        "in a program that is more than one movement of one tile",
+        ("give the pull a program of its own, and wait for what it brings here; or let whoever has the tile push it"),
+    )
+    if not any(isinstance(op, Wait) and op.param == pull.source for op in ops):
+        what, hint = "without its wait", f"call `tl.consumer_tile_wait({pull.source}, …)` for the same tile before it"
+    elif not any(isinstance(op, Notify) and op.param == pull.param for op in ops):
+        what, hint = (
+            "without its notify",
+            f"call `tl.producer_tile_notify({pull.param}, …)` for the same tile behind it",
+        )
+    why = f"a pull is the whole of a program: it runs for tiles of `{pull.param}`, waits, pulls its tile and notifies"
+    return TilelinkError("TL164", f"a pull {what}", loc=pull.loc, why=why, hint=hint)
 
 
 def _by_stream(op: Op) -> bool:

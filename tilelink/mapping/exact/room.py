@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.ir.host import BellWait, Copy, SetWord, StreamOp, Transfer
+from tilelink.ir.host import BellWait, Copy, Keep, Launch, SetWord, StreamOp, Transfer
 from tilelink.ir.plan import Plan
 from tilelink.mapping.transfers import issued
 
@@ -13,6 +13,11 @@ def without_room(plan: Plan) -> str | None:
     """The first step whose stream may find no SM, by path: kernels can have them all."""
     if not plan.kernels or most_workers(plan) < plan.topology.device.sms:
         return None
+    launched = False
+    for h in plan.host:
+        launched |= isinstance(h, Launch)
+        if launched and isinstance(h, Keep):
+            return h.path
     for path in (h.path for h in plan.host if isinstance(h, Transfer)):
         for rank in range(plan.topology.ranks):
             if any(_takes_an_sm(op, rank) for ops in issued(plan, path, rank) for op in ops):
