@@ -42,7 +42,10 @@ class Spans:
         return Spans(self.begin + by, self.end + by, self.real)
 
     def where(self, mask: Bools) -> Spans:
-        return Spans(self.begin, self.end, self.real & mask)
+        real = self.real & mask
+        if not real.shape[1]:  # of no tile at all, which a span that all tiles share does not know
+            return Spans(self.begin[:, :0], self.end[:, :0], real)
+        return Spans(self.begin, self.end, real)
 
     def evened(self) -> Spans:
         """All three in one shape."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.host import Keep
-from tilelink.ir.plan import Plan, Signal
+from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.mapping.exact.room import most_workers
 from tilelink.mapping.in_place import kept_first
 from tilelink.mapping.kernels import takes_sms
@@ -18,6 +18,7 @@ def check_room(plan: Plan) -> str:
     late = [p for p in kept_first(plan.steps, plan.signals, plan.channels) if Keep(p) not in plan.host]
     needing = late + [s.path for s in plan.steps if takes_sms(s, by_path)]
     needing += [s.path for s in plan.signals if s.action == "await" and _waits_by_kernel(plan, s)]
+    needing += [s.path for s in plan.steps if _copies_within(plan, s)]
     taken, sms = most_workers(plan), plan.topology.device.sms
     if not needing or not plan.kernels:
         return ""
@@ -31,6 +32,14 @@ def check_room(plan: Plan) -> str:
             hint="this is the plan's mistake and not yours: please report it with the schedule",
         )
     return f"; of {sms} SMs, streams find {sms - taken} free"
+
+
+def _copies_within(plan: Plan, s: StepPlan) -> bool:
+    """Whether what a stream pushes stays on its rank in part, and neither comes first nor is read where it was."""
+    moves = s.engine == "stream" and s.library is None and s.step.program.movement is not None
+    if not moves or not s.push or s.skip_own or Keep(s.path) in plan.host:
+        return False
+    return not any(i.tensor == s.step.moved_to for o in plan.steps for i in o.in_place)
 
 
 def _waits_by_kernel(plan: Plan, signal: Signal) -> bool:
