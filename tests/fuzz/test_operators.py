@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 import torch
-from hypothesis import Phase, find, given, settings
+from hypothesis import Phase, find, given, note, settings
 from hypothesis import strategies as st
 
 import tilelink
@@ -95,6 +95,7 @@ def operators(draw: Any) -> Operator:
             st.sampled_from(["gather", "matmul", "reduce", "scatter", "step_0", "step_1"]), st.sampled_from(PLACEMENTS)
         )
     )
+    note(f"calls {[(p.name, at) for p, at in calls]} beside {declared!r} {like=} {owner=}, {results=}, {placed=}")
     bodies = {1: lambda a: body(a), 2: lambda a, b: body(a, b), 3: lambda a, b, c: body(a, b, c)}
     fn = bodies[len(signature.split("->")[0].split(","))]
     fn.__name__ = "made"

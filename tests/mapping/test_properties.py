@@ -18,7 +18,6 @@ from tilelink.mapping import expand
 from tilelink.mapping.orders import decode
 from tilelink.mapping.raisers import tiles_in
 from tilelink.mapping.transfers import tiles_of
-from tilelink.mapping.verify.geometry import Spans
 
 SIZE, COLUMNS = F.Sym("M"), F.Sym("N")
 FEW = settings(max_examples=200, deadline=None)
@@ -216,10 +215,3 @@ def test_a_copy_engine_takes_every_tile_once_and_waits_for_every_word_once(
             kinds = [type(op) for op in stream]
             assert all(k in (BellWait, WordWait, Copy, SetWord) for k in kinds)
             assert all(a is Copy for a, b in pairwise(kinds) if b is SetWord)
-
-
-def test_what_is_done_for_no_tile_has_no_span() -> None:
-    """A span that all tiles share, under a mask of none: an operator of sizes 0 could not be planned."""
-    shared = Spans(np.zeros((1, 1), np.int64), np.ones((1, 1), np.int64), np.ones((1, 1), np.bool_))
-    found = shared.where(np.ones((2, 0), np.bool_)).evened()
-    assert [a.shape for a in (found.begin, found.end, found.real)] == [(2, 0)] * 3

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import tilelink
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.errors import TilelinkError
 from tilelink.ops import ag_gemm
-from tilelink.ops.programs import matmul
+from tilelink.ops.programs import matmul, reduce, scatter
 
 X, W = torch.ones(4, 4), torch.ones(4, 4)
 
@@ -100,6 +101,36 @@ def test_an_operator_that_gives_back_what_it_got() -> None:
 
     made: Operator = tilelink.operator("M K -> M K")(same)
     assert said(lambda: made(X)).startswith("TL308: the result `x` of `same` is made by no program")
+
+
+def test_an_operator_that_gives_back_memory_that_nobody_fills() -> None:
+    made: Operator = tilelink.operator("M K -> M K")(lambda x: tilelink.symmetric("M K", like=x))
+    assert said(lambda: made(X)).startswith("TL308: the result `symmetric_0` of `<lambda>` is made by no program")
+
+
+@pytest.mark.parametrize(
+    "placed", [{}, {"matmul": sms(M=4)}, {"reduce": sms(M=4)}], ids=["shipped", "matmul", "reduce"]
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_sizes_of_nothing(placed: Any, ranks: int) -> None:
+    made: Operator = tilelink.operator("M K/R, K/R N -> M/R N", name="made", schedule=placed)(
+        lambda x, weight: reduce(scatter(matmul(x, weight)))
+    )
+    for m, k, n in product([0, 4], repeat=3):
+        x, weight = torch.ones(m, k), torch.ones(k, n)
+        found = tilelink.launch(lambda x=x, weight=weight: made(x, weight), ranks)
+        assert all(torch.equal(y, torch.full((m // ranks, n), float(k * ranks))) for y in found)
+
+
+def test_what_a_movement_makes_need_not_be_used() -> None:
+    """On one rank nothing that peers reach holds it either."""
+
+    def aside(x: Any, weight: Any) -> Any:
+        scatter(matmul(x, weight))
+        return matmul(x, weight, name="used")
+
+    made: Operator = tilelink.operator("M K, K N -> M N")(aside)
+    assert torch.equal(tilelink.launch(lambda: made(X, W), 1)[0], X @ W)
 
 
 @tilelink.operator("M/R K, K N -> M N")

@@ -50,8 +50,8 @@ def assemble(
     loc: Loc,
     axes: Sequence[str] = (RANK_AXIS,),
 ) -> Wiring:
-    """The frozen form of a trace. Declared tensors that nobody uses are left out. `axes`: those of the ranks."""
-    kept = [r for r in records if r.origin != "declared" or r.uses]
+    """The frozen form of a trace. Declared tensors that nobody uses or returns are left out. `axes`: those of the ranks."""
+    kept = [r for r in records if r.origin != "declared" or r.uses or r in results]
     names = _names(kept, set(sizes))
     decls = tuple(_decl(r, names) for r in kept)
     used = {s for d in decls for a in d.axes for s in symbols(a.size)}

@@ -244,18 +244,18 @@ def _buffer(
     # Nobody knows what a program does with a pointer.
     raw = any(p in pointed(s.step.program) for s, p in touching)
     remote = remote or raw
-    if not splits and not raw and not any(_reads_memory(s, p) for s, p in touching):
+    if not splits and not raw and not any(_in_memory(s, p) for s, p in touching):
         return None
     space = "symmetric" if remote else "device"
     return Buffer(tensor.name, _extents(tensor, exact=False), tensor.dtype, space, slots if remote else 1)
 
 
-def _reads_memory(s: StepPlan, param: str) -> bool:
-    """Whether the step reads the tensor from memory, rather than from the registers of the worker that made it."""
+def _in_memory(s: StepPlan, param: str) -> bool:
+    """Whether the step needs the tensor in memory, rather than in the registers of the worker that makes it."""
     binding = s.step.binding(param)
     movement = s.step.program.movement
     if movement is not None:
-        return param == movement.source and s.engine != "fused"
+        return s.engine != "fused" or (bool(s.push) and param == movement.destination)
     loads = any(isinstance(op, Load) and op.param == param for op in walk(s.step.program.body))
     forwarded = binding.tensor in s.forwarded and all(v.axis is None or not v.unit for v in binding.view)
     return loads and not forwarded

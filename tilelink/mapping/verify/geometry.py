@@ -42,10 +42,7 @@ class Spans:
         return Spans(self.begin + by, self.end + by, self.real)
 
     def where(self, mask: Bools) -> Spans:
-        real = self.real & mask
-        if not real.shape[1]:  # of no tile at all, which a span that all tiles share does not know
-            return Spans(self.begin[:, :0], self.end[:, :0], real)
-        return Spans(self.begin, self.end, real)
+        return Spans(self.begin, self.end, self.real & mask)
 
     def evened(self) -> Spans:
         """All three in one shape."""
@@ -135,11 +132,12 @@ class World:
     def _partition(self, grid: GridAxis) -> Spans:
         count = self.value(grid.count)
         index = np.arange(int(count.max()), dtype=np.int64)[None, :]
+        # A begin that is the same for all tiles, also where there is none, has a column for each as well.
         begin, end = (
-            self.value(grid.begin(F.Sym("_at")), {"_at": index}),
-            self.value(grid.end(F.Sym("_at")), {"_at": index}),
+            np.add(self.value(edge(F.Sym("_at")), {"_at": index}), 0 * index, dtype=np.int64)
+            for edge in (grid.begin, grid.end)
         )
-        return Spans(begin.astype(np.int64), end.astype(np.int64), index < count)
+        return Spans(begin, end, index < count)
 
     def holders(self, tensor: TensorDecl, axis: int, at: Ints) -> Ints:
         """Which of the ranks along the axis of the split holds each of some positions, in their shape."""
