@@ -29,6 +29,12 @@ class Loc:
         return self.text if self.text is not None else linecache.getline(self.file, self.line).rstrip("\n")
 
 
+def whole_line(file: str, line: int) -> Loc:
+    """What stands on a line, without its indentation."""
+    text = linecache.getline(file, line)
+    return Loc(file, line, len(text) - len(text.lstrip()))
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """A second place that belongs to the error, or a further sentence about it."""

@@ -65,12 +65,16 @@ def aligned(plan: Plan, arg: Arg) -> bool:
 
 def compile_kernel(plan: Plan, source: KernelSource, decl: KernelDecl, target: str, **more: Any) -> Any:
     """The compiled kernel, by options of the declaration and `more`; its `asm` has the intermediate texts."""
-    kernel = getattr(load(source.text, source.digest, source.name), decl.name)
     signature = {a.name: type_of(plan, a) for a in decl.args}
     constants = {(i,): a.value for i, a in enumerate(decl.args) if a.kind == "constant"}
     attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(decl.args) if aligned(plan, a)}
     options = {"num_warps": decl.warps, "num_stages": decl.stages, **more}
-    return triton.compile(ASTSource(kernel, signature, constants, attrs), target=TARGETS[target], options=options)
+    made = ASTSource(kernel_of(source, decl), signature, constants, attrs)
+    return triton.compile(made, target=TARGETS[target], options=options)
+
+
+def kernel_of(source: KernelSource, decl: KernelDecl) -> Any:
+    return getattr(load(source.text, source.digest, source.name, source.lines), decl.name)
 
 
 def functions(source: KernelSource, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -156,5 +157,10 @@ class KernelSource:
 
     def location(self, line: int) -> Loc | None:
         """The user's line of emitted line `line`."""
-        best = [loc for at, loc in self.lines if at <= line]
-        return best[-1] if best else None
+        return origin(self.lines, line)
+
+
+def origin(lines: Sequence[tuple[int, Loc]], line: int) -> Loc | None:
+    """The user's line of emitted line `line`: that of the last one that has any."""
+    best = [loc for at, loc in lines if at <= line]
+    return best[-1] if best else None

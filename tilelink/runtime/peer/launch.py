@@ -10,6 +10,7 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.runtime import kernels
 from tilelink.runtime.refusals import tensor_descriptor
+from tilelink.runtime.unaccepted import compiling
 from tilelink.runtime.world import Descriptor
 
 
@@ -48,8 +49,9 @@ class Launcher:
         Its loops have `stages` stages, or as many as shared memory holds.
 
         Raises:
-            TilelinkError: TL405 more workers than can run at once, TL410 more shared memory than there is, TL424 arguments
-                and parameters differ, TL425 a tensor is elsewhere, TL426 a tensor has no TMA descriptor.
+            TilelinkError: TL405 more workers than can run at once, TL410 more shared memory than there is, TL412 a line
+                that Triton does not accept, TL424 arguments and parameters differ, TL425 a tensor is elsewhere, TL426 a
+                tensor has no TMA descriptor.
         """
         compiled, values = self.load(kernel, workers, args, warps=warps, stages=stages)
         compiled[(workers, 1, 1)](*values, stream=stream)
@@ -69,7 +71,8 @@ class Launcher:
 
     def _compiled(self, kernel: Any, stages: int, options: Mapping[str, Any]) -> Any:
         """The kernel with the most stages, up to `stages`, that it has the shared memory for."""
-        compiled = kernel.warmup(num_stages=stages, **options)
+        with compiling(kernel):
+            compiled = kernel.warmup(num_stages=stages, **options)
         if self._room is None or compiled.metadata.shared <= self._room:
             return compiled
         if stages > 1:

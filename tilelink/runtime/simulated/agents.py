@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from greenlet import greenlet
 
-from tilelink.errors import Loc
-from tilelink.runtime.simulated.frames import location
+from tilelink.errors import Loc, whole_line
+from tilelink.ir.kernel import origin
 from tilelink.runtime.simulated.hosts import Host
 from tilelink.runtime.simulated.observing import Block
 
@@ -72,8 +72,7 @@ class Launch:
         """The user's line that emitted line `line` comes from; the emitted one where there is none."""
         if not line:
             return None
-        users = [loc for at, loc in self.lines if at <= line]
-        return users[-1] if users else location(self.file, line)
+        return origin(self.lines, line) or whole_line(self.file, line)
 
 
 @dataclass(slots=True, eq=False)

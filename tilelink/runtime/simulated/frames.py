@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Set
 from dataclasses import dataclass
 from types import CodeType, FrameType
-
-from tilelink.errors import Loc
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +36,3 @@ def innermost(frame: FrameType | None, codes: Set[CodeType], file: str) -> tuple
             return code.co_name, frame.f_lineno
         frame = frame.f_back
     return None
-
-
-def location(file: str, line: int) -> Loc:
-    """The whole statement on a line, without its indentation."""
-    text = linecache.getline(file, line)
-    return Loc(file, line, len(text) - len(text.lstrip()))

@@ -8,11 +8,11 @@ from types import CodeType
 
 import torch
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import TilelinkError, whole_line
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Target, Wait, named
 from tilelink.runtime.simulated.costs import Costs
-from tilelink.runtime.simulated.frames import chain, innermost, location
+from tilelink.runtime.simulated.frames import chain, innermost
 from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess, block_of
 from tilelink.runtime.simulated.observing import Atomic, Block, Observer, Scatter
 from tilelink.runtime.simulated.records import Record, Recorder, What
@@ -264,7 +264,7 @@ class Machine:
         steps = chain(sys._getframe(1), self.codes)
         file = agent.launch.file if agent.launch is not None else ""
         place = next((s for s in steps if s.file == file), None)
-        loc = location(place.file, place.line) if place is not None else None
+        loc = whole_line(place.file, place.line) if place is not None else None
         return TilelinkError(code, f"{agent}: {message}", loc=loc, why=why, hint=hint)
 
     def refusal(self, what: str, hint: str) -> TilelinkError:

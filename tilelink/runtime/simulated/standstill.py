@@ -8,9 +8,9 @@ from typing import Any
 
 import triton.language as tl
 
-from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.errors import Loc, Note, TilelinkError, whole_line
 from tilelink.runtime.simulated.agents import Agent
-from tilelink.runtime.simulated.frames import chain, location
+from tilelink.runtime.simulated.frames import chain
 
 _HOST_FRAMES = ("tilelink/runtime/", "greenlet/", "contextlib.py")
 
@@ -68,7 +68,7 @@ def _waiting(agent: Agent, codes: set[CodeType]) -> Waiting:
     frame = agent.coroutine.gr_frame if agent.coroutine is not None else None
     if agent.launch is None:
         file, line = _host_line(frame) if agent.stream is None else ("", 0)
-        loc = location(file, line) if line else None
+        loc = whole_line(file, line) if line else None
         return Waiting(agent.rank, agent.name, None, "", file, line, (), awaits, (), loc)
     steps = chain(frame, codes)
     place = next((step for step in steps if step.file == agent.launch.file), None)

@@ -23,6 +23,7 @@ from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter, check_arguments
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region, extent
+from tilelink.runtime.unaccepted import interpreting
 from tilelink.runtime.world import Descriptor, Event
 
 PIECES = 4
@@ -143,7 +144,12 @@ class SimulatedStream:
         machine.opened(*(t for _, t in _tensors(args)))
         function = self._interpreter.function(kernel)
         given = self._interpreter.arguments(kernel, args)
-        workers = [self._start(launch, number, lambda: function(**given)) for number in range(launch.workers)]
+
+        def body() -> None:
+            with interpreting(kernel, machine.codes):
+                function(**given)
+
+        workers = [self._start(launch, number, body) for number in range(launch.workers)]
         machine.scheduler.block(Wait(launch, lambda: _unfinished(launch)), lambda: launch.running == 0)
         agent.clock = max([agent.clock, *(w.clock for w in workers)])
         machine.after(agent, [machine.mark(w) for w in workers])
