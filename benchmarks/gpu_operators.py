@@ -56,7 +56,7 @@ def eager(machine: Machine, name: str, ragged: bool, on_sms: bool = False) -> di
     found = [operator(*c.arguments, **c.given) for c in calls]
     torch.cuda.synchronize()
     took = time.time() - started
-    worst = max(e for f, w, c in zip(found, wanted, calls, strict=True) for e in differences(name, f, w, c))
+    worst = max(e for f, w in zip(found, wanted, strict=True) for e in differences(name, f, w))
     return {"error": machine.worst(worst), "first_calls_s": round(took, 2)}
 
 
@@ -80,7 +80,7 @@ def replayed(machine: Machine, name: str) -> dict[str, Any]:
         between = operator(*fresh.arguments, **fresh.given)
         torch.cuda.synchronize()
         for got in (out, between):
-            worst = max(worst, *differences(name, got, want, fresh))
+            worst = max(worst, *differences(name, got, want))
     return {"error": machine.worst(worst)}
 
 

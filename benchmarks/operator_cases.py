@@ -233,7 +233,7 @@ def expected(operator: Any, call: Call) -> tuple[T, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def differences(name: str, got: Any, want: tuple[T, ...], call: Call) -> Iterator[float]:
+def differences(name: str, got: Any, want: tuple[T, ...]) -> Iterator[float]:
     """For each result the relative error (Frobenius); of a table 0 or infinite. NaN counts as infinite."""
     found = got if isinstance(got, tuple) else (got,)
     if name in ("ep_dispatch", "ep_dispatch_fp8"):

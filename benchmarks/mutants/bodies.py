@@ -30,14 +30,14 @@ def elsewhere(plan: Plan, path: str, op: Wait | Notify) -> Wait | Notify | None:
     known = [a.axis for a in channel.axes] if channel is not None else []
     order = sorted(range(len(index)), key=lambda k: view[k].axis not in known)
     for k in order:
-        moved = _moved(index[k], step, view[k].unit)
+        moved = _moved(index[k], view[k].unit)
         if moved is not None:
             index[k] = moved
             return replace(op, index=_listed(step, op.param, index))
     return None
 
 
-def _moved(entry: IndexEntry, step: Step, unit: bool) -> IndexEntry | None:
+def _moved(entry: IndexEntry, unit: bool) -> IndexEntry | None:
     if isinstance(entry, OfTile):
         if unit:
             return At(Expr(f"{entry.var} + 1", (entry.var,), formula=F.Sym(entry.var) + 1))

@@ -21,7 +21,6 @@ from tilelink.mapping import expand, kept
 Transfers = Mapping[Transfer | Keep, tuple[tuple[StreamOp, ...], ...]]
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
 RAISES = ("signal_op", "signal_all", "local_add", "count")
-WEAK = (*WAITS, *RAISES, "ring_bell")
 IMPORT = "from benchmarks.mutants import weak"
 
 

@@ -131,7 +131,7 @@ def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
 def _goes_to_oneself(plan: Plan, s: Signal) -> bool:
     """Whether the owner that is told is always the rank itself: then it is the same signal by another name."""
     world = World(plan)
-    laid = {step.path: lay(plan, world, step) for step in plan.steps}
+    laid = {step.path: lay(world, step) for step in plan.steps}
     told = signals_on(plan, laid, plan.channel(s.channel or ""), "notify")
     to = delivery(next(t for t in told if t.signal is s))
     return to.to is not None and to.kind == "one" and bool((to.to == np.arange(world.ranks)).all())

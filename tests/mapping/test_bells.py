@@ -107,7 +107,7 @@ def test_a_bell_that_nobody_hears(program: Any) -> None:
     plan = with_step(plan, "scatter", grid=grid, order=order, total=total)
     world = World(plan)
     with pytest.raises(TilelinkError, match="TL606") as caught:
-        check_meeting(plan, world, {s.path: lay(plan, world, s) for s in plan.steps})
+        check_meeting(plan, world, {s.path: lay(world, s) for s in plan.steps})
     assert caught.value.why == "a bell is rung that no transfer waits for, and would be heard in a later call"
 
 
@@ -136,7 +136,7 @@ def test_bells_that_are_rung_for_what_stays() -> None:
     wrong = with_channel(plan, "matmul_out", rings=F.of(1))
     world = World(wrong)
     with pytest.raises(TilelinkError, match="TL606") as caught:
-        check_meeting(wrong, world, {s.path: lay(wrong, world, s) for s in wrong.steps})
+        check_meeting(wrong, world, {s.path: lay(world, s) for s in wrong.steps})
     assert caught.value.why == "a bell is rung that no transfer waits for, and would be heard in a later call"
 
 

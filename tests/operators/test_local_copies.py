@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import issued, kept, verify
 from tilelink.mapping.exact.room import most_workers, without_room
+from tilelink.mapping.verify.room import check_room
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.stages import Stages
 
@@ -33,13 +35,18 @@ def plans() -> Iterator[tuple[str, Plan]]:
 
 
 def test_who_needs_an_sm_beside_kernels_finds_one() -> None:
-    """And without the one that is left free for them, many would not."""
+    """And without the one that is left free for them, many would not: the proof names those of which it is seen."""
     needing = 0
     for name, plan in plans():
         assert without_room(plan) is None, name
+        check_room(plan)
         left = plan.topology.device.sms - most_workers(plan)
         fewer = replace(plan.topology.device, sms=plan.topology.device.sms - max(left, 0))
-        needing += without_room(replace(plan, topology=replace(plan.topology, device=fewer))) is not None
+        full = replace(plan, topology=replace(plan.topology, device=fewer))
+        path = without_room(full)
+        needing += path is not None
+        with pytest.raises(TilelinkError, match="TL613") if path is not None else nullcontext():
+            check_room(full)
     assert needing > 30
 
 

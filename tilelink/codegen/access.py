@@ -147,7 +147,7 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, hold
         tile = scope.tiles[e.var]
         return lanes(tile), mask_of(tile)
     assert v.axis is not None
-    size = visible(scope, tensor, v)
+    size = visible(tensor, v)
     if isinstance(e, Whole):
         tile = whole(scope, v.dim, size)
         return lanes(tile), mask_of(tile)
@@ -168,7 +168,7 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, hold
 
 def there(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like | None) -> str:
     """Which of the positions `at` the instance of rank `holder` has on an axis; None: those of all ranks together."""
-    first, end = _reachable(tensor, v, visible(scope, tensor, v), holder)
+    first, end = _reachable(tensor, v, visible(tensor, v), holder)
     return f"({at} >= {scope.text(first, F.SUMMAND)}) & ({at} < {scope.text(end, F.SUMMAND)})"
 
 
@@ -200,7 +200,7 @@ def _never_leaves(scope: Scope, e: At, size: Formula) -> bool:
     for op in walk(step.step.program.body):
         if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
             v = step.step.binding(op.param).view[op.axis]
-            known[op.name] = step.ranks if v.axis is None else visible(scope, scope.declared(op.param), v)
+            known[op.name] = step.ranks if v.axis is None else visible(scope.declared(op.param), v)
     place = Sym("a place")  # no size is called so
     known[walked[0].var or ""] = place
     found, env = F.substitute(e.expr.formula, known), scope.plan.env(0)
@@ -256,7 +256,7 @@ def owner_name(scope: Scope, owner: Formula) -> str:
     return text if text.isidentifier() else scope.named("owner", text)
 
 
-def visible(scope: Scope, tensor: TensorDecl, v: ViewAxis) -> Formula:
+def visible(tensor: TensorDecl, v: ViewAxis) -> Formula:
     assert v.axis is not None
     of = tensor.axes[v.axis]
     return here(of.size, over=of.over) if v.local else of.size

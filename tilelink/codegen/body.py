@@ -65,11 +65,11 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "size":
         assert op.axis is not None
         v = view[op.axis]
-        return atom(scope.text(scope.step.ranks if v.axis is None else access.visible(scope, tensor, v)))
+        return atom(scope.text(scope.step.ranks if v.axis is None else access.visible(tensor, v)))
     if op.what == "range" and op.var is None:
         v = view[op.axis or 0]
         assert v.axis is not None
-        return access.lanes(access.whole(scope, v.dim, access.visible(scope, tensor, v)))
+        return access.lanes(access.whole(scope, v.dim, access.visible(tensor, v)))
     assert op.var is not None
     if op.what == "segment":
         return scope.segments[op.var]

@@ -129,7 +129,7 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> str:
     text = expression(scope, e.expr)
     if e.expr.positional or access.in_range(scope, e):
         return atom(text)
-    most = scope.text(access.visible(scope, tensor, v))
+    most = scope.text(access.visible(tensor, v))
     return access.from_data(e.expr, f"tl.maximum({text}, -1)", most)
 
 

@@ -215,7 +215,7 @@ def _constant_sizes(scope: Scope, names: tuple[str, ...]) -> dict[str, str]:
     for op in sizes:
         if op.name in names and op.axis is not None:
             v = scope.step.step.binding(op.param).view[op.axis]
-            size = scope.step.ranks if v.axis is None else access.visible(scope, scope.declared(op.param), v)
+            size = scope.step.ranks if v.axis is None else access.visible(scope.declared(op.param), v)
             found[op.name] = str(F.evaluate(size, scope.plan.env(0)))
     return found
 

@@ -27,7 +27,7 @@ def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | 
     late = scope.stored_async and channel.bells and signal.to == "self" and channel.scope == "gpu"
     if scope.stored_async and not late:
         lines.add("shmem.async_store_quiet()")
-    spans = [words.span(scope, lines, channel, a, op, None) for a in channel.axes]
+    spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
     pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
     raise_ = _raiser(scope, lines, channel, pointer, op, signal, owner, late=late)
     words.each_word(scope, lines, channel, spans, op.loc, raise_)
@@ -35,7 +35,7 @@ def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | 
 
 def _count(scope: Scope, lines: Lines, op: Notify, channel: Channel) -> None:
     """Ring the bells of a tile, of which a stream counts the strokes; what stays has none."""
-    spans = [words.span(scope, lines, channel, a, op, None) for a in channel.axes]
+    spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
     bells = scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
 
     def ring(flat: str) -> None:

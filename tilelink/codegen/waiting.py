@@ -65,7 +65,7 @@ def await_signal(
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
     given = {axis: Span(index, index) for axis, index in (known or {}).items()}
-    spans = [given.get(a.axis) or words.span(scope, lines, channel, a, op, source) for a in channel.axes]
+    spans = [given.get(a.axis) or words.span(scope, lines, a, op, source) for a in channel.axes]
     of_all = _first_of_all(scope, channel, spans)
     if of_all is not None:
         _wait_for_all(scope, lines, channel, words.named(scope, lines, "c", of_all, op.loc), op.loc)
@@ -87,7 +87,7 @@ def await_each(scope: Scope, lines: Lines, op: Wait, signal: Signal, each: str, 
     gathered = any(isinstance(e, Gather) for e in entries(scope.step.step, op.param, op.index))
     if gathered or channel.scope != "sys" or scope.watch.checks.watchdog:
         return False
-    spans = [words.span(scope, lines, channel, a, op, None) for a in channel.axes]
+    spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
     if not all(s.single for s in spans):
         return False
     formula = words.flat_of(channel, spans, first=True)
@@ -113,7 +113,7 @@ def await_once(
     vector = _of_few(scope, channel, op) if only_if is None else None
     if vector is not None:
         return _await_members(scope, lines, channel, op, vector, then)
-    spans = [words.span(scope, lines, channel, a, op, None) for a in channel.axes]
+    spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
     of_all = _first_of_all(scope, channel, spans)
     wait = _wait_for_one if of_all is None else _wait_for_all
     also = f"{only_if} & " if only_if is not None else ""

@@ -41,7 +41,6 @@ def due(channel: Channel) -> str:
 def span(
     scope: Scope,
     lines: Lines,
-    channel: Channel,
     axis: ChannelAxis,
     op: Wait | Notify,
     source: F.Like | None,

@@ -26,7 +26,7 @@ def derive(plan: Plan) -> tuple[Credit, ...]:
 def _implied_by(plan: Plan) -> str | None:
     """The tensor, or the tensors together, whose signals let every rank hear from every rank in each call."""
     world = World(plan)
-    found = heard_by(plan, world, {s.path: lay(plan, world, s) for s in plan.steps})
+    found = heard_by(plan, world, {s.path: lay(world, s) for s in plan.steps})
     for tensor, direct in found.items():
         if direct.all():
             return tensor

@@ -151,18 +151,13 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
 
 
 def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
-    """Whether what a stream runs for a step beside kernels needs an SM: not what it pushes to peers (`Keep` comes first)."""
+    """Whether what a stream runs for a step beside kernels needs an SM: all but pushing to peers, without a wait for words,
+    what workers make or what is there (whose own part comes before kernels, `in_place.kept_first`)."""
     if s.engine != "stream":
         return False
-    made = {t for o in steps.values() if o.engine != "stream" for t in _tensors(o, "out")}
-    stays = s.step.program.movement is not None and not s.skip_own and bool(made & set(_tensors(s, "in")))
-    return not s.push or stays or _follows_stream(s, steps)
-
-
-def _follows_stream(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
-    """Whether a stream takes what another makes, and so waits for words."""
-    made = {t for o in steps.values() if o.engine == "stream" for t in _tensors(o, "out")}
-    return bool(made & set(_tensors(s, "in")))
+    taken = set(_tensors(s, "in"))
+    makers = [o for o in steps.values() if taken & set(_tensors(o, "out"))]
+    return not s.push or any(o.engine == "stream" or not s.skip_own for o in makers)
 
 
 def host_steps(

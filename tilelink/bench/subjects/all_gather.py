@@ -20,7 +20,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     each, mine = place.part(m)
     out = place.empty(place.world.ranks * each, n)
     inputs = rotated(place, 2 * m * n, each, n)
-    return against_nccl(place, ours, inputs, out, place.libraries.all_gather, lambda: out[:m], mine, M=m)
+    return against_nccl(ours, inputs, out, place.libraries.all_gather, lambda: out[:m], mine, M=m)
 
 
 SUBJECT = Subject("all_gather", all_gather, shapes, contest, {"M": 8, "N": 64}, "NCCL's")

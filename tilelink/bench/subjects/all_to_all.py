@@ -19,7 +19,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     m, n = sizes["M"], sizes["N"]
     ranks, out = place.world.ranks, place.empty(m, n)
     inputs, uneven = rotated(place, 2 * m * n, m, n), f"{m} rows are not a multiple of {ranks}" if m % ranks else ""
-    return against_nccl(place, ours, inputs, out, place.libraries.all_to_all, lambda: out.view(ranks, -1, n), m, uneven)
+    return against_nccl(ours, inputs, out, place.libraries.all_to_all, lambda: out.view(ranks, -1, n), m, uneven)
 
 
 SUBJECT = Subject("all_to_all", all_to_all, shapes, contest, {"M": 8, "N": 64}, "NCCL's")

@@ -31,7 +31,6 @@ def rotated(place: Place, nbytes: int, *shape: int) -> tuple[int, list[torch.Ten
 
 
 def against_nccl(
-    place: Place,
     ours: Variants,
     rotation: tuple[int, list[torch.Tensor]],
     out: torch.Tensor,

@@ -20,7 +20,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     each, mine = place.part(m)
     out = place.empty(each, n)
     inputs = rotated(place, 2 * m * n, place.world.ranks * each, n)
-    return against_nccl(place, ours, inputs, out, place.libraries.reduce_scatter, lambda: out[:mine], m)
+    return against_nccl(ours, inputs, out, place.libraries.reduce_scatter, lambda: out[:mine], m)
 
 
 SUBJECT = Subject("reduce_scatter", reduce_scatter, shapes, contest, {"M": 8, "N": 64}, "NCCL's")

@@ -250,7 +250,7 @@ class _Counts:
             yield Finding("plan", "no kernel enters the call: the epoch stands still", self.plan.wiring.loc)
         for word, events in self.waited.items():
             if word[0] in FLAGS and word not in self.raised:
-                yield self._count(word, f"`{word[0]}` of rank {word[2]} is never raised", events)
+                yield self._count(f"`{word[0]}` of rank {word[2]} is never raised", events)
         for channel in self.plan.channels:
             for rank in range(self.sizes.ranks):
                 yield from self._channel(channel, rank)
@@ -262,21 +262,21 @@ class _Counts:
             due = self._due(channel, rank, number)
             engines = {"stream" if self.plan.step(e.path).engine == "stream" else "workers" for e in raised}
             if engines - {channel.writers}:
-                yield self._count(word, f"word {number} is not written by {channel.writers} alone", waited, raised)
+                yield self._count(f"word {number} is not written by {channel.writers} alone", waited, raised)
             if channel.writers == "stream":
                 if len(raised) > 1 or (waited and not raised):
-                    yield self._count(word, f"word {number} is set {len(raised)} times", waited, raised)
+                    yield self._count(f"word {number} is set {len(raised)} times", waited, raised)
                 elif len(raised) != due and (raised or not self._brought(channel)):
                     # A stream says which call it is in, whatever the target.
-                    yield self._count(word, f"word {number} is set {len(raised)} times, not {due}", [], raised)
+                    yield self._count(f"word {number} is set {len(raised)} times, not {due}", [], raised)
                 continue
             if len(raised) != due:
                 text = f"word {number} of `{channel.tensor}` on rank {rank} is raised {len(raised)} times and {due} are due"
-                yield self._count(word, text, waited, raised)
+                yield self._count(text, waited, raised)
             yield from self._bells(channel, word, waited, due)
             for event in waited:
                 if event.peer is not None and any(r.rank != event.peer for r in raised):
-                    yield self._count(word, f"rank {event.peer} is named, and others raise the word", [], [event])
+                    yield self._count(f"rank {event.peer} is named, and others raise the word", [], [event])
 
     def _brought(self, channel: Channel) -> bool:
         """Whether a rank's own part is read where the rank has brought it along: then it is neither moved nor announced."""
@@ -287,9 +287,9 @@ class _Counts:
         due = due if self._rings(channel, word[1], word[2]) else 0
         listened = any(e.bell for w, events in self.waited.items() if w[0] == channel.name for e in events)
         if len(heard) > 1 or (heard and not due):
-            yield self._count(word, f"the bell of word {word[2]} is waited for {len(heard)} times", heard)
+            yield self._count(f"the bell of word {word[2]} is waited for {len(heard)} times", heard)
         elif listened and due and not heard:
-            yield self._count(word, f"the bell of word {word[2]} is left ringing", self.raised.get(word, []), harm=True)
+            yield self._count(f"the bell of word {word[2]} is left ringing", self.raised.get(word, []), harm=True)
 
     def _indices(self, channel: Channel, rank: int, number: int) -> dict[str, int]:
         indices: dict[str, int] = {}
@@ -312,7 +312,7 @@ class _Counts:
             return -1  # it names something that nobody knows
 
     def _count(
-        self, word: Word, text: str, waited: list[Event], raised: list[Event] | None = None, *, harm: bool = False
+        self, text: str, waited: list[Event], raised: list[Event] | None = None, *, harm: bool = False
     ) -> Finding:
         place = next(iter((*waited, *(raised or ()))), None)
         second = Moment(0, waited[0]) if waited else None

@@ -79,7 +79,7 @@ def judge(plan: Plan) -> Verdict:
 def rules_of(plan: Plan, trust: list[str]) -> tuple[tuple[str, Callable[[], str]], ...]:
     """Every rule with its check, which says what it has found or raises; `trust`: takes up what the checks assume."""
     world = World(plan)
-    laid = {s.path: lay(plan, world, s) for s in plan.steps}
+    laid = {s.path: lay(world, s) for s in plan.steps}
     trust += contracts(plan, laid)
     return (
         ("form", lambda: check_form(plan)),

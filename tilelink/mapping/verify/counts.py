@@ -104,7 +104,7 @@ def count(told: Told, widths: list[int], to: Delivery, world: World) -> Product 
     keys = [w.key for w in told.words if w.key is not None]
     if len(set(keys)) < len(keys):
         raise unproven(told, "one tile index stands on two axes")
-    often = _repeats(told, set(keys), to, world)
+    often = _repeats(told, set(keys), to)
     if to.kind == "tile" and to.key not in keys:
         tables.append(_unnamed(told, to, world))
     found = _meet(told, often, tables, to, world)
@@ -166,7 +166,7 @@ def _unnamed(told: Told, to: Delivery, world: World) -> Ints:
     return _table(Words(to.key, zeros, zeros, spans.real), 1, to, world)
 
 
-def _repeats(told: Told, keys: set[Key], to: Delivery, world: World) -> Ints:
+def _repeats(told: Told, keys: set[Key], to: Delivery) -> Ints:
     """(source rank or 1, 1): how often the same words are raised, by tiles and loops that the index does not mention."""
     often = np.ones((1, 1), dtype=np.int64)
     rank_only = told.mask.by.get(None)

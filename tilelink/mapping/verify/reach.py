@@ -10,7 +10,7 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Bounds, Gather, Holder, Index, IndexEntry, OfTile, Tiles, Whole, walk
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
@@ -171,7 +171,7 @@ class Laid:
         return Spans(begin, begin + 1, real)
 
 
-def lay(plan: Plan, world: World, step: StepPlan, *, dense: bool = False) -> Laid:
+def lay(world: World, step: StepPlan, *, dense: bool = False) -> Laid:
     """`dense`: columns are the grid's own indices, also where few of them exist on a rank."""
     spans: dict[Key, Spans | None] = {a: _domain_axis(world, step, a, dense=dense) for a in range(len(step.grid))}
     names: dict[str, Value] = {}
