@@ -179,7 +179,7 @@ def tile_pull_data(t: Any, tile: Any, source: Any) -> None:
     A program with it waits for its tile, pulls it and notifies, and does nothing else.
 
     Raises:
-        TilelinkError: TL164 (the program does something else besides).
+        TilelinkError: TL164 (it does not, or does something else besides).
     """
     _outside("tile_pull_data")
 

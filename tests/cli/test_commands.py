@@ -160,7 +160,7 @@ def test_verify_refuses_with_a_diagnostic_on_the_users_line(tmp_path: Path) -> N
         )
     )
     done = command("verify", "mine.py:twice", "--shape", "M=128,K=64", code=1)
-    assert done.output.startswith("TL164: a pull without its notify\n")
+    assert done.output.startswith("TL164: a pull in a program that is not the movement of one tile\n")
     assert "mine.py:9" in done.output
     assert "Traceback" not in done.output
 

@@ -130,7 +130,7 @@ def test_what_is_kept_behind_a_kernel_is_refused() -> None:
         for h in others
         for k in ((Fork(2), replace(h, stream=2), Keep("gather"), Join(2)) if isinstance(h, Launch) else (h,))
     ]
-    for late, behind in (((*others, Keep("gather")), "`gather`"), (tuple(beside), "kernels")):
+    for late, behind in (((*others, Keep("gather")), "gather"), (tuple(beside), "matmul")):
         with pytest.raises(TilelinkError) as refused:
             verify(replace(plan, host=late))
-        assert (refused.value.code, refused.value.message) == ("TL609", f"what `gather` keeps comes behind {behind}")
+        assert (refused.value.code, refused.value.message) == ("TL609", f"what `gather` keeps comes behind `{behind}`")

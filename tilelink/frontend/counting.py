@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tilelink.errors import TilelinkError
-from tilelink.frontend.callsite import call_site
-from tilelink.frontend.running import tracing
+from tilelink.frontend.running import in_progress
 
 
 def ranks_here() -> int:
@@ -13,15 +12,7 @@ def ranks_here() -> int:
     Raises:
         TilelinkError: TL211 outside an operator, TL213 its ranks have several axes.
     """
-    run, loc = tracing(), call_site()
-    if run is None:
-        raise TilelinkError(
-            "TL211",
-            "ranks are counted outside an operator",
-            loc=loc,
-            why="there are none before an operator runs on some",
-            hint="call it in a function decorated with `@tilelink.operator(...)`",
-        )
+    run, loc = in_progress("ranks are counted", "there are none before an operator runs on some")
     ranks = run.frame.dimensions.ranks
     if len(ranks.names) > 1:
         raise TilelinkError(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.binding import Dimensions, Seen, dims_of
-from tilelink.frontend.callsite import call_site
 from tilelink.frontend.grammar import parse_shape
 from tilelink.frontend.owners import parse_owner
-from tilelink.frontend.running import tracing
+from tilelink.frontend.running import in_progress
 from tilelink.frontend.symbolic import Record, SymbolicTensor, formula_of
 from tilelink.frontend.wording import count, nearest
 from tilelink.ir.shape import Axis
@@ -27,21 +26,13 @@ def symmetric(
         shape: its axes, such as `"R M/R N"`; names are sizes of `like`, then of the operator.
         like: a tensor to take sizes and dtype from.
         owner: which rank holds what, such as `"m -> m // 2048 % R"`, instead of what the shape says.
-        dtype: a dtype word; `like`'s, or else that of the operator's first argument, by default.
+        dtype: a dtype word; by default `like`'s, else that of the operator's first input without one in its signature.
         sizes: sizes by name.
 
     Raises:
         TilelinkError: TL101 to TL104, TL205, TL211, TL214 an owner map where the ranks have several axes.
     """
-    run, loc = tracing(), call_site()
-    if run is None:
-        raise TilelinkError(
-            "TL211",
-            "`tilelink.symmetric` outside an operator",
-            loc=loc,
-            why="it declares a tensor of the operator that is being traced",
-            hint="call it in a function decorated with `@tilelink.operator(...)`",
-        )
+    run, loc = in_progress("`tilelink.symmetric`", "it declares a tensor of the operator that is being traced")
     ranks = tuple(run.frame.dimensions.ranks.names)
     parsed = parse_shape(shape, loc, ranks)
     if parsed.rest is not None:

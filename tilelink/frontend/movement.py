@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tilelink.errors import TilelinkError
 from tilelink.ir.program import (
     At,
-    If,
     Index,
     Load,
-    Loop,
     Move,
     Movement,
     Notify,
@@ -18,8 +14,8 @@ from tilelink.ir.program import (
     Op,
     Store,
     Tile,
-    Tiles,
     Wait,
+    walk,
 )
 
 
@@ -30,9 +26,9 @@ def recognise(body: tuple[Op, ...]) -> Movement | None:
         TilelinkError: TL163 if `rank_*` stands in a program that is none, TL164 if a pull does.
     """
     movement = _movement(body)
-    pinned = next((op for op in _walk(body) if _by_stream(op)), None)
-    if movement is not None and movement.pinned:
+    if movement is not None:
         return movement
+    pinned = next((op for op in walk(body) if _by_stream(op)), None)
     if pinned is not None:
         raise TilelinkError(
             "TL163",
@@ -41,41 +37,22 @@ def recognise(body: tuple[Op, ...]) -> Movement | None:
             why="a copy engine waits for a tile, copies it and notifies; it cannot compute",
             hint="write `tl.rank_wait(src, tile)`, `tl.rank_copy_data(dst, tile, source=src)`, `tl.rank_notify(dst, tile)`",
         )
-    pull = next((op for op in _walk(body) if isinstance(op, Move)), None)
-    if movement is None and pull is not None:
-        raise _no_movement(pull, tuple(_walk(body)))
-    return movement
-
-
-def _no_movement(pull: Move, ops: tuple[Op, ...]) -> TilelinkError:
-    """Of a program that pulls, and lacks something or does something besides."""
-    what, hint = (
-        "in a program that is more than one movement of one tile",
-        ("give the pull a program of its own, and wait for what it brings here; or let whoever has the tile push it"),
-    )
-    if not any(isinstance(op, Wait) and op.param == pull.source for op in ops):
-        what, hint = "without its wait", f"call `tl.consumer_tile_wait({pull.source}, …)` for the same tile before it"
-    elif not any(isinstance(op, Notify) and op.param == pull.param for op in ops):
-        what, hint = (
-            "without its notify",
-            f"call `tl.producer_tile_notify({pull.param}, …)` for the same tile behind it",
+    pull = next((op for op in walk(body) if isinstance(op, Move)), None)
+    if pull is not None:
+        source, to = pull.source, pull.param
+        raise TilelinkError(
+            "TL164",
+            "a pull in a program that is not the movement of one tile",
+            loc=pull.loc,
+            why=f"such a program runs for tiles of `{to}`: it waits for one, pulls it, notifies, and does nothing besides",
+            hint=f"write `tl.consumer_tile_wait({source}, tile)`, `tl.tile_pull_data({to}, tile, source={source})`, "
+            f"`tl.producer_tile_notify({to}, tile)`, and all else in a program of its own",
         )
-    why = f"a pull is the whole of a program: it runs for tiles of `{pull.param}`, waits, pulls its tile and notifies"
-    return TilelinkError("TL164", f"a pull {what}", loc=pull.loc, why=why, hint=hint)
+    return None
 
 
 def _by_stream(op: Op) -> bool:
     return isinstance(op, (Wait, Notify, Move)) and op.by == "stream"
-
-
-def _walk(body: tuple[Op, ...]) -> Iterator[Op]:
-    for op in body:
-        yield op
-        if isinstance(op, (Tiles, Loop)):
-            yield from _walk(op.body)
-        elif isinstance(op, If):
-            yield from _walk(op.body)
-            yield from _walk(op.orelse)
 
 
 def _movement(body: tuple[Op, ...]) -> Movement | None:

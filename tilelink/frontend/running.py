@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.binding import Dimensions, Ranks
+from tilelink.frontend.callsite import call_site
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep
 from tilelink.ir.program import TileProgram
@@ -86,6 +87,19 @@ class Trace:
 
 
 _TRACE: ContextVar[Trace | None] = ContextVar("tilelink_trace", default=None)
+
+
+def in_progress(what: str, why: str) -> tuple[Trace, Loc | None]:
+    """The trace in progress, and the user's line in the operator's body.
+
+    Raises:
+        TilelinkError: TL211, there is none for `what`.
+    """
+    run, loc = tracing(), call_site()
+    if run is None:
+        hint = "call it in a function decorated with `@tilelink.operator(...)`"
+        raise TilelinkError("TL211", f"{what} outside an operator", loc=loc, why=why, hint=hint)
+    return run, loc
 
 
 def tracing() -> Trace | None:

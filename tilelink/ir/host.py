@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+MAIN = 0
+"""The caller's stream; side streams count from 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class Enter:

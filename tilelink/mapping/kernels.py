@@ -8,13 +8,11 @@ from keyword import iskeyword
 import networkx as nx
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
+from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
 from tilelink.ir.plan import KernelPlan, StepPlan
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
-
-MAIN = 0
 
 
 @dataclass(frozen=True, slots=True)

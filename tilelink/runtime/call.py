@@ -174,19 +174,19 @@ class _Preparation:
 
     def _work(self, step: H.HostStep) -> Iterator[Placed]:
         if isinstance(step, H.Enter) and not step.kernels:
-            yield self._launch("enter", W.MAIN)
+            yield self._launch("enter", H.MAIN)
         elif isinstance(step, H.Stage):
             # The staged instance has a whole part on every rank; the last ranks fill less of it.
-            yield from ((W.MAIN, W.Stage(self.buffer(t), W.Given(t))) for t in step.tensors)
-            yield self._launch("ready", W.MAIN)
+            yield from ((H.MAIN, W.Stage(self.buffer(t), W.Given(t))) for t in step.tensors)
+            yield self._launch("ready", H.MAIN)
         elif isinstance(step, H.Leave):
-            yield self._launch("leave", W.MAIN)
+            yield self._launch("leave", H.MAIN)
         elif isinstance(step, H.Launch):
             yield self._launch(step.kernel, step.stream)
         elif isinstance(step, H.Fork):
-            yield step.stream, W.Follow(W.MAIN)
+            yield step.stream, W.Follow(H.MAIN)
         elif isinstance(step, H.Join):
-            yield W.MAIN, W.Follow(step.stream)
+            yield H.MAIN, W.Follow(step.stream)
 
     # ---------------------------------------------------------------------------------------------------------- transfers
     def _transferred(self, path: str, op: H.StreamOp, stream: int) -> W.Step:

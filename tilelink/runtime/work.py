@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from tilelink.ir.host import MAIN
 from tilelink.runtime.world import Descriptor
 
 if TYPE_CHECKING:
     from tilelink.runtime.world import Stream, World
-
-MAIN = 0
-"""The caller's stream; side streams count from 1."""
 
 
 # ------------------------------------------------------------------------------------------------ what only a call knows

@@ -198,7 +198,7 @@ class World(Protocol):
     def side_stream(self, index: int) -> Stream: ...
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
-        """Work of the stream with this number (`work.MAIN`: that of the call), ready to be done in calls like `first`.
+        """Work of the stream with this number (`ir.host.MAIN`: that of the call), ready to be done in calls like `first`.
 
         Its kernel is compiled and loaded here. Nothing is started.
         """

@@ -11,6 +11,7 @@ import numpy as np
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.host import (
+    MAIN,
     BellWait,
     Compute,
     ComputeRun,
@@ -39,7 +40,6 @@ from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes, Span, TileRun
 from tilelink.mapping.transfers import issued, kept
 
 Ops = TypeVar("Ops")
-MAIN = 0
 MOST_EVENTS = 20_000
 """Of all ranks in one call; beyond that a plan is no small world."""
 

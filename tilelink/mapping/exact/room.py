@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from tilelink.ir.host import BellWait, Copy, Keep, Launch, SetWord, StreamOp, Transfer
+from tilelink.ir.host import MAIN, BellWait, Copy, Keep, Launch, SetWord, StreamOp, Transfer
 from tilelink.ir.plan import Plan
 from tilelink.mapping.transfers import issued
-
-MAIN = 0
 
 
 def without_room(plan: Plan) -> str | None:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import Enter, Fork, Keep, Launch, Leave, Stage, Transfer
+from tilelink.ir.host import MAIN, Enter, Fork, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.plan import Plan
-from tilelink.mapping.verify.hosting import MAIN
 
 
 def check_frame(plan: Plan) -> str:

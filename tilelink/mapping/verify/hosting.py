@@ -9,10 +9,9 @@ from typing import TypeAlias
 import networkx as nx
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.host import Fork, HostStep, Join, Keep, Launch, Stage, Transfer
+from tilelink.ir.host import MAIN, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
 from tilelink.ir.plan import Plan, StepPlan
 
-MAIN = 0
 STAGING = "the staging of arguments"
 """Stands among the executors for what the main stream does before it says that arguments are ready."""
 Graph: TypeAlias = "nx.DiGraph[str]"
@@ -63,10 +62,6 @@ class _Sequence:
         self.graph.add_nodes_from(root(s) for s in self.plan.steps)
         for h in self.plan.host:
             self._step(h)
-        first = next((k for k, h in enumerate(self.plan.host) if isinstance(h, Launch)), len(self.plan.host))
-        for h in (h for h in self.plan.host[first:] if isinstance(h, Keep)):
-            why = "kernels that wait for it come before it on the same stream"
-            raise _wrong(f"what `{h.path}` keeps comes behind kernels", why, self.plan.step(h.path).step.loc)
         for s in self.plan.steps:
             times = self.started.get(root(s), 0)
             if times != 1:
@@ -85,10 +80,11 @@ class _Sequence:
             self.open_streams.discard(h.stream)
         elif isinstance(h, Stage):
             self._start([STAGING], [MAIN])
-        elif isinstance(h, Keep) and self.behind[MAIN] - {STAGING}:
-            first = min(self.behind[MAIN] - {STAGING})
-            why = "that may wait for it, and comes before it on the same stream"
-            raise _wrong(f"what `{h.path}` keeps comes behind `{first}`", why, self.plan.step(h.path).step.loc)
+        elif isinstance(h, Keep):
+            kernels = {path for k in self.plan.kernels for path, _ in k.roles}
+            for first in sorted((self.behind[MAIN] | kernels & self.started.keys()) - {STAGING})[:1]:
+                why = "that may wait for it, and comes before it on the same stream or takes SMs"
+                raise _wrong(f"what `{h.path}` keeps comes behind `{first}`", why, self.plan.step(h.path).step.loc)
         elif isinstance(h, Launch):
             kernel = next(k for k in self.plan.kernels if k.name == h.kernel)
             self._start([path for path, _ in kernel.roles], [h.stream])

@@ -6,10 +6,8 @@ The rule is read off the plan's signals and host steps. The planner leaves an SM
 
 from __future__ import annotations
 
-from itertools import takewhile
-
 from tilelink.errors import TilelinkError
-from tilelink.ir.host import Keep, Launch
+from tilelink.ir.host import Keep
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.mapping.exact.room import most_workers
 
@@ -46,8 +44,7 @@ def _takes_sms(plan: Plan, s: StepPlan) -> bool:
 
 def _copies_within(plan: Plan, s: StepPlan) -> bool:
     """Whether what is pushed stays on its rank in part, and neither comes first nor is read where it was."""
-    before = takewhile(lambda h: not isinstance(h, Launch), plan.host)
-    if s.skip_own or Keep(s.path) in before:
+    if s.skip_own or Keep(s.path) in plan.host:
         return False
     return not any(i.tensor == s.step.moved_to for o in plan.steps for i in o.in_place)
 
