@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from dataclasses import replace
 from enum import StrEnum
@@ -33,6 +32,7 @@ from tilelink.bench import (
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, parse_sizes
 from tilelink.explore.interleaving import counterexample_picture
+from tilelink.explore.naming import operator_named
 from tilelink.explore.placements import parse_placements
 from tilelink.explore.progress import watched
 from tilelink.explore.replay import Recipe
@@ -277,7 +277,7 @@ def tune(
         [BenchCase(shape, dict(parse_sizes(shape)))] if shape else _bench_cases(op, None, cases, tokens, ranks, False)
     )
     for each in found:
-        case = Case(_operator(op), tuple(each.sizes.items()), ranks, dtype)
+        case = Case(operator_named(op), tuple(each.sizes.items()), ranks, dtype)
         entry, report = tune_case(case, session, budget=budget, fresh=fresh)
         console.print(tables([tuned_sheet(each.name, entry, report)]))
         if table is not None and (session is None or session.world.rank == 0):
@@ -371,50 +371,7 @@ def _variants(
 
 
 def _case(op: str, shape: str, ranks: int, schedule: list[str] | None, dtype: str) -> Case:
-    return Case(_operator(op).schedule(parse_placements(schedule or [])), parse_sizes(shape), ranks, dtype)
-
-
-def _operator(name: str) -> Operator:
-    """An operator of the library, or of a file of the user's.
-
-    Raises:
-        TilelinkError: TL701.
-    """
-    file, colon, attribute = name.rpartition(":")
-    if colon:
-        return _operator_of(Path(file), attribute)
-    if name.endswith(".py"):
-        return _operator_of(Path(name), "")
-    found = getattr(ops, name) if name in ops.__all__ else None
-    if isinstance(found, Operator):
-        return found
-    raise TilelinkError(
-        "TL701",
-        f"there is no operator `{name}`",
-        why=f"tilelink.ops has {', '.join(ops.__all__)}",
-        hint="name one of them, or one of your own as FILE.py:NAME",
-    )
-
-
-def _operator_of(path: Path, name: str) -> Operator:
-    spec = importlib.util.spec_from_file_location(f"tilelink_file_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise TilelinkError(
-            "TL701", f"there is no Python file `{path}`", hint="name an operator of your own as FILE.py:NAME"
-        )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent.resolve()))  # as `python FILE.py` has it
-    spec.loader.exec_module(module)
-    known = {n: v for n, v in vars(module).items() if isinstance(v, Operator)}
-    if name not in known:
-        raise TilelinkError(
-            "TL701",
-            f"`{path}` has no operator `{name}`" if name else f"`{path}` is a file, and no operator of it is named",
-            why=f"it has {', '.join(known)}" if known else "it has none at all",
-            hint=f"name a variable that holds what tilelink.operator made: {path}:NAME",
-        )
-    return known[name]
+    return Case(operator_named(op).schedule(parse_placements(schedule or [])), parse_sizes(shape), ranks, dtype)
 
 
 def _topology(target: Target, ranks: int) -> Topology:

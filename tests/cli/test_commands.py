@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from benchmarks.mutants.mappings import sizes
@@ -163,6 +165,58 @@ def test_verify_refuses_with_a_diagnostic_on_the_users_line(tmp_path: Path) -> N
     assert done.output.startswith("TL164: a pull in a program that is not the movement of one tile\n")
     assert "mine.py:9" in done.output
     assert "Traceback" not in done.output
+
+
+LIMITED = """
+import tilelink
+from tilelink.ops.programs import gather, matmul
+
+
+def most(x):
+    if x.size("M") > 64:
+        raise ValueError(f"at most 64 rows, not {x.size('M')}")
+
+
+@tilelink.operator("M/R K, K N -> M N")
+def limited(x, weight):
+    most(x)
+    return matmul(gather(x), weight)
+"""
+
+
+@pytest.mark.parametrize("name", ["plan", "verify", "emit", "run", "trace", "stress", "tune"])
+def test_what_an_operators_body_raises_is_a_diagnostic(name: str) -> None:
+    Path("mine.py").write_text(LIMITED)
+    printed = command(name, "mine.py:limited", "--shape", "128x16x16", "--world", "2", code=1).output
+    said = printed[printed.index("TL711") :].splitlines()
+    assert said[0] == "TL711: the body of `limited` raises ValueError: at most 64 rows, not 128"
+    assert [Path(line).name for line in said if "-->" in line] == ["mine.py:13", "mine.py:8"]
+    assert "Traceback" not in printed
+
+
+def test_in_python_it_goes_through_as_it_is() -> None:
+    Path("mine.py").write_text(LIMITED)
+    variables = runpy.run_path("mine.py")
+    Path("fine.py").write_text(LIMITED.replace("64", "128"))
+    command("run", "fine.py:limited", "--shape", "128x16x16", "--world", "2")
+    with pytest.raises(ValueError, match=r"^at most 64 rows, not 128$") as caught:
+        variables["limited"].plan(torch.ones(64, 16), torch.ones(16, 16), ranks=2)
+    assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "places"),
+    [
+        ("import nothing_of_this", "ModuleNotFoundError: No module named 'nothing_of_this'", ["1"]),
+        ("\ndef f(:", "SyntaxError: invalid syntax (mine.py, line 2)", ["2"]),
+        ("def f():\n    assert False\nf()", "AssertionError", ["2"]),
+    ],
+)
+def test_what_a_file_of_operators_raises_is_a_diagnostic(text: str, what: str, places: list[str]) -> None:
+    Path("mine.py").write_text(text)
+    said = command("plan", "mine.py:limited", "--shape", "128x16x16", code=1).output.splitlines()
+    assert said[0] == f"TL712: `mine.py` raises {what}"
+    assert [line.rpartition(":")[2] for line in said if "-->" in line] == places
 
 
 # ----------------------------------------------------------------------------------------------------------------- run

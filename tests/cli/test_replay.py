@@ -15,6 +15,7 @@ from tests.simulated.breaking import Break, breaking, dropped
 from tilelink import cli, ops
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case
+from tilelink.explore.naming import operator_named
 from tilelink.explore.placements import parse_placement, placement_text
 from tilelink.explore.replay import Recipe, recipe
 from tilelink.explore.running import run_case
@@ -127,7 +128,7 @@ def test_stress_tries_every_kind_of_policy() -> None:
 def test_an_operator_of_a_file_is_named_with_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(Path(ops.ag_gemm.loc.file).read_text())
-    operator = cli._operator(f"{file}:ag_gemm")
+    operator = operator_named(f"{file}:ag_gemm")
     made = recipe(Case(operator, SIZES, 2), 1, "random-0", False)
     assert made is not None
     assert made.operator == f"{file}:ag_gemm"

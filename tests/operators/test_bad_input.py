@@ -13,6 +13,7 @@ import torch
 import tilelink
 from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.errors import TilelinkError
+from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm
 from tilelink.ops.programs import matmul, reduce, scatter
 
@@ -66,6 +67,46 @@ def test_lists_of_differing_lengths() -> None:
         "  do:  pass a list of the same length for every argument, or call on each rank (tilelink.launch)"
     )
     assert said(lambda: ag_gemm([], [])).startswith("TL238: argument 1 is no list of one or more tensors")
+
+
+@pytest.mark.parametrize("look", [ag_gemm.wiring, ag_gemm.plan, ag_gemm.verify, ag_gemm.source])
+@pytest.mark.parametrize(
+    ("lists", "given", "what"),
+    [
+        (([X, X], [W]), {}, "argument 2 is no list of 2 tensors"),
+        (([X], [W, W]), {}, "argument 2 is no list of 1 tensors"),
+        (([X, X], W), {}, "argument 2 is no list of 2 tensors"),
+        (([], []), {}, "argument 1 is no list of one or more tensors"),
+        (([X, X], [W, W]), {"ranks": 4}, "argument 1 is no list of 4 tensors"),
+        (([X, X], [W, W]), {"topology": Topology(3)}, "argument 1 is no list of 3 tensors"),
+    ],
+)
+def test_lists_are_asked_the_same_of_what_only_looks(look: Any, lists: Any, given: Any, what: str) -> None:
+    assert said(lambda: look(*lists, **given)).startswith(f"TL238: {what}, one per rank\n")
+
+
+def test_every_ranks_tensors_are_looked_at() -> None:
+    assert ag_gemm.plan([X, X], [W, W]).topology.ranks == 2
+    assert said(lambda: ag_gemm.plan([X, 3], [W, W])).startswith("TL222: argument 1 of `ag_gemm` is a int")
+    assert said(lambda: ag_gemm.plan([X, X[:3]], [W, W])).startswith(
+        "TL452: ranks 0 and 1 disagree on a call: rank 0 calls ag_gemm(M=8, K=4, N=4, f32, f32), and rank 1 calls ag_gemm(M=6, "
+    )
+    assert dict(ag_gemm.plan([X, X[:3]], [W, W], M=7).sizes)["M"] == 7
+    lists = lambda: ag_gemm.plan([X, X], [W, W])  # noqa: E731
+    assert said(lambda: tilelink.launch(lists, 3)).startswith("TL238: argument 1 is no list of 3 tensors")
+
+
+def test_lists_of_results() -> None:
+    outs = [torch.zeros(8, 4), torch.zeros(8, 4)]
+    assert ag_gemm([X, X], [W, W], out=outs)[1] is outs[1]
+    assert [float(o.sum()) for o in outs] == [128.0, 128.0]
+    assert said(lambda: ag_gemm([X, X], [W, W], out=outs[:1])).startswith("TL238: argument 3 is no list of 2 tensors")
+
+
+@pytest.mark.parametrize("ranks", [0, -1, "2", 2.0, True])
+def test_a_number_of_ranks_that_is_none(ranks: Any) -> None:
+    for call in (lambda: ag_gemm.plan(X, W, ranks=ranks), lambda: tilelink.launch(lambda: None, ranks)):
+        assert said(call).startswith(f"TL239: {ranks!r} is no number of ranks")
 
 
 def test_a_sparse_argument() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,11 @@ def bind(
         layouts=tuple(layout(t, shared(t)) for t in tensors),
         constants=tuple(sorted(constants_of(signature, given).items())),
     )
+
+
+def in_words(name: str, sizes: Iterable[tuple[str, int]], dtypes: Iterable[str]) -> str:
+    """A call in words: what has to be the same on all ranks."""
+    return f"{name}({', '.join([*(f'{n}={size}' for n, size in sizes), *dtypes])})"
 
 
 def axes_of(name: str, signature: Signature, topology: Topology, loc: Loc) -> dict[str, int]:

@@ -19,15 +19,16 @@ from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Bound, bind, check_result, constants_of
+from tilelink.pipeline.arguments import Bound, bind, check_result, constants_of, in_words
 from tilelink.pipeline.choosing import Choice, choose, even, named_sizes, problem_of
 from tilelink.pipeline.preparing import bind_here, prepare, run, violated, workspace
 from tilelink.pipeline.schedules import checked, refuse
 from tilelink.pipeline.stages import Maker, Stages
 from tilelink.pipeline.tracing import traced_call
 from tilelink.pipeline.tuning import Tuning
+from tilelink.runtime.agreeing import compare_calls
 from tilelink.runtime.call import Prepared
-from tilelink.runtime.launching import say_simulated, simulated, spread
+from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
 from tilelink.runtime.recent import Recent
 from tilelink.runtime.session import Session, checks_here, current, require
 from tilelink.runtime.world import World
@@ -169,11 +170,26 @@ class Operator:
     ) -> tuple[Bound, Topology]:
         given.pop("out", None)
         check_keywords(self.name, self.fn, self.signature, given)
-        mine, counted = one_rank(tensors)
-        if topology is None:
-            session = current()
-            topology = session.world.topology if session is not None else Topology(ranks or counted or 1)
-        return bind(self.name, self.signature, mine, given, topology, self.loc), topology
+        if ranks is not None:
+            check_ranks(ranks)
+        session = current()
+        if topology is None and session is not None:
+            topology = session.world.topology
+        if not tensors or not isinstance(tensors[0], (list, tuple)):
+            topology = topology or Topology(ranks or 1)
+            return bind(self.name, self.signature, tensors, given, topology, self.loc), topology
+        topology = topology or Topology(ranks or listed(tensors))
+        listed(tensors, topology.ranks)
+        return self._alike(list(zip(*tensors, strict=True)), given, topology), topology
+
+    def _alike(self, by_rank: Sequence[Sequence[Any]], given: dict[str, Any], topology: Topology) -> Bound:
+        """What every rank's tensors say, if they say the same."""
+        found = [
+            bind(self.name, self.signature, mine, given, topology, self.loc, rank=rank)
+            for rank, mine in enumerate(by_rank)
+        ]
+        compare_calls([in_words(self.name, bound.sizes, bound.dtypes) for bound in found])
+        return found[0]
 
     def judged(self, bound: Bound, topology: Topology) -> Verdict:
         """The verdict on the plan for bound arguments, whichever it is."""
@@ -191,7 +207,7 @@ class Operator:
 
         Args:
             tensors: this rank's part of each input; without torchrun and GPUs also lists with one tensor per rank.
-            out: a tensor, or a tuple of tensors, to write the results to.
+            out: a tensor, or a tuple of tensors, to write the results to; with lists a list of such.
             group: the ranks that call it together: a `torch.distributed` process group, a `DeviceMesh` of one dimension,
                 what `tilelink.group` gave; None for all ranks.
             session: the rank to run as; None for this process's or simulated rank.
@@ -209,7 +225,9 @@ class Operator:
         if session is None:
             check_keywords(self.name, self.fn, self.signature, given)
             if tensors and isinstance(tensors[0], (list, tuple)):
-                return spread(lambda *mine: self(*mine, **given), tensors)
+                if out is None:
+                    return spread(lambda *mine: self(*mine, **given), tensors)
+                return spread(lambda *mine: self(*mine[:-1], out=mine[-1], **given), (*tensors, out))
             say_simulated()
             return simulated(lambda: self(*tensors, out=out, **given), 1)[0]
         return self._run(session.of(group), tensors, out, given)
@@ -424,13 +442,6 @@ class Operator:
     def __repr__(self) -> str:
         entries = ", ".join(f"{path}={placement}" for path, placement in self.schedules.entries)
         return f"<operator {self.name} `{self.signature}`{' scheduled ' + entries if entries else ''}>"
-
-
-def one_rank(tensors: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
-    """Rank 0's tensors and the number of ranks, when lists with one tensor per rank are given."""
-    if tensors and all(isinstance(t, (list, tuple)) for t in tensors):
-        return [t[0] for t in tensors], len(tensors[0])
-    return tensors, None
 
 
 def operator(

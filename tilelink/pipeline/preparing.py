@@ -12,7 +12,7 @@ from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.frontend import check_keywords
 from tilelink.ir.plan import Plan
-from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results
+from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, in_words
 from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
@@ -94,7 +94,6 @@ def workspace(maker: Maker, session: Session, of: Bound, plan: Plan) -> Workspac
 
 
 def _call(plan: Plan) -> str:
-    """A call in words: what has to be the same on all ranks."""
+    """A plan's call in words."""
     wiring = plan.wiring
-    dtypes = (wiring.tensor(name).dtype for name in wiring.arguments)
-    return f"{wiring.name}({', '.join([*(f'{name}={size}' for name, size in plan.sizes), *dtypes])})"
+    return in_words(wiring.name, plan.sizes, (wiring.tensor(name).dtype for name in wiring.arguments))

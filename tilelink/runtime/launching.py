@@ -58,8 +58,9 @@ def simulated(
 
     Raises:
         TilelinkError: TL501 a deadlock, with every waiting line; TL507 a race; TL508 no policy; TL450 a simulation inside a
-            simulation.
+            simulation; TL239 that is no number of ranks.
     """
+    check_ranks(ranks)
     from tilelink.runtime.simulated import Policy, RaceDetector, simulate
 
     if in_rank():
@@ -128,18 +129,39 @@ def launch(
     return simulated(main, ranks, axes=axes, watchdog=watchdog, debug=debug, **options)
 
 
-def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]], **options: Any) -> list[T]:
-    """Call once per rank with that rank's argument of each list, in a simulated world of as many ranks."""
+def listed(arguments: Sequence[Any], ranks: int | None = None) -> int:
+    """Of how many ranks these lists are, with one entry per rank each.
+
+    Args:
+        ranks: how many there are, where that is known.
+
+    Raises:
+        TilelinkError: TL238, they are not all lists of one length.
+    """
+    count = ranks or len(arguments[0])
     for k, given in enumerate(arguments):
-        if not isinstance(given, (list, tuple)) or len(given) != len(arguments[0]) or not given:
+        if not isinstance(given, (list, tuple)) or len(given) != count or not given:
             raise TilelinkError(
                 "TL238",
-                f"argument {k + 1} is no list of {len(arguments[0]) or 'one or more'} tensors, one per rank",
+                f"argument {k + 1} is no list of {count or 'one or more'} tensors, one per rank",
                 why="the first argument is a list, and so the call is that of all ranks at once",
                 hint="pass a list of the same length for every argument, or call on each rank (tilelink.launch)",
             )
+    return count
+
+
+def check_ranks(ranks: Any) -> None:
+    """Raises:
+    TilelinkError: TL239, that is no number of ranks.
+    """
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise TilelinkError("TL239", f"{ranks!r} is no number of ranks", hint="pass a whole number, 1 or more")
+
+
+def spread(call: Callable[..., T], arguments: Sequence[Sequence[Any]], **options: Any) -> list[T]:
+    """Call once per rank with that rank's argument of each list, in a simulated world of as many ranks."""
+    count = listed(arguments)
     say_simulated()
-    count = len(arguments[0])
 
     def main() -> T:
         me = require().world.rank
