@@ -209,6 +209,38 @@ def test_a_movement_that_sees_its_own_part_of_what_others_pull(own: Placement, o
     tilelink.launch(main, 3, seed=1, straggler=1)
 
 
+@tilelink.operator("M/R ... -> M/R ...")
+def kept_as_it_is(x: Any) -> Any:
+    return programs.keep(x)
+
+
+@tilelink.program("M K -> M K")
+def doubled_then(x: Any, out: Any) -> None:
+    m, k = tl.tile_id(out)
+    tl.consumer_tile_wait(x, m)
+    tl.tile_store(out, (m, k), 2 * tl.tile_load(x, (m, k)))
+
+
+@tilelink.operator("M/R K -> M/R K")
+def kept_and_doubled(x: Any) -> Any:
+    return doubled_then(programs.keep(x))
+
+
+PLAIN: dict[str, Placement] = {**ENGINES, "own kernel": sms(1, M=2, own_kernel=True), "as it comes": sms()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("engine", PLAIN)
+def test_an_argument_that_stays_on_its_rank(engine: str, ranks: int) -> None:
+    """It lies in memory of torch's, which no peer reaches, and nobody has to."""
+    x = torch.rand(11, 3)
+    parts = [x[part(11, r, ranks)].contiguous() for r in range(ranks)]
+    for operator, by in ((kept_as_it_is, 1), (kept_and_doubled, 2)):
+        placed = operator.schedule(keep=PLAIN[engine])
+        assert placed.verify(parts, M=11).ok
+        assert_moved(placed, parts, [by * p for p in parts], M=11)
+
+
 BLOCKS: dict[str, Placement] = {
     "pull": sms(2, M=4, K=3),
     "push": sms(2, M=4, K=3, push=True),

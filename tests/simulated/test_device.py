@@ -164,7 +164,7 @@ def test_both_vocabularies_have_the_same_names() -> None:
     names = set(nvshmem.__all__)
     assert names <= set(dir(peer))
     own = {n for n, v in vars(peer).items() if isinstance(v, triton.JITFunction) and v.__module__ == peer.__name__}
-    assert own - names == {"translate", "copy_block"}
+    assert own - names == {"translate"}
 
 
 SYMBOLS = {

@@ -173,11 +173,11 @@ def _pull(scope: Scope, source: str, target: str, length: Formula, named: str, n
     here, _ = run_of(scope, target, scope.step.rank, walked)
     pointer = scope.arg(Arg(f"{src}_stage", "stage", src)) if _buffer(scope, src).staged else scope.tensor(src)
     _open(scope, walked)
-    lines.add(
-        f"shmem.getmem_nbi_block({_offset(scope, scope.tensor(dst), here)}, {_offset(scope, pointer, there)}, "
-        f"{_count(scope, length, row)}, {named}, {scope.context(src)})",
-        _moving(scope),
-    )
+    ends = f"{_offset(scope, scope.tensor(dst), here)}, {_offset(scope, pointer, there)}, {_count(scope, length, row)}"
+    # What stays on its rank may lie in memory that no peer reaches.
+    stays = holders(scope, source) is None
+    copy = f"copy_block({ends})" if stays else f"getmem_nbi_block({ends}, {named}, {scope.context(src)})"
+    lines.add(f"shmem.{copy}", _moving(scope))
     lines.depth -= len(walked)
     signal = scope.plan.signal(scope.step.path, notify)
     if signal.action == "notify":
