@@ -7,11 +7,11 @@ import inspect
 import linecache
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from traceback import walk_tb
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from tilelink import ops
@@ -66,12 +66,8 @@ def _variables(path: Path) -> dict[str, Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(path.parent.resolve()))  # as `python FILE.py` has it
-    try:
+    with _Told("TL712", f"`{path}`", lambda f: f.f_code.co_filename == str(spec.origin)):
         spec.loader.exec_module(module)
-    except TilelinkError:
-        raise
-    except Exception as error:  # a file is anybody's Python, and may raise anything
-        raise _raised("TL712", f"`{path}`", error, lambda f: f.f_code.co_filename == str(spec.origin)) from error
     return vars(module)
 
 
@@ -82,31 +78,39 @@ def _told(operator: Operator) -> Operator:
 
     @wraps(body)
     def told(*tensors: Any, **constants: Any) -> Any:
-        try:
+        with _Told("TL711", f"the body of `{operator.name}`", lambda f: f.f_code is code):
             return body(*tensors, **constants)
-        except TilelinkError:
-            raise
-        except Exception as error:  # a body is anybody's Python, and may raise anything
-            raise _raised("TL711", f"the body of `{operator.name}`", error, lambda f: f.f_code is code) from error
 
     return replace(operator, fn=told)
 
 
-def _raised(code: str, what: str, error: Exception, of_user: Callable[[FrameType], bool]) -> TilelinkError:
-    """An exception as a diagnostic: on the innermost of the user's lines, with the line that raised it as a note."""
-    frames = list(walk_tb(error.__traceback__))
-    at = [_line(frame.f_code.co_filename, line) for frame, line in frames if of_user(frame)]
-    raised = _line(frames[-1][0].f_code.co_filename, frames[-1][1])
-    if isinstance(error, SyntaxError) and error.filename is not None:  # raised by who reads the line
-        at = [raised := _line(error.filename, error.lineno or 1)]
-    loc = at[-1] if at else raised
-    return TilelinkError(
-        code,
-        f"{what} raises {type(error).__name__}" + (f": {error}" if str(error) else ""),
-        loc=loc,
-        hint="Python itself shows the whole traceback",
-        notes=() if raised == loc else (Note("it was raised here", raised),),
-    )
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Whatever a user's Python raises inside becomes a diagnostic, which it is the cause of: on the innermost line of
+    `of_user`, with the line that raised it as a note."""
+
+    code: str
+    what: str
+    of_user: Callable[[FrameType], bool]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, tb: TracebackType | None) -> None:
+        if not isinstance(error, Exception) or isinstance(error, TilelinkError):
+            return
+        frames = list(walk_tb(tb))
+        at = [_line(frame.f_code.co_filename, line) for frame, line in frames if self.of_user(frame)]
+        raised = _line(frames[-1][0].f_code.co_filename, frames[-1][1])
+        if isinstance(error, SyntaxError) and error.filename is not None:  # raised by who reads the line
+            at = [raised := _line(error.filename, error.lineno or 1)]
+        loc = at[-1] if at else raised
+        raise TilelinkError(
+            self.code,
+            f"{self.what} raises {type(error).__name__}" + (f": {error}" if str(error) else ""),
+            loc=loc,
+            hint="Python itself shows the whole traceback",
+            notes=() if raised == loc else (Note("it was raised here", raised),),
+        ) from error
 
 
 def _line(file: str, line: int) -> Loc:
