@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import tilelink
-import tilelink.language as tl
 from tilelink import ops
 from tilelink.explore import as_markdown, lanes_of, mapping_picture, plan_sheets, timeline_picture, trace_events
 from tilelink.explore.cases import Case
@@ -18,6 +17,7 @@ from tilelink.explore.running import run_case
 from tilelink.explore.sheets import Sheet, signals_of
 from tilelink.explore.tiles import borders, caption, tile_order
 from tilelink.ir.topology import Topology
+from tilelink.ops.programs import fetch
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.simulated.records import Recorder
@@ -51,12 +51,7 @@ def sheets(operator: Operator) -> dict[str, Sheet]:
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
-@tilelink.program("n/R g M ... -> n g M ...")
-def across(shard: Any, rows: Any) -> None:
-    tile = tl.tile_id(rows)
-    tl.consumer_tile_wait(shard, tile)
-    tl.tile_pull_data(rows, tile, source=shard)
-    tl.producer_tile_notify(rows, tile)
+across = tilelink.program("n/R g M ... -> n g M ...", name="across")(fetch)
 
 
 @tilelink.operator("n/NODE g/GPU M K -> n g/GPU M K", axes="NODE GPU")

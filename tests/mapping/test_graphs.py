@@ -69,13 +69,13 @@ def _reads(step: Any, param: str) -> bool:
 
 
 def test_the_plans_have_what_chains_have_not() -> None:
-    """Otherwise the test above would show little.."""
+    """Otherwise the test above would show little."""
     seen = Counter(
         f for k in range(400) if (made := sound_plan(random.Random(k))) is not None for f in _features(made[1])
     )
     wanted = {
         "joins", "by runs", "sort key", "own kernel", "pinned", "a part of a loop", "two outputs", "inside",
-        "several readers", "several results", "owner map", "two parts in place", "Keep", "Stage", "Leave",
+        "several readers", "several results", "owner map", "two parts in place", "behind", "Keep", "Stage", "Leave",
     }  # fmt: skip
     assert {f: seen[f] for f in wanted if seen[f] < 3} == {}
 

@@ -14,7 +14,7 @@ from tests.operators.problems import part
 from tilelink import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.mapping import verify
-from tilelink.ops.programs import gather, reduce, scatter
+from tilelink.ops.programs import gather, move, reduce, scatter
 
 M, N, CALLS = 37, 20, 3
 
@@ -257,13 +257,6 @@ def send_turned(x: Any, inbox: Any) -> None:
     a, b, c = tl.tile_id(x)
     tl.tile_push_data(inbox, (b, a, c), tl.permute(tl.tile_load(x, (a, b, c)), (1, 0, 2)))
     tl.producer_tile_notify(inbox, (b, a, c))
-
-
-def move(src: Any, dst: Any) -> None:
-    tile = tl.tile_id(src)
-    tl.consumer_tile_wait(src, tile)
-    tl.tile_push_data(dst, tile, tl.tile_load(src, tile))
-    tl.producer_tile_notify(dst, tile)
 
 
 take_out = tilelink.program("A B C -> A B C", name="take_out")(move)
