@@ -64,30 +64,18 @@ def _raiser(
 ) -> Callable[[str], None]:
     """Emits what raises one word, given its number; `late`: descriptor stores have yet to be waited for."""
     loc: Loc = op.loc
-
-    def local(flat: str) -> None:
+    if signal.to == "self" and channel.scope == "gpu":
         if channel.joined is not None:
-            counts = scope.arg(Arg(f"{channel.tensor}_counts", "counts", channel.name))
-            # What the last tile of a run-time split adds for all of them.
-            often = words.of_word(channel, channel.target, Sym(flat))
-            tiles = scope.text(Sym(f"{channel.joined}_tiles") * often)
-            lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", loc)
-            lines.add(f"    shmem.local_add({pointer} + {flat}, {scope.text(often)})")
-            return
-        if not channel.bells:
-            lines.add(f"shmem.local_add({pointer} + {flat}, 1)", loc)
-            return
-        total = scope.arg(Arg(words.due(channel), "due", channel.name))
-        bells = scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
-        expected = scope.names.fresh(f"{channel.tensor}_expected")
-        lines.add(f"{expected} = tl.load({total} + {flat})", loc)
-        if late:
-            lines.add("shmem.async_store_quiet()")
-        last = f"shmem.local_add({pointer} + {flat}, 1) + 1 == {expected}"
-        if channel.rings is not None:
-            last = f"({last}) & ({scope.text(words.of_word(channel, channel.rings, Sym(flat)))})"
-        lines.add(f"if {last}:", loc)
-        lines.add(f"    shmem.ring_bell({bells} + {flat})")
+            return lambda flat: _add_last(scope, lines, channel, pointer, flat, loc)
+        if channel.bells:
+            return lambda flat: _add_and_ring(scope, lines, channel, pointer, flat, loc, late=late)
+        return lambda flat: lines.add(f"shmem.local_add({pointer} + {flat}, 1)", loc)
+    target = owner if owner is not None else scope.rank
+    if signal.to == "peer":
+        assert op.peer is not None
+        target = expression(scope, op.peer.expr)
+    elif signal.to == "self":
+        target = scope.rank
 
     def remote(flat: str) -> None:
         ctx = scope.context(channel.tensor)
@@ -96,15 +84,33 @@ def _raiser(
             return
         lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
 
-    if signal.to == "self" and channel.scope == "gpu":
-        return local
-    target = owner if owner is not None else scope.rank
-    if signal.to == "peer":
-        assert op.peer is not None
-        target = expression(scope, op.peer.expr)
-    elif signal.to == "self":
-        target = scope.rank
     return remote
+
+
+def _add_last(scope: Scope, lines: Lines, channel: Channel, pointer: str, flat: str, loc: Loc) -> None:
+    """The last tile of a run-time split adds for all of them."""
+    counts = scope.arg(Arg(f"{channel.tensor}_counts", "counts", channel.name))
+    often = words.of_word(channel, channel.target, Sym(flat))
+    tiles = scope.text(Sym(f"{channel.joined}_tiles") * often)
+    lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", loc)
+    lines.add(f"    shmem.local_add({pointer} + {flat}, {scope.text(often)})")
+
+
+def _add_and_ring(
+    scope: Scope, lines: Lines, channel: Channel, pointer: str, flat: str, loc: Loc, *, late: bool
+) -> None:
+    """Whoever completes a word rings its bell, once."""
+    total = scope.arg(Arg(words.due(channel), "due", channel.name))
+    bells = scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
+    expected = scope.names.fresh(f"{channel.tensor}_expected")
+    lines.add(f"{expected} = tl.load({total} + {flat})", loc)
+    if late:
+        lines.add("shmem.async_store_quiet()")
+    last = f"shmem.local_add({pointer} + {flat}, 1) + 1 == {expected}"
+    if channel.rings is not None:
+        last = f"({last}) & ({scope.text(words.of_word(channel, channel.rings, Sym(flat)))})"
+    lines.add(f"if {last}:", loc)
+    lines.add(f"    shmem.ring_bell({bells} + {flat})")
 
 
 def _tell_all(lines: Lines, word: str, how: str, loc: Loc) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilelink.codegen import words
@@ -115,48 +115,71 @@ def await_once(
         return _await_members(scope, lines, channel, op, vector, then)
     spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
     of_all = _first_of_all(scope, channel, spans)
-    wait = _wait_for_one if of_all is None else _wait_for_all
-    also = f"{only_if} & " if only_if is not None else ""
     depth = lines.depth
-    if of_all is None and not all(s.single for s in spans[:-1]):
-        if only_if is not None:
-            lines.add(f"if {only_if}:", op.loc)
-            lines.depth += 1
-        words.each_word(scope, lines, channel, spans, op.loc, lambda c: wait(scope, lines, channel, c, op.loc))
-        for line in then:
-            lines.add(line)
-        lines.depth = depth
-        return
-    ends = [words.flat_of(channel, spans, first) for first in (True, False)] if of_all is None else [of_all, of_all]
-    if ends[0] == ends[1]:
-        word = words.named(scope, lines, "c", ends[0], op.loc)
-        waited = scope.carried(f"{channel.tensor}_waited", "-1")
-        lines.add(f"if {also}({word} != {waited}):" if also else f"if {word} != {waited}:", op.loc)
-        lines.depth += 1
-        wait(scope, lines, channel, word, op.loc)
-        kept = [f"{waited} = {word}"]
+    kept: list[str] = []
+    if of_all is not None:
+        kept = _await_new(scope, lines, channel, of_all, only_if, op.loc, _wait_for_all)
+    elif all(s.single for s in spans[:-1]):
+        first, last = (words.flat_of(channel, spans, begin) for begin in (True, False))
+        if first == last:
+            kept = _await_new(scope, lines, channel, first, only_if, op.loc, _wait_for_one)
+        else:
+            kept = _await_new_run(scope, lines, channel, op, (first, last), only_if)
     else:
-        first, last = (words.named(scope, lines, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
-        low, high = remembered(scope, channel.tensor)
-        new = f"({first} < {low}) | ({last} > {high})"
-        lines.add(f"if {also}({new}):" if also else f"if {new}:", op.loc)
-        lines.depth += 1
-        word = scope.names.fresh("c")
-        lines.add(f"for {word} in range({first}, {last} + 1):")
-        lines.depth += 1
-        kept = [f"{low} = {first}", f"{high} = {last}"]
-        if _scattered(scope, op):
-            lines.add(f"if ({word} < {low}) | ({word} > {high}):")
-            lines.depth += 1
-            kept = joined(scope, first, last, low, high)
-        wait(scope, lines, channel, word, op.loc)
-        lines.depth = depth + 1
+        if only_if is not None:
+            _open_if(lines, only_if, op.loc)
+        words.each_word(scope, lines, channel, spans, op.loc, lambda c: _wait_for_one(scope, lines, channel, c, op.loc))
     for line in then:
         lines.add(line)
     lines.depth = depth
     # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
     for line in kept:
         lines.add(line)
+
+
+def _open_if(lines: Lines, test: str, loc: Loc | None) -> None:
+    lines.add(f"if {test}:", loc)
+    lines.depth += 1
+
+
+def _await_new(
+    scope: Scope,
+    lines: Lines,
+    channel: Channel,
+    index: Formula,
+    only_if: str | None,
+    loc: Loc,
+    wait: Callable[[Scope, Lines, Channel, str, Loc], None],
+) -> list[str]:
+    """Wait for one word, or one and its like of all ranks, if it is not the last one awaited here. Leaves a branch open;
+    gives what is to be remembered behind it."""
+    word = words.named(scope, lines, "c", index, loc)
+    waited = scope.carried(f"{channel.tensor}_waited", "-1")
+    new = f"{word} != {waited}"
+    _open_if(lines, new if only_if is None else f"{only_if} & ({new})", loc)
+    wait(scope, lines, channel, word, loc)
+    return [f"{waited} = {word}"]
+
+
+def _await_new_run(
+    scope: Scope, lines: Lines, channel: Channel, op: Wait, ends: tuple[Formula, Formula], only_if: str | None
+) -> list[str]:
+    """The same of words that follow one another."""
+    first, last = (words.named(scope, lines, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
+    low, high = remembered(scope, channel.tensor)
+    new = f"({first} < {low}) | ({last} > {high})"
+    _open_if(lines, new if only_if is None else f"{only_if} & ({new})", op.loc)
+    inside = lines.depth
+    word = scope.names.fresh("c")
+    lines.add(f"for {word} in range({first}, {last} + 1):")
+    lines.depth += 1
+    kept = [f"{low} = {first}", f"{high} = {last}"]
+    if _scattered(scope, op):
+        _open_if(lines, f"({word} < {low}) | ({word} > {high})", None)
+        kept = joined(scope, first, last, low, high)
+    _wait_for_one(scope, lines, channel, word, op.loc)
+    lines.depth = inside
+    return kept
 
 
 def remembered(scope: Scope, tensor: str) -> tuple[str, str]:

@@ -71,6 +71,48 @@ class TorchOperator:
         return self.overload(*_autocast(tensors, self.cast), group, *rest)
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What torch's dispatcher passes: so many tensors, the group, then sizes and constants by `names`."""
+
+    tensors: int
+    names: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    schema: str
+
+    def parts(self, args: Sequence[Any]) -> tuple[tuple[torch.Tensor, ...], str, dict[str, Any]]:
+        """Tensors, group and what is given; the dispatcher leaves trailing defaults out."""
+        n = self.tensors
+        rest = (*args[n + 1 :], *self.defaults[len(args) - n - 1 :])
+        given = dict(zip(self.names, rest, strict=True))
+        return tuple(args[:n]), args[n], {name: v for name, v in given.items() if v is not None}
+
+
+def _form_of(operator: Operator) -> _Form:
+    """By the operator's signature and the parameters of its body."""
+    signature = operator.signature
+    tensors = _parameters(operator, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY))
+    constants = _parameters(operator, (inspect.Parameter.KEYWORD_ONLY,))
+    split = (a for s in signature.inputs for a in s.axes if a.split in signature.axes and a.name != a.split)
+    sizes = [*dict.fromkeys(a.name for a in split)]
+    needed = [p for p in constants if p.default is inspect.Parameter.empty]
+    others = [p for p in constants if p not in needed]
+    taken = [
+        *(f"Tensor {p.name}" for p in tensors),
+        "str group",
+        *(_typed(p) for p in needed),
+        *(f"SymInt? {size}=None" for size in sizes),
+        *(_typed(p) for p in others),
+    ]
+    returned = ", ".join("Tensor" for _ in signature.outputs)
+    return _Form(
+        tensors=len(tensors),
+        names=(*(p.name for p in needed), *sizes, *(p.name for p in others)),
+        defaults=(*(None for _ in (*needed, *sizes)), *(p.default for p in others)),
+        schema=f"({', '.join(taken)}) -> {returned if len(signature.outputs) == 1 else f'({returned})'}",
+    )
+
+
 def register(
     operator: Operator, *, backward: Backward | None = None, name: str | None = None, autocast: bool = True
 ) -> TorchOperator:
@@ -87,18 +129,6 @@ def register(
     Raises:
         TilelinkError: TL233 the name is taken; TL230, when shapes are asked for that the inputs do not tell.
     """
-    tensors = _parameters(operator, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY))
-    constants = _parameters(operator, (inspect.Parameter.KEYWORD_ONLY,))
-    sizes = dict.fromkeys(
-        a.name
-        for s in operator.signature.inputs
-        for a in s.axes
-        if a.split in operator.signature.axes and a.name != a.split
-    )
-    needed = [p for p in constants if p.default is inspect.Parameter.empty]
-    others = [p for p in constants if p not in needed]
-    names = (*(p.name for p in needed), *sizes, *(p.name for p in others))
-    defaults = (*(None for _ in (*needed, *sizes)), *(p.default for p in others))
     name = name or operator.name
     if hasattr(torch.ops.tilelink, name):
         raise TilelinkError(
@@ -108,48 +138,32 @@ def register(
             why="graphs and gradients find it by that name",
             hint="register it once, at the top of a module; give another schedule another name: name=…",
         )
-    schema = ", ".join(
-        [
-            *(f"Tensor {p.name}" for p in tensors),
-            "str group",
-            *(_typed(p) for p in needed),
-            *(f"SymInt? {size}=None" for size in sizes),
-            *(_typed(p) for p in others),
-        ]
-    )
-    returned = ", ".join("Tensor" for _ in operator.signature.outputs)
+    form = _form_of(operator)
     several = len(operator.signature.outputs) > 1
 
-    def parts(args: Sequence[Any]) -> tuple[tuple[torch.Tensor, ...], str, dict[str, Any]]:
-        """Tensors, group and what is given; the dispatcher leaves trailing defaults out."""
-        given = dict(zip(names, (*args[len(tensors) + 1 :], *defaults[len(args) - len(tensors) - 1 :]), strict=True))
-        return tuple(args[: len(tensors)]), args[len(tensors)], {n: v for n, v in given.items() if v is not None}
-
     def run(*args: Any) -> Any:
-        mine, group, given = parts(args)
+        mine, group, given = form.parts(args)
         return operator(*mine, session=session_of(group), **given)
 
     def fake(*args: Any) -> Any:
-        mine, group, given = parts(args)
+        mine, group, given = form.parts(args)
         session = session_of(group)
         at = (Topology(1), 0) if session is None else (session.world.topology, session.world.rank)
         made = [mine[0].new_empty(shape, dtype=dtype) for shape, dtype in results_of(operator, mine, given, *at)]
         return tuple(made) if several else made[0]
 
-    defined = torch.library.custom_op(
-        f"tilelink::{name}", run, mutates_args=(), schema=f"({schema}) -> {f'({returned})' if several else returned}"
-    )
+    defined = torch.library.custom_op(f"tilelink::{name}", run, mutates_args=(), schema=form.schema)
     defined.register_fake(fake)
     if backward is not None:
-        _differentiate(defined, backward, parts)
+        _differentiate(defined, backward, form)
     overload = getattr(torch.ops.tilelink, name).default
     cast = tuple(autocast and shape.dtype is None for shape in operator.signature.inputs)
-    return TorchOperator(f"tilelink::{name}", operator, overload, names, defaults, cast)
+    return TorchOperator(f"tilelink::{name}", operator, overload, form.names, form.defaults, cast)
 
 
-def _differentiate(defined: Any, backward: Backward, parts: Callable[[Sequence[Any]], Any]) -> None:
+def _differentiate(defined: Any, backward: Backward, form: _Form) -> None:
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        tensors, ctx.group, ctx.given = parts(inputs)
+        tensors, ctx.group, ctx.given = form.parts(inputs)
         results = output if isinstance(output, tuple) else (output,)
         ctx.save_for_backward(*tensors, *(t for t in results if not t.is_floating_point()))
         ctx.count = len(tensors)
