@@ -237,8 +237,7 @@ def placed(rng: random.Random, wiring: Wiring, tile: int) -> dict[str, Placement
 
 def _makers(step: Step, wiring: Wiring) -> list[str]:
     """Who computes what a step takes, also where it is moved in between."""
-    read = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
-    found = [p for t in read for p in wiring.producers(t) if p is not step]
+    found = [p for t in step.takes for p in wiring.producers(t) if p is not step]
     return [path for p in found for path in ([p.path] if p.program.movement is None else _makers(p, wiring))]
 
 

@@ -39,7 +39,7 @@ def test_the_same_verdict(rng: random.Random) -> None:
 def _features(plan: Plan) -> set[str]:
     """What chains have not."""
     found: set[str] = {type(h).__name__ for h in plan.host}
-    readers = Counter(t for s in plan.wiring.steps for t in {b.tensor for b in s.bindings if _reads(s, b.param)})
+    readers = Counter(t for s in plan.wiring.steps for t in {*s.takes})
     for s in plan.steps:
         loops = [op for op in walk(s.step.program.body) if isinstance(op, Tiles)]
         movement = s.step.program.movement
@@ -52,7 +52,7 @@ def _features(plan: Plan) -> set[str]:
             "two parts in place": len(s.in_place) > 1,
             "pinned": movement is not None and movement.pinned,
             "a part of a loop": any(op.stop is not None for op in loops),
-            "two outputs": sum(p.role == "out" for p in s.step.program.params) > 1,
+            "two outputs": len(s.step.makes) > 1,
             "inside": "." in s.path,
         }
         found |= {name for name, there in has.items() if there}
@@ -62,10 +62,6 @@ def _features(plan: Plan) -> set[str]:
         "owner map": any(t.owned is not None for t in plan.wiring.tensors),
     }
     return found | {name for name, there in has.items() if there}
-
-
-def _reads(step: Any, param: str) -> bool:
-    return step.program.param(param).role == "in"
 
 
 def test_the_plans_have_what_chains_have_not() -> None:

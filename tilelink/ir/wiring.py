@@ -108,6 +108,16 @@ class Step:
         return next(b for b in self.bindings if b.param == param)
 
     @property
+    def takes(self) -> tuple[str, ...]:
+        """The tensors of its inputs."""
+        return tuple(b.tensor for b in self.bindings if self.program.param(b.param).role == "in")
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The tensors of its outputs."""
+        return tuple(b.tensor for b in self.bindings if self.program.param(b.param).role == "out")
+
+    @property
     def moved_to(self) -> str | None:
         """The tensor that a movement fills; None: it is none."""
         movement = self.program.movement
@@ -142,11 +152,18 @@ class Wiring:
 
     def producers(self, tensor: str) -> tuple[Step, ...]:
         """The steps that have `tensor` as an output, in order."""
-        return tuple(
-            s
-            for s in self.steps
-            if any(b.tensor == tensor and s.program.param(b.param).role == "out" for b in s.bindings)
-        )
+        return tuple(s for s in self.steps if tensor in s.makes)
+
+    def read_from(self, step: Step) -> set[str]:
+        """The tensors that a step takes, and those that they are made of."""
+        found: set[str] = set()
+        ahead = [*step.takes]
+        while ahead:
+            tensor = ahead.pop()
+            if tensor not in found:
+                found.add(tensor)
+                ahead += [t for s in self.producers(tensor) for t in s.takes]
+        return found
 
 
 def entries(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tuple[IndexEntry, ...]:

@@ -341,8 +341,7 @@ def _forwarded(placed: tuple[Placed, ...], step: Step, host: StepPlan) -> tuple[
         movement = p.step.program.movement
         if movement is not None and p.step.binding(movement.source).tensor in made:
             made.add(p.step.binding(movement.destination).tensor)
-    read = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
-    return tuple(t for t in read if t in made)
+    return tuple(t for t in step.takes if t in made)
 
 
 def _moved_meanwhile(placed: tuple[Placed, ...], step: Step, forwarded: tuple[str, ...]) -> str | None:

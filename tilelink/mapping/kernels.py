@@ -1,14 +1,12 @@
-"""Which steps share a kernel, on which stream each runs, and the host's sequence of a call."""
+"""Which steps share a kernel, and on which stream each runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from keyword import iskeyword
 
-import networkx as nx
-
-from tilelink.errors import Note, TilelinkError
-from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
+from tilelink.errors import TilelinkError
+from tilelink.ir.host import MAIN
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
 from tilelink.ir.plan import KernelPlan, StepPlan
 from tilelink.ir.topology import Topology
@@ -80,8 +78,8 @@ def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:
     computing = [s for s in standing if s.step.program.movement is None and s.joins is None]
     if not computing:
         # Of movements alone, whoever takes what another one brings.
-        brought = {t for s in standing for t in _tensors(s, "out")}
-        computing = [s for s in standing if brought & {*_tensors(s, "in")}]
+        brought = {t for s in standing for t in s.step.makes}
+        computing = [s for s in standing if brought & set(s.step.takes)]
     found = {s.path for s in standing if s.own_kernel} | {s.path for s in computing if s.workers is None}
     for s in computing:
         if s.path not in found and _neighbour(wiring, s, standing, frozenset(found)) is None:
@@ -103,15 +101,11 @@ def _kernel_name(wiring: Wiring, members: list[str], taken: list[str]) -> str:
 
 def _neighbour(wiring: Wiring, s: StepPlan, standing: list[StepPlan], leading: frozenset[str]) -> str | None:
     """The computing step whose kernel a step with SMs of its own joins: who makes its input, else who reads its output."""
-    read, made = _tensors(s, "in"), set(_tensors(s, "out"))
+    read, made = s.step.takes, set(s.step.makes)
     open_to = {o.path: o for o in standing if o.path in leading and not o.own_kernel}
     makers = [p.path for tensor in read for p in wiring.producers(tensor)]
-    readers = [path for path, o in open_to.items() if made & set(_tensors(o, "in"))]
+    readers = [path for path, o in open_to.items() if made & set(o.step.takes)]
     return next((path for path in (*makers, *readers) if path in open_to), None)
-
-
-def _tensors(s: StepPlan, role: str) -> list[str]:
-    return [b.tensor for b in s.step.bindings if s.step.program.param(b.param).role == role]
 
 
 def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: int) -> KernelPlan:
@@ -153,109 +147,6 @@ def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
     what workers make or what is there (whose own part comes before kernels, `in_place.kept_first`)."""
     if s.engine != "stream":
         return False
-    taken = set(_tensors(s, "in"))
-    makers = [o for o in steps.values() if taken & set(_tensors(o, "out"))]
+    taken = set(s.step.takes)
+    makers = [o for o in steps.values() if taken & set(o.step.makes)]
     return not s.push or any(o.engine == "stream" or not s.skip_own for o in makers)
-
-
-def host_steps(
-    wiring: Wiring,
-    placement: Placement,
-    steps: tuple[StepPlan, ...],
-    staged: tuple[str, ...],
-    enters: bool,
-    leaves: bool,
-    keeps: tuple[str, ...] = (),
-) -> tuple[HostStep, ...]:
-    """The sequence of one call. `leaves`: peers read an argument in place. `keeps`: whose own parts come before kernels.
-
-    A stream that waits for a bell can hold up others that share its queue: whoever rings it goes first. A kernel that
-    waits for what a library function makes starts behind it: its workers stay until they have it, and could take all
-    the room that the function needs.
-    """
-    out: list[HostStep] = [Enter()] if enters else []
-    if staged:
-        out.append(Stage(staged))
-    by_path = {s.path: s for s in steps}
-    open_streams: list[int] = []
-
-    def fork(first: int, count: int) -> None:
-        for stream in range(first, first + count):
-            open_streams.append(stream)
-            out.append(Fork(stream))
-
-    def join(streams: list[int]) -> None:
-        for stream in streams:
-            open_streams.remove(stream)
-            out.append(Join(stream))
-
-    pending = dict(placement.streams)
-    for path, first in placement.streams.items():
-        fork(first, by_path[path].streams)
-    done: set[str] = set()
-
-    def transfer() -> None:
-        """All transfers whose input somebody makes who has been started."""
-        while ready := [path for path in pending if _needs(wiring, by_path, path) <= done]:
-            for path in ready:
-                out.append(Transfer(path, pending.pop(path)))
-                done.add(path)
-
-    transfer()
-    out += [Keep(path) for path in keeps]
-    for k in placement.kernels:
-        if k.stream != MAIN:
-            fork(k.stream, 1)
-        members = {path for path, name in placement.kernel_of.items() if name == k.name}
-        before = [s for s in steps if s.library is not None and any(_comes_of(wiring, m, s.path) for m in members)]
-        for s in (s for s in before if s.path in pending):
-            raise _circular(s, k)
-        join([n for s in before for n in _side_streams(placement, s) if n in open_streams])
-        out.append(Launch(k.name, k.stream))
-        done |= members
-        transfer()
-    out += [Transfer(path, first) for path, first in pending.items()]
-    join(list(open_streams))
-    return _entered((*out, Leave()) if leaves else tuple(out))
-
-
-def _entered(host: tuple[HostStep, ...]) -> tuple[HostStep, ...]:
-    """Where a call is nothing but kernels one after the other, they begin it themselves: a launch less."""
-    kernels = tuple(h.kernel for h in host if isinstance(h, Launch) and h.stream == MAIN)
-    if not kernels or host[:1] != (Enter(),) or len(host) != 1 + len(kernels):
-        return host
-    return (Enter(kernels), *host[1:])
-
-
-def _circular(s: StepPlan, k: KernelPlan) -> TilelinkError:
-    return TilelinkError(
-        "TL312",
-        f"`{s.path}` cannot be placed in a library function",
-        loc=s.step.program.loc,
-        why=f"kernel `{k.name}` makes what it needs and takes what it makes: neither can be over before the other begins",
-        hint="give the steps of that kernel kernels of their own (own_kernel=True), or place it on SMs",
-        notes=(Note("the step", s.step.loc),),
-    )
-
-
-def _side_streams(placement: Placement, s: StepPlan) -> range:
-    first = placement.streams[s.path]
-    return range(first, first + s.streams)
-
-
-def _needs(wiring: Wiring, steps: dict[str, StepPlan], path: str) -> set[str]:
-    """The steps that make what a stream moves, or computes with."""
-    s = steps[path]
-    movement = s.step.program.movement
-    read = [s.step.binding(movement.source).tensor] if movement is not None else _tensors(s, "in")
-    return {p.path for tensor in read for p in wiring.producers(tensor)} - {path}
-
-
-def _comes_of(wiring: Wiring, path: str, source: str) -> bool:
-    """Whether a step takes what another makes, or what is made of that, on this rank or another."""
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(s.path for s in wiring.steps)
-    for s in wiring.steps:
-        read = [b.tensor for b in s.bindings if s.program.param(b.param).role == "in"]
-        graph.add_edges_from((p.path, s.path) for tensor in read for p in wiring.producers(tensor))
-    return path != source and nx.has_path(graph, source, path)

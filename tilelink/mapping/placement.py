@@ -147,8 +147,7 @@ def _shape(
 
 def _ring(step: Step, wiring: Wiring) -> str:
     """Who reads what arrives begins with what is there, its own rows; who makes rows for others begins with theirs."""
-    read = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
-    return "ring" if any(wiring.tensor(t).origin == "program" for t in read) else "ring+1"
+    return "ring" if any(wiring.tensor(t).origin == "program" for t in step.takes) else "ring+1"
 
 
 def _converts(step: Step, wiring: Wiring) -> bool:
@@ -265,8 +264,8 @@ def _check_joins(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: 
             p, f"`{placement.joins}` has no kernel that others take turns in", "join a computing step on all SMs"
         )
     between = placed[paths.index(placement.joins) + 1 : max(paths.index(p.step.path), 0)]
-    made = {t for q in between if _leads(q) for t in _made(q.step)}
-    if placed.index(host) > placed.index(p) or made & _read_from(p.step, wiring):
+    made = {t for q in between if _leads(q) for t in q.step.makes}
+    if placed.index(host) > placed.index(p) or made & wiring.read_from(p.step):
         raise _refuse(
             p, f"it needs what is made after the kernel of `{placement.joins}` has begun", "join a later step, or none"
         )
@@ -276,23 +275,6 @@ def _leads(p: Placed) -> bool:
     """Whether it has a kernel of its own."""
     computes = isinstance(p.placement, Sms) and p.step.program.movement is None
     return computes and isinstance(p.placement, Sms) and p.placement.joins is None
-
-
-def _made(step: Step) -> set[str]:
-    return {b.tensor for b in step.bindings if step.program.param(b.param).role == "out"}
-
-
-def _read_from(step: Step, wiring: Wiring) -> set[str]:
-    """Tensors that a step takes, and those that they are made of."""
-    found: set[str] = set()
-    ahead = [b.tensor for b in step.bindings if step.program.param(b.param).role == "in"]
-    while ahead:
-        tensor = ahead.pop()
-        if tensor not in found:
-            found.add(tensor)
-            makers = wiring.producers(tensor)
-            ahead += [b.tensor for s in makers for b in s.bindings if s.program.param(b.param).role == "in"]
-    return found
 
 
 def _check_numbers(p: Placed) -> None:

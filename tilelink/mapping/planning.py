@@ -1,4 +1,4 @@
-"""`make_plan`: a wiring, a topology and a schedule become a plan, in seven short steps."""
+"""`make_plan`: a wiring, a topology and a schedule become a plan."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tilelink.mapping.network import check_network
 from tilelink.mapping.orders import table_of
 from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import Placed, as_called, place
+from tilelink.mapping.sequence import host_steps
 from tilelink.mapping.signals import lower
 from tilelink.mapping.views import walk
 
@@ -43,7 +44,7 @@ def make_plan(
         layouts: memory layout of each argument.
 
     Raises:
-        TilelinkError: TL301…TL316, what the wiring or the schedule cannot mean.
+        TilelinkError: TL301 to TL333, what the wiring or the schedule cannot mean.
     """
     _check_names(wiring)
     _check_results(wiring)
@@ -81,9 +82,7 @@ def make_plan(
         links=found.links,
         credits=(),
         kernels=where.kernels,
-        host=kernels.host_steps(
-            wiring, where, steps, staged, enters, _read_in_place(found.signals, buffers, by_path), keeps
-        ),
+        host=host_steps(wiring, where, steps, staged, enters, _read_in_place(found.signals, buffers, by_path), keeps),
         notes=_notes(found.signals, buffers) + _own_parts(steps),
         tables=_tables(placed, steps, dict(sizes), topology),
     )

@@ -140,8 +140,7 @@ def _overlapped(plan: Plan, step: StepPlan, rates: Rates, moving: Moving) -> flo
 
 def _feeding(plan: Plan, matmul: StepPlan) -> list[StepPlan]:
     """The movements of what is there on entry that a matmul waits for."""
-    read = [b.tensor for b in matmul.step.bindings if matmul.step.program.param(b.param).role == "in"]
-    made = [plan.step(s.path) for t in read for s in plan.wiring.producers(t)]
+    made = [plan.step(s.path) for t in matmul.step.takes for s in plan.wiring.producers(t)]
     return [s for s in made if s.step.program.movement is not None and not makers(plan, s)]
 
 
