@@ -44,7 +44,7 @@ from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.kernels import load
-from tilelink.runtime.session import current
+from tilelink.runtime.session import Session, current
 from tilelink.runtime.simulated.policy import Policy
 from tilelink.runtime.simulated.records import Recorder
 from tilelink.tracing.chrome import write_trace
@@ -180,9 +180,7 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
 ) -> None:  # fmt: skip
     """Run it and compare with torch in fp32: on GPUs under torchrun, which sets the number of ranks; else simulated."""
-    session = current()
-    ranks = world if session is None else session.world.ranks
-    console = _console(quiet=session is not None and session.world.rank != 0)
+    session, ranks, console = _here(world)
     case = _case(op, shape, ranks, schedule, dtype)
     _head(console, case)
     if session is not None:
@@ -243,15 +241,13 @@ def trace(
     perfetto: Annotated[Path, typer.Option(help="The same for ui.perfetto.dev, as JSON.")] = Path("trace.json"),
 ) -> None:  # fmt: skip
     """Say what every SM did when, from inside the kernels: on GPUs under torchrun; else simulated."""
-    session = current()
-    ranks = world if session is None else session.world.ranks
-    console = _console(quiet=session is not None and session.world.rank != 0)
+    session, ranks, console = _here(world)
     case = _case(op, shape, ranks, schedule, dtype)
     _head(console, case)
     found = trace_case(case, session)
     console.print(tables([totals_sheet(found)]))
     _say(console, "time", f"{found.ms:.4f} ms traced, {found.ms_untraced:.4f} ms untraced: {found.cost:+.1%}")
-    if session is None or session.world.rank == 0:
+    if not console.quiet:
         _say(console, "timeline", str(found.picture(picture)))
         _say(console, "trace", str(found.chrome(perfetto)))
 
@@ -268,9 +264,7 @@ def tune(
     table: Annotated[Path | None, typer.Option(help="Put the results into this table, as the package ships one.")] = None,
 ) -> None:  # fmt: skip
     """Search for the fastest schedule of a case; kept in a cache on disk. On GPUs under torchrun; else simulated."""
-    session = current()
-    ranks = world if session is None else session.world.ranks
-    console = _console(quiet=session is not None and session.world.rank != 0)
+    session, ranks, console = _here(world)
     if shape is None and op not in SUBJECTS:
         raise TilelinkError("TL708", f"`{op}` has no cases of its own", hint="give --shape")
     found = (
@@ -280,7 +274,7 @@ def tune(
         case = Case(operator_named(op), tuple(each.sizes.items()), ranks, dtype)
         entry, report = tune_case(case, session, budget=budget, fresh=fresh)
         console.print(tables([tuned_sheet(each.name, entry, report)]))
-        if table is not None and (session is None or session.world.rank == 0):
+        if table is not None and not console.quiet:
             noted = replace(entry, measured=f"{entry.measured}, {commit()}")
             _say(console, "table", str(merge(table, [noted])))
 
@@ -300,10 +294,7 @@ def bench_command(
     known: Annotated[bool, typer.Option("--list", help="Say what can be measured, against what.")] = False,
 ) -> None:  # fmt: skip
     """Compare with cuBLAS, NCCL and torch, interleaved in one run: on GPUs under torchrun; else simulated."""
-    session = current()
-    ranks = world if session is None else session.world.ranks
-    first = session is None or session.world.rank == 0
-    console = _console(quiet=not first)
+    session, ranks, console = _here(world)
     if known or not op:
         console.print(tables([subjects_sheet(ranks)]))
         raise typer.Exit(0 if known else 2)
@@ -319,7 +310,7 @@ def bench_command(
             say=lambda row: console.print(f"{row.case}: {row.schedule}", style="dim", markup=False),
         )  # fmt: skip
         console.print(report(name, found))
-        if out is not None and first:
+        if out is not None and not console.quiet:
             path = out if out.suffix == ".json" else out / f"bench-{name}-{ranks}.json"
             _say(console, "rows", str(save(path, found)))
         rows += found
@@ -420,6 +411,13 @@ def _timeline(case: Case, lanes: tuple[Lane, ...], path: Path) -> Path:
 def _console(quiet: bool = False) -> Console:
     """Wide enough for tables where nobody sees the edge."""
     return Console(quiet=quiet, width=None if sys.stdout.isatty() else 140, highlight=False)
+
+
+def _here(world: int) -> tuple[Session | None, int, Console]:
+    """Of `torchrun`, if it has started this: the session, the number of ranks, and a console that is rank 0's alone."""
+    session = current()
+    ranks = world if session is None else session.world.ranks
+    return session, ranks, _console(quiet=session is not None and session.world.rank != 0)
 
 
 def _head(console: Console, case: Case) -> None:

@@ -21,16 +21,15 @@ BindIndex: TypeAlias = Callable[[Lowering, str, Param, int, ast.Name], None]
 _RANGES = ("tl.range", "tl.static_range")
 
 
+def _no_else(state: Lowering, node: ast.For | ast.While) -> None:
+    if node.orelse:
+        what, why = "`else` of a loop in a tile program", "a loop has no `break`"
+        state.fail("TL111", node.orelse[0], what, why, "write it after the loop")
+
+
 def for_loop(state: Lowering, node: ast.For, block: Block, bind_index: BindIndex) -> None:
     """A `for` over `tl.tiles`, `range`, `tl.range` or `tl.static_range`."""
-    if node.orelse:
-        state.fail(
-            "TL111",
-            node.orelse[0],
-            "`else` of a loop in a tile program",
-            "a loop has no `break`",
-            "write it after the loop",
-        )
+    _no_else(state, node)
     target = _target(state, node)
     found = state.look_up(node.iter.func) if isinstance(node.iter, ast.Call) else None
     if isinstance(node.iter, ast.Call) and isinstance(found, Primitive) and found.name == "tiles":
@@ -111,14 +110,7 @@ def _counted(name: str, loc: Loc) -> Variable:
 
 def while_loop(state: Lowering, node: ast.While, block: Block) -> None:
     """A `while`; its test may use what the loop changes."""
-    if node.orelse:
-        state.fail(
-            "TL111",
-            node.orelse[0],
-            "`else` of a loop in a tile program",
-            "a loop has no `break`",
-            "write it after the loop",
-        )
+    _no_else(state, node)
     tests: list[Value] = []
 
     def bind() -> None:
