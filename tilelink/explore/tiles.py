@@ -57,11 +57,8 @@ def caption(plan: Plan) -> str:
 
 def tile_order(plan: Plan, step: StepPlan, rank: int) -> np.ndarray[Any, Any]:
     """The step's positions laid out over its last two tiled axes; -1 where this rank has no tile."""
-    env = plan.env(rank)
-    total = int(F.evaluate(step.total, env))
-    env["t"] = np.arange(total)
-    for name, value in step.order:
-        env[name] = F.evaluate(value, env)
+    env = step.turns(plan.env(rank))
+    total = len(env["t"])
     axes = [a for a, g in enumerate(step.grid) if g.kind != "own"]
     counts = [int(F.evaluate(step.grid[a].count, env)) for a in axes]
     # Axes before the last two, such as one of ranks, are stacked.

@@ -8,8 +8,9 @@ and `rank` and `RANKS` are of all of them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +90,13 @@ class StepPlan:
     @property
     def path(self) -> str:
         return self.step.path
+
+    def turns(self, env: Mapping[str, F.Number]) -> dict[str, Any]:
+        """`env`, of a rank, with the positions `t` of all tiles that it takes, and the indices `i0`, `i1`, … of each."""
+        found: dict[str, Any] = {**env, "t": np.arange(max(int(F.evaluate(self.total, env)), 0))}
+        for name, value in self.order:
+            found[name] = F.evaluate(value, found) if len(found["t"]) else found["t"]
+        return found
 
     @property
     def by_runs(self) -> bool:

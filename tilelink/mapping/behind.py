@@ -92,14 +92,11 @@ def _own_last(step: StepPlan, host: StepPlan, sizes: Mapping[str, int], topology
     if host.sort_key is not None:
         return False  # a user's function, which may know the ranks apart
     for rank in {0, 1 % topology.ranks, topology.ranks // 2, topology.ranks - 1}:
-        env = env_of(sizes, topology, tuple(a.name for a in topology.axes), rank)
-        total = int(F.evaluate(host.total, env))
-        env["t"] = np.arange(total)
-        for name, value in host.order:
-            env[name] = F.evaluate(value, env) if total else np.arange(0)
+        env = host.turns(env_of(sizes, topology, tuple(a.name for a in topology.axes), rank))
+        total = len(env["t"])
         begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), env), (total,))
         own = begin // int(F.evaluate(grid.part, env)) == topology.at(rank, step.axis)
-        last = np.arange(total) >= total - int(F.evaluate(step.own_tiles(host), env))
+        last = env["t"] >= total - int(F.evaluate(step.own_tiles(host), env))
         if bool((own != last).any()):
             return False
     return True

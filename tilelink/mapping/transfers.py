@@ -86,11 +86,8 @@ def _targets(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank
 
 def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[tuple[tuple[int, int], ...]]:
     """The step's tiles on a rank, in order: `(begin, end)` per axis of its grid."""
-    env: dict[str, Any] = dict(plan.env(rank))
-    total = int(F.evaluate(step.total, env))
-    env["t"] = np.arange(total)
-    for name, value in step.order:
-        env[name] = F.evaluate(value, env) if total else np.arange(0)
+    env = step.turns(plan.env(rank))
+    total = len(env["t"])
     columns: list[tuple[Any, Any]] = []
     for a, g in enumerate(step.grid):
         index = F.Sym(f"i{a}")

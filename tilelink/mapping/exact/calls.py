@@ -9,7 +9,6 @@ from typing import TypeVar
 import numpy as np
 
 from tilelink.errors import Loc
-from tilelink.ir import formula as F
 from tilelink.ir.host import (
     MAIN,
     BellWait,
@@ -448,13 +447,8 @@ def tiles_of(sizes: Sizes, host: StepPlan, rank: int) -> list[tuple[int, ...]]:
     """The indices of the tiles that a rank takes, in order."""
     if any(g.kind == "table" for g in host.grid):
         raise NotExact(f"data says which tiles `{host.path}` has")
-    env: dict[str, F.Number] = dict(sizes.env(rank))
-    total = int(F.evaluate(host.total, env))
-    if total <= 0:
-        return []
-    env["t"] = np.arange(total)
-    for name, value in host.order:
-        env[name] = F.evaluate(value, env)
+    env = host.turns(sizes.env(rank))
+    total = len(env["t"])
     columns = [np.broadcast_to(env[f"i{a}"], (total,)) for a in range(len(host.grid))]
     return [tuple(int(c[t]) for c in columns) for t in range(total)]
 

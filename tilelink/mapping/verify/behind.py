@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tilelink.errors import TilelinkError
@@ -43,20 +41,19 @@ def _last(world: World, step: StepPlan, host: StepPlan) -> bool:
         # Orders are the same formula everywhere: ranks differ in where they begin, and in how many tiles are their own.
         kinds = np.unique(count, return_index=True)[1].tolist()
         ranks = sorted({0, 1 % world.ranks, world.ranks // 2, world.ranks - 1, *kinds})
-    return all(_last_of(world, step, host, r, int(total[r]), int(count[r])) for r in ranks)
+    return all(_last_of(world, step, host, r, int(count[r])) for r in ranks)
 
 
-def _last_of(world: World, step: StepPlan, host: StepPlan, rank: int, total: int, count: int) -> bool:
-    if total <= 0:
-        return count <= 0
+def _last_of(world: World, step: StepPlan, host: StepPlan, rank: int, count: int) -> bool:
     axis = step.own_axis or 0
     grid = host.grid[axis]
-    env: dict[str, Any] = {**world.plan.env(rank), "t": np.arange(total)}
-    for name, value in host.order:
-        env[name] = F.evaluate(value, env)
+    env = host.turns(world.plan.env(rank))
+    total = len(env["t"])
+    if not total:
+        return count <= 0
     begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), env), (total,))
     own = begin // int(F.evaluate(grid.part, env)) == world.plan.topology.at(rank, step.axis)
-    return bool((own == (np.arange(total) >= total - count)).all())
+    return bool((own == (env["t"] >= total - count)).all())
 
 
 def _refused(step: StepPlan, host: StepPlan, code: str, why: str) -> TilelinkError:

@@ -87,7 +87,7 @@ def _check(world: World, step: StepPlan) -> int:
         rank = int(np.argwhere(total != counts[:, 0])[0][0])
         raise _wrong(step, rank, f"takes {int(total[rank])} tiles of {int(counts[rank, 0])}")
     for rank in _ranks(world, step, total):
-        _check_rank(world, step, rank, int(total[rank]))
+        _check_rank(world, step, rank)
     return int(total.max(initial=0))
 
 
@@ -115,12 +115,11 @@ def _own(step: StepPlan, name: str) -> bool:
     return name[:1] == "i" and name[1:].isdigit() and step.grid[int(name[1:])].kind == "own"
 
 
-def _check_rank(world: World, step: StepPlan, rank: int, total: int) -> None:
+def _check_rank(world: World, step: StepPlan, rank: int) -> None:
+    env = step.turns(world.plan.env(rank))
+    total = len(env["t"])
     if not total:
         return
-    env: dict[str, Any] = {**world.plan.env(rank), "t": np.arange(total, dtype=np.int64)}
-    for name, value in step.order:
-        env[name] = F.evaluate(value, env)
     flat = np.zeros(total, dtype=np.int64)
     for a, g in enumerate(step.grid):
         if g.kind == "own":
