@@ -176,9 +176,12 @@ def test_a_picture_says_what_it_does_not_show() -> None:
 def test_borders_are_those_among_the_tiles_of_a_panel() -> None:
     placed = ops.gemm_rs.schedule(matmul=tilelink.sms(M=32, N=64, order="ring+1"), reduce=tilelink.sms(M=16, N=64))
     plan = Case(placed, SIZES, 4).stages(Topology(ranks=4)).plan
+    pushed = ops.ag_gemm.schedule(gather=tilelink.sms(2, M=32, push=True))
+    of_own = Case(pushed, SIZES, 4).stages(Topology(ranks=4)).plan
     for rank in range(4):
         assert borders(plan, plan.step("matmul"), rank) == [2.0, 4.0, 6.0]
         assert borders(plan, plan.step("reduce"), rank) == []
+        assert borders(of_own, of_own.step("gather"), rank) == []
 
 
 def test_nothing_can_be_drawn(tmp_path: Path) -> None:

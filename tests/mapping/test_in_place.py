@@ -131,6 +131,12 @@ def in_an_epilogue(x: Any, left: Any, right: Any) -> Any:
 
 
 @operator("M/R N -> M N, M N")
+def returned_too(x: Any) -> Any:
+    rows = gather(x)
+    return double(rows), rows
+
+
+@operator("M/R N -> M N, M N")
 def loaded_and_moved_on(x: Any) -> Any:
     rows = gather(x)
     return double(rows), again(rows)
@@ -170,6 +176,7 @@ CASES = {
         of_other_parts, {"to_heads": copy_engine(), "of_three": sms(M=2, N=2, H=2)}, sizes={"M": 8, "N": 4, "H": 2}
     ),
     "made here": Case(of_made, with_gather("double", local=TILE)),
+    "a result": Case(returned_too, with_gather("double", gather=copy_engine(push=False))),
     "moved on": Case(moved_on, with_gather("double", keep=copy_engine())),
     "moved on by workers": Case(loaded_and_moved_on, with_gather("double", again=sms(M=2, push=False))),
     "before what is fused": Case(before_another, with_gather("double", second=fused("double"))),

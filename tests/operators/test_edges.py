@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.mapping.shelf import double
 from tests.operators.problems import part
 from tilelink import TilelinkError
 from tilelink.ir.topology import Topology
@@ -54,6 +55,30 @@ def test_a_vector_of_positions_finds_those_of_ones_own_part(rows: int) -> None:
     table, token = drawn(rows, N), (drawn(M).abs() * 1000).int() % rows
     for got in results(embedding, 3, table, token, V=rows):
         assert torch.equal(got, table[token.long()])
+
+
+@tilelink.program("V/R H, T i32 -> T H")
+def lookup_made(table: Any, token: Any, out: Any) -> None:
+    """The same of rows that are still being made: it waits for those of this rank's part."""
+    t, h = tl.tile_id(out)
+    who = tl.tile_load(token, t, other=-1)
+    tl.consumer_tile_wait(table, (who, h))
+    tl.tile_store(out, (t, h), tl.tile_load(table, (who, h)))
+    tl.producer_tile_notify(out, (t, h))
+
+
+@tilelink.operator("V/R H, T i32 -> T H", schedule={"double": tilelink.sms(2, M=1), "lookup_made": tilelink.sms(T=8)})
+def embedding_made(table: Any, token: Any) -> Any:
+    return gather(reduce(scatter(lookup_made(double(table), token))))
+
+
+def test_a_vector_waits_for_positions_of_ones_own_part() -> None:
+    """Others have no words here."""
+    table, token = drawn(10, N), (drawn(M).abs() * 1000).int() % 10
+    plan = embedding_made.plan(table[:4], token, ranks=3, V=10)
+    assert [a.kind for a in plan.channel("double_out").axes if a.axis == 0] == ["part"]
+    for got in results(embedding_made, 3, table, token, V=10):
+        assert torch.equal(got, 2 * table[token.long()])
 
 
 @tilelink.program("S C, W C -> S/R C")
