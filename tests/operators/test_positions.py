@@ -179,3 +179,68 @@ def test_a_vector_of_positions_that_have_no_words_of_their_own(slow: int) -> Non
     placed = picked_of_all.schedule(twice=tilelink.sms(1, M=4, K=16), picked=tilelink.sms(1, M=4, K=16))
     for got in tilelink.launch(lambda: placed(x[4 * tilelink.rank() :][:4], which), 3, straggler=slow):
         assert torch.equal(got, 2 * x[which.long()])
+
+
+# ------------------------------------------------------------------------------------- a coordinate that a program asks for
+@tilelink.program("M/R K -> R K")
+def sums(x: Any, out: Any) -> None:
+    """This rank's sum, as its slice, for everyone: the domain names no coordinate."""
+    m, k = tl.tile_id(x)
+    s = tl.rank_of(x, m)
+    tl.tile_push_data(out, (s, k), tl.sum(tl.tile_load(x, (m, k)), 0))
+    tl.producer_tile_notify(out, (s, k))
+
+
+@tilelink.program("M/R K -> R K")
+def sums_for_the_next(x: Any, out: Any) -> None:
+    """All ranks but the first, each as the slice behind its own."""
+    m, k = tl.tile_id(x)
+    s = tl.rank_of(x, m)
+    if s > 0:
+        tl.tile_push_data(out, (s + 1, k), tl.sum(tl.tile_load(x, (m, k)), 0))
+        tl.producer_tile_notify(out, (s + 1, k))
+
+
+@tilelink.program("s K -> s K")
+def each(inbox: Any, out: Any) -> None:
+    s, k = tl.tile_id(out)
+    tl.consumer_tile_wait(inbox, (s, k))
+    tl.tile_store(out, (s, k), tl.tile_load(inbox, (s, k)))
+
+
+@tilelink.program("s K -> K")
+def the_first(inbox: Any, out: Any) -> None:
+    k = tl.tile_id(out)
+    tl.consumer_tile_wait(inbox, (0, k))
+    tl.tile_store(out, k, tl.tile_load(inbox, (0, k)))
+
+
+@tilelink.operator("M/R K -> R K")
+def everyones(x: Any) -> Any:
+    return each(sums(x))
+
+
+@tilelink.operator("M/R K -> K")
+def the_last_ones(x: Any) -> Any:
+    return the_first(sums_for_the_next(x))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("placement", [tilelink.sms(2), tilelink.sms(1, K=4, own_kernel=True)], ids=str)
+def test_a_program_asks_for_its_own_coordinate(ranks: int, placement: Any) -> None:
+    """Each word has one rank that raises it, whatever the coordinate is called, and however far it is shifted."""
+    whole = torch.rand(M, N)
+    parts = [p.contiguous() for p in whole.split(-(-M // ranks))]
+    total = torch.stack([p.sum(0) for p in parts])
+    wanted = (
+        (everyones.schedule(sums=placement), total),
+        (the_last_ones.schedule(sums_for_the_next=placement), total[-1]),
+    )
+    for operator, want in wanted[: 2 if ranks > 1 else 1]:
+        assert operator.verify(parts, M=M).ok
+        both = tilelink.launch(
+            lambda op=operator: [op(sign * parts[tilelink.rank()], M=M) for sign in (1, -1)], ranks, straggler=0
+        )
+        for first, second in both:
+            torch.testing.assert_close(first, want)
+            torch.testing.assert_close(second, -want)

@@ -11,6 +11,7 @@ from tilelink.ir.formula import Formula
 from tilelink.ir.partition import RANKS
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Expr, Holder, If, Loop, Notify, OfTile, Op, Tiles, Wait
+from tilelink.mapping.uses import own_names
 from tilelink.mapping.views import entries, walk
 
 Condition = tuple[Expr, bool]
@@ -81,4 +82,5 @@ def notify_guard(s: StepPlan, op: Notify, source: Formula | None, axes: list[Cha
     for g in s.grid:
         if g.var is not None and g.kind == "own":
             values[g.var] = source if source is not None else s.rank
+    values |= dict.fromkeys(own_names(s), source if source is not None else s.rank)
     return guard(s, op, values | holder_values(s, segments))

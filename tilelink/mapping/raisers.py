@@ -22,13 +22,13 @@ def source_of(
 ) -> Formula | None:
     """The rank that raises word (`c0`, …) of a rank; None where the word does not say."""
     if notify.peer is not None and notify.peer.ring is not None:
-        return _before(notify.peer.ring[1], producer)
+        return _before(notify.peer.ring[1], producer, producer.rank)
     for k, c in enumerate(axes):
         if c.axis is None:
             return Sym(f"c{k}")
-        _, grid = notify_entry(producer, notify, c.axis)
+        entry, grid = notify_entry(producer, notify, c.axis)
         if grid is not None and grid.kind == "own":
-            return Sym(f"c{k}")
+            return _before(_shift(entry), producer, Sym(f"c{k}"))
         if c.kind == "unit" and grid is not None and grid.kind == "mine":
             return Sym(f"c{k}") // grid.part
         if c.kind == "cut" and grid is not None and (_in_own_part(grid, c) or _kept(producer, notify, tensor, c)):
@@ -38,7 +38,7 @@ def source_of(
     for a, axis in enumerate(tensor.axes):
         entry, grid = notify_entry(producer, notify, a)
         if axis.own_slice and grid is not None and grid.kind == "own":
-            return _before(entry.ring[1] if isinstance(entry, At) and entry.ring is not None else 0, producer)
+            return _before(_shift(entry), producer, producer.rank)
     return None
 
 
@@ -64,12 +64,17 @@ def _owned_domain(wiring: Wiring, producer: StepPlan, grid: GridAxis) -> tuple[T
     return None
 
 
-def _before(shift: int, producer: StepPlan) -> Formula:
-    """What goes to rank s + shift comes, seen from there, from rank - shift."""
-    rank, ranks = producer.rank, producer.ranks
+def _shift(entry: object) -> int:
+    """How far a position is from this rank's coordinate."""
+    return entry.ring[1] if isinstance(entry, At) and entry.ring is not None else 0
+
+
+def _before(shift: int, producer: StepPlan, at: Formula) -> Formula:
+    """What goes to coordinate s + shift comes, seen from there, from the coordinate - shift."""
+    ranks = producer.ranks
     if shift == 0:
-        return rank
-    return (rank + ranks - shift) % ranks if shift > 0 else (rank + (-shift)) % ranks
+        return at
+    return (at + ranks - shift) % ranks if shift > 0 else (at + (-shift)) % ranks
 
 
 def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:
@@ -105,7 +110,8 @@ def _target(axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formu
     named: set[int] = set()
 
     def name(grid: GridAxis) -> None:
-        named.add(next(i for i, g in enumerate(use.producer.grid) if g is grid))
+        # What a program calls its own coordinate by asking whose a tile is, is no axis of its domain.
+        named.update(i for i, g in enumerate(use.producer.grid) if g is grid)
 
     for k, c in enumerate(axes):
         if c.axis is None:

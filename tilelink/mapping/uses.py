@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import At, Notify, OfTile, Wait, Whole
+from tilelink.ir.program import At, Holder, Notify, OfTile, Wait, Whole, walk
 from tilelink.ir.wiring import TensorDecl
 from tilelink.mapping.crossing import reads_remote
 from tilelink.mapping.views import entries
@@ -39,10 +39,38 @@ def notify_entry(s: StepPlan, notify: Notify, a: int) -> tuple[object, GridAxis 
 
 
 def domain_axis(s: StepPlan, entry: object) -> GridAxis | None:
+    """The partition of the domain of which an index entry is a tile; this rank's coordinate is one, by whatever name."""
+    name = _position(entry)
+    if name is not None and name in own_names(s):
+        return GridAxis(name, "own", s.ranks, None, name, over=s.axis)
+    return _named_axis(s, entry)
+
+
+def _position(entry: object) -> str | None:
+    """What a single position is called, or on an axis of ranks what it is a shift of."""
+    if not isinstance(entry, At):
+        return None
+    return entry.ring[0] if entry.ring is not None else entry.expr.text
+
+
+def own_names(s: StepPlan) -> frozenset[str]:
+    """What a program calls its own coordinate by asking whose a tile of its domain is, where all of these are this rank's."""
+    return frozenset(op.name for op in walk(s.step.program.body) if isinstance(op, Holder) and _is_own(s, op))
+
+
+def _is_own(s: StepPlan, op: Holder) -> bool:
+    for v, e in zip(s.step.binding(op.param).view, entries(s.step, op.param, op.index), strict=True):
+        if v.axis is not None and v.split == "R" and not v.local:
+            found = _named_axis(s, e)
+            return found is not None and found.kind in ("mine", "own")
+    return False
+
+
+def _named_axis(s: StepPlan, entry: object) -> GridAxis | None:
     if isinstance(entry, OfTile):
         return next((g for g in s.grid if g.var == entry.var), None)
     if isinstance(entry, At):
-        name = entry.ring[0] if entry.ring is not None else entry.expr.text
+        name = _position(entry)
         return next((g for g in s.grid if g.var == name and g.kind in ("unit", "own", "mine")), None)
     return None
 
