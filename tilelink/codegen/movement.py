@@ -29,7 +29,7 @@ class Walk:
 def walks(scope: Scope) -> tuple[Walk, ...]:
     """The axes outside the innermost one that is cut: a tile is one contiguous run for each position along them."""
     step = scope.step
-    cut = [k for k, g in enumerate(step.grid) if not whole_axis(g) and g.kind != "own"]
+    cut = cut_axes(scope)
     out: list[Walk] = []
     for k, g in enumerate(step.grid[: cut[-1]] if cut else ()):
         if g.kind in ("unit", "own"):
@@ -48,14 +48,33 @@ def run_of(scope: Scope, param: str, holder: F.Like, walked: tuple[Walk, ...]) -
     extents = list(scope.plan.buffer(tensor.name).extents)
     behind: Formula = F.of(1)
     at = {w.axis: w.name for w in walked}
+    cut = cut_axes(scope)
     for k, (v, g) in reversed(list(enumerate(zip(step.step.binding(param).view, step.grid, strict=True)))):
         if v.axis is None or tensor.axes[v.axis].own_slice:
             continue
         if k in at or not whole_axis(g):
             offset = _local(tensor, v, Sym(at.get(k, begin(g, step.grid))), holder) * behind + offset
+        if k in at or k in cut or not whole_axis(g):
             row = behind if row is None else row
         behind = behind * extents.pop()
     return offset, behind if row is None else row
+
+
+def cut_axes(scope: Scope) -> list[int]:
+    """The axes of which a tile has a part, or of which memory has room for more than the tile: a run ends there."""
+    step, movement = scope.step, scope.step.step.program.movement
+    assert movement is not None
+    roomy = {k for param in (movement.source, movement.destination) for k in _roomy(scope, param)}
+    return [k for k, g in enumerate(step.grid) if g.kind != "own" and (not whole_axis(g) or k in roomy)]
+
+
+def _roomy(scope: Scope, param: str) -> list[int]:
+    """Axes that a tile has whole, and that are longer in memory: parts in symmetric memory all have room for the longest."""
+    tensor, step = scope.declared(param), scope.step
+    view = step.step.binding(param).view
+    stored = [k for k, v in enumerate(view) if v.axis is not None and not tensor.axes[v.axis].own_slice]
+    extents = zip(stored, scope.plan.buffer(tensor.name).extents, strict=True)
+    return [k for k, extent in extents if whole_axis(step.grid[k]) and extent != step.grid[k].size]
 
 
 def whole_axis(g: GridAxis) -> bool:
@@ -99,9 +118,10 @@ def emit_tile(scope: Scope) -> None:
     wait = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Wait))
     notify = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Notify))
     lines = scope.lines
-    cut = next((g for g in reversed(scope.step.grid) if not whole_axis(g) and g.kind != "own"), None)
-    one = cut is None or cut.kind == "unit"
-    length = F.of(1) if one or cut is None else Sym(end(cut)) - Sym(begin(cut, scope.step.grid))
+    cut = next((scope.step.grid[k] for k in reversed(cut_axes(scope))), None)
+    length = F.of(1)
+    if cut is not None and cut.kind != "unit":
+        length = cut.size if whole_axis(cut) else Sym(end(cut)) - Sym(begin(cut, scope.step.grid))
     for k, g in enumerate(scope.step.grid):
         tile_alias(scope, k, g)
     source = movement.source
@@ -125,6 +145,8 @@ def tile_alias(scope: Scope, k: int, g: GridAxis) -> None:
     """Tiles of a movement are known by their position, so that signals can be worked out as for any program."""
     first = begin(g, scope.step.grid)
     last = end(g) if g.kind not in ("unit", "own") else f"{first} + 1"
+    if whole_axis(g):  # no loop names its bounds
+        first, last = "0", scope.text(g.size)
     scope.tiles[str(k)] = TileNames(first, last, "", "", g, g.tile or 1)
 
 

@@ -57,7 +57,7 @@ def span(
         tile = scope.tiles[entry.var]
         if axis.kind == "unit":
             return Span(Sym(tile.begin), Sym(tile.begin))
-        first = axis.index(base + Sym(tile.begin))
+        first = axis.index(base + (F.of(0) if tile.begin == "0" else Sym(tile.begin)))
         return Span(first, first) if axis.holds(tile.grid) else Span(first, axis.index(base + Sym(tile.end) - 1))
     if isinstance(entry, At):
         at: Formula = position(scope, entry)

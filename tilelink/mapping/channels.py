@@ -39,6 +39,8 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         found = words_along(tensor, a, uses, schedule, along=axis, pulled=pulled, remote=remote)
         if found is not None:
             axes.append(found)
+    if pulled and tensor.split_over(axis) and not _says_whose(tensor, axes, axis):
+        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis))
     if (
         remote
         and writers == "workers"
@@ -66,6 +68,13 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         counted=counted,
         joined=joined,
     )
+
+
+def _says_whose(tensor: TensorDecl, axes: list[ChannelAxis], along: str) -> bool:
+    """Whether a word of what is pulled from parts says whose part it is of; slices are told apart by who pulls."""
+    if any(a.own_slice for a in tensor.axes):
+        return True
+    return any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
 
 
 def _rings(wiring: Wiring, axes: list[ChannelAxis], uses: list[Use]) -> Formula | None:
