@@ -142,6 +142,5 @@ def _view(view: PendingView, slot: Slot, names: Mapping[Record, str]) -> ViewAxi
     axis = view.record.axes[slot.at]
     word = None if declared is None else declared.split
     split = names[view.tables[word]] if word is not None and word in view.tables else word
-    # What `...` stands for is left whole, whatever an operator's signature calls it.
-    unit = declared is not None and (declared.unit or axis.unit)
-    return ViewAxis(slot.dim, slot.at, view.is_local(declared, axis), unit, split)
+    # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
+    return ViewAxis(slot.dim, slot.at, view.is_local(declared, axis), declared is not None and declared.unit, split)

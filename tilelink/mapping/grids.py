@@ -335,8 +335,10 @@ def _through_loads(step: Step, lineage: Lineage) -> Lineage:
 
 
 def _forwarded(placed: tuple[Placed, ...], step: Step, host: StepPlan) -> tuple[str, ...]:
-    """Tensors that the fused step reads and whose tile of this rank is in the host's registers."""
-    made = {host.step.binding(op.param).tensor for op in walk(host.step.program.body) if isinstance(op, Store)}
+    """Tensors that the fused step reads and whose tile of this rank is in the host's registers; what the host pushes by itself
+    is read from memory, behind its notify."""
+    stores = (op for op in walk(host.step.program.body) if isinstance(op, Store) and op.to == "own")
+    made = {host.step.binding(op.param).tensor for op in stores}
     for p in placed:
         movement = p.step.program.movement
         if movement is not None and p.step.binding(movement.source).tensor in made:

@@ -35,7 +35,8 @@ def words_along(
     if not all(_waits_by_tile(u, a) for u in uses) and not _copied_in_tiles(uses, grids):
         return None
     away = pulled and axis.over == along
-    if axis.unit and (axis.split is None or away):
+    singly = axis.unit and all(g.kind in ("unit", "own", "mine") for g in grids)
+    if singly and (axis.split is None or away):
         return ChannelAxis(a, "unit", axis.size, 1, over)
     if not grids:
         return None

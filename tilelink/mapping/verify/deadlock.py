@@ -12,6 +12,7 @@ from tilelink.ir.plan import Plan
 from tilelink.mapping.exact import Moment, NotExact, Outside, circle_of, described, small_worlds
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.hosting import STAGING, executors
+from tilelink.mapping.verify.onward import onward
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.runs import runs_of
 from tilelink.mapping.verify.together import together
@@ -46,6 +47,8 @@ def _circle(plan: Plan, world: World, laid: Mapping[str, Laid], graph: Any, memb
         runs = runs_of(plan, world, laid, sorted(members))
         if runs is not None:
             return f"{name} {'waits' if len(members) == 1 else 'wait'} for earlier runs only, {runs}"
+    if onward(plan, world, laid, graph, members):
+        return f"{name} {'waits' if len(members) == 1 else 'wait'} for other ranks in one direction only"
     try:
         circle, events = circle_of(plan)
     except NotExact:

@@ -24,7 +24,7 @@ from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.taking import turn_of
-from tilelink.mapping.verify.words import Delivery, Told, delivery, signals_on, spans_on
+from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on, spans_on
 
 DIRECT = 4_000_000
 """Positions of all ranks that may be looked at one by one, where the order is no rotation."""
@@ -233,7 +233,7 @@ class _Runs:
             return False
         to, run = delivery(notify), self.distance
         ranks = np.arange(self.world.ranks)
-        skip = notify.laid.keeps_own
+        skip = notify.laid.keeps_own or self._just_made(wait, notify)
         if to.kind == "one" and to.to is not None:
             # q tells to[q], of the same part.
             bad = waits[to.to] & raises & ~before(run, run[to.to])
@@ -246,6 +246,28 @@ class _Runs:
             bad = waits[:, None, :] & raises[None, :, :] & ~before(run[None, :, :], run[:, None, :])
             return not (bad & ((ranks[:, None] != ranks[None, :])[:, :, None] if skip else True)).any()
         return False
+
+    def _just_made(self, wait: Told, notify: Told) -> bool:
+        """Whether a fused step waits, as far as its own rank goes, for what its host has announced in that very tile."""
+        step, host = wait.laid.step, notify.laid.step
+        if step.into is None or step.into != host.path:
+            return False
+        tiled = [a for a, g in enumerate(host.grid) if g.kind != "own" and self.world.number(g.count) > 1]
+        pairs = list(zip(wait.words, notify.words, strict=True))
+        return all(any(self._of_one_tile(w, n, notify, step.host_axes, a) for w, n in pairs) for a in tiled)
+
+    def _of_one_tile(
+        self, wait: Words, notify: Words, told: Told, host_axes: tuple[int | None, ...], axis: int
+    ) -> bool:
+        """Whether each tile of this rank's part, along an axis of the host, has a word of its own for the notify and the wait."""
+        spans = told.laid.spans[axis]
+        if wait.by_data or notify.by_data or notify.key != axis or not isinstance(wait.key, int) or spans is None:
+            return False
+        alone = np.array_equal(notify.first, notify.last) and np.array_equal(wait.first, wait.last)
+        other = np.diff(notify.first, axis=1) > 0
+        if axis == self.hosts[self._root(told)][1] and self._to_parts(told, delivery(told)):
+            other = other | (np.diff(spans.begin // self._part(told), axis=1) != 0)
+        return alone and host_axes[wait.key] == axis and bool(other.all())
 
     def _part(self, told: Told) -> int:
         host, axis = self.hosts[self._root(told)]
