@@ -182,7 +182,7 @@ CASES = {
     "before what is fused": Case(before_another, with_gather("double", second=fused("double"))),
     "own rows of what all have": Case(of_own, with_gather("own_rows")),
     "of a slice": Case(of_a_slice, {"keep": copy_engine(), "double": TILE}),
-    "of all slices": Case(of_all_slices, {"share": copy_engine(), "of_slices": sms(S=1, M=2, N=2)}, ["of_slices"]),
+    "of all slices": Case(of_all_slices, {"share": copy_engine(), "of_slices": sms(S=1, M=2, N=2)}),
     "in an epilogue": Case(
         in_an_epilogue, with_gather("added", fused("matmul"), matmul=sms(M=2, N=2, K=2)), sizes=SIZES | {"K": 2}
     ),

@@ -93,7 +93,8 @@ def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str
     straight = all(a.axis == b.axis for a, b in views)
     parts = [a.split for a in source.axes if a.split is not None]
     whole = all(a.split is None for a in tensor.axes)
-    return source if straight and parts == ["R"] and whole else None
+    slices = any(a.own_slice for a in source.axes)
+    return source if straight and parts == ["R"] and whole and not slices else None
 
 
 def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> str | None:
