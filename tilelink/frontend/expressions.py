@@ -27,6 +27,7 @@ from tilelink.frontend.values import (
     combined,
     common_rank,
     constant_of,
+    is_truth,
     joined_names,
     shifted,
     truth,
@@ -170,6 +171,8 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
         # A coordinate that is added to a block of values is a number like any other.
         return _around(node.op, left, right)
     op = _OPERATORS.get(type(node.op))
+    if isinstance(node.op, (ast.BitAnd, ast.BitOr)) and is_truth(left.formula) and is_truth(right.formula):
+        op = "and" if isinstance(node.op, ast.BitAnd) else "or"
     formula = combined(op, left.formula, right.formula) if op else None
     return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula)
 

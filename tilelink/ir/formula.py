@@ -230,7 +230,10 @@ def _symbols(f: Formula) -> Iterator[str]:
 
 
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-_PRECEDENCE = {"or": 1, "and": 2, "not": 3, **dict.fromkeys(_COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_PRECEDENCE = {**dict.fromkeys(_COMPARISONS, 1), "or": 2, "and": 3, "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
+_SPELLED = {"and": "&", "or": "|"}
+"""As Triton wants them of blocks: there `and` and `or` ask for one truth of all elements."""
 SUMMAND, FACTOR, DIVISOR = 5, 6, 7
 """What `text` is to be an operand of, so that it gets parentheses where it needs them: of `+` or a comparison; of `*`, or
 what is taken from something; what something is divided by."""
@@ -246,9 +249,11 @@ def text(formula: Like, outer: int = 0) -> str:
         return f"tl.load({text(f.left)} + {text(f.right, _PRECEDENCE['+'] + 1)})"
     if f.op in _CALL:
         return f"{_CALL[f.op]}({text(f.left)}, {text(f.right)})"
-    level = _PRECEDENCE[f.op]
     if f.op == "not":
-        out = f"not {text(f.left, level)}"
+        return text(_opposite(f.left), outer)
+    level = _PRECEDENCE[f.op]
+    if f.op in _SPELLED:
+        out = f"{text(_truth(f.left), level)} {_SPELLED[f.op]} {text(_truth(f.right), level + 1)}"
         return f"({out})" if level < outer else out
     # The right operand of a left-associative operator needs one level more; only + and * may do without.
     right = level if f.op == "+" else level + 1
@@ -256,3 +261,15 @@ def text(formula: Like, outer: int = 0) -> str:
     left = level + 1 if f.op in _COMPARISONS else level
     out = f"{text(f.left, left)} {f.op} {text(f.right, right)}"
     return f"({out})" if level < outer else out
+
+
+def _opposite(f: Formula) -> Formula:
+    """What is 1 where the formula is 0, and 0 elsewhere, as a comparison."""
+    if isinstance(f, Binary) and f.op in _OPPOSITE:
+        return Binary(_OPPOSITE[f.op], f.left, f.right)
+    return Binary("==", f, Const(0))
+
+
+def _truth(f: Formula) -> Formula:
+    """What is combined bit by bit has to be 0 or 1."""
+    return f if isinstance(f, Binary) and f.op in _TRUTHS else Binary("!=", f, Const(0))
