@@ -61,7 +61,51 @@ def work(there: Any, back: Any) -> None:
     tl.producer_tile_notify(back, (m, k))
 
 
+@tilelink.program("M/R K -> R/R M K")
+def both_ways(shard: Any, rows: Any) -> None:
+    """A ring all-gather in two directions: what is nearer behind comes from behind."""
+    s, m, k = tl.tile_id(rows)
+    ranks, owner = tl.num_ranks(), tl.rank_of(shard, m)
+    ahead, far = (owner + ranks - s) % ranks, ranks // 2
+    if ahead == 0:
+        tl.consumer_tile_wait(shard, (m, k))
+        tl.tile_store(rows, (s, m, k), tl.tile_load(shard, (m, k)))
+        tl.producer_tile_notify(rows, (s, m, k))
+    elif ahead <= far:
+        tl.peer_tile_wait(rows, (s, m, k), s + 1)
+    else:
+        tl.peer_tile_wait(rows, (s, m, k), s - 1)
+    if ahead < far:
+        tl.tile_push_data(rows, (s - 1, m, k), tl.tile_load(rows, (s, m, k)))
+        tl.peer_tile_notify(rows, (s - 1, m, k), s - 1)
+    if (ahead > far + 1) | ((ahead == 0) and not ranks - 1 <= far):
+        tl.tile_push_data(rows, (s + 1, m, k), tl.tile_load(rows, (s, m, k)))
+        tl.peer_tile_notify(rows, (s + 1, m, k), s + 1)
+
+
+@tilelink.program("T i32 <V, V/R H, R T/R H -> R/R T H")
+def look_up(ids: Any, table: Any, inbox: Any, mine: Any) -> None:
+    """Own words of a vocabulary that is split, 0 for those of others, to the owners of the positions."""
+    s, t, h = tl.tile_id(mine)
+    words = tl.tile_load(ids, t, other=-1)
+    tl.tile_push_data(inbox, (s, t, h), tl.tile_load(table, (words, h)))
+    tl.producer_tile_notify(inbox, (s, t, h))
+
+
 # ---------------------------------------------------------------------------------------------------------------- computing
+@tilelink.program("M K, K N, M J, J N -> M N")
+def matmul_low_rank(rows: Any, weight: Any, low: Any, b: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, m)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(weight, axis=0):
+        acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
+    tl.consumer_tile_wait(low, m)
+    for j in tl.tiles(low, axis=1):
+        acc = tl.dot(tl.tile_load(low, (m, j)), tl.tile_load(b, (j, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
 @tilelink.program("M K, K N, R M/R N -> R/R M N, M/R N")
 def matmul_rs(x: Any, weight: Any, inbox: Any, partial: Any, out: Any) -> None:
     """A matmul whose epilogue sends rows of others and adds up its own."""
@@ -107,6 +151,25 @@ def glu(rows: Any, gate: Any, up: Any, out: Any) -> None:
 @tilelink.operator("M/R K, K N -> M N")
 def ag_gemm_ring(x: Any, weight: Any) -> Any:
     return matmul(ring_gather(x), weight)
+
+
+@tilelink.operator("M/R K -> M K")
+def all_gather_both_ways(x: Any) -> Any:
+    return keep(both_ways(x))
+
+
+@tilelink.operator("V/R H, T i32 <V -> T/R H")
+def embedding(table: Any, ids: Any) -> Any:
+    inbox = tilelink.symmetric("R T/R H")
+    look_up(ids, table, inbox)
+    return reduce(inbox)
+
+
+@tilelink.operator("M/R K, K N, K r, r N -> M N")
+def ag_lora(x: Any, weight: Any, a: Any, b: Any) -> Any:
+    """`r` is short, and called so; the programs tile it all the same."""
+    rows = gather(x)
+    return matmul_low_rank(rows, weight, matmul(rows, a, name="down"), b)
 
 
 @tilelink.operator("M K/R, K/R N -> M/R N")

@@ -17,7 +17,7 @@ from tilelink import Operator, copy_engine, fused, sms
 from tilelink.errors import TilelinkError
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
-from tilelink.ops.programs import matmul, move, reduce, scatter
+from tilelink.ops.programs import gather, keep, matmul, move, reduce, scatter
 
 
 @tilelink.program("s M N -> N M")
@@ -234,6 +234,28 @@ def test_a_tile_for_several_of_the_host_s(behind: bool) -> None:
         plan_of(heads_summed, 2, {"M": 64, "h": 3, "K": 32, "N": 32}, **placed)
     assert caught.value.message == (
         "`over_heads` cannot be fused into `by_heads`: it has no axis `h`, along which there are several tiles"
+    )
+
+
+@tilelink.program("M N -> M N")
+def doubled(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)))
+    tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.operator("M/R N -> M N")
+def doubled_everywhere(x: Any) -> Any:
+    return keep(gather(doubled(x)))
+
+
+def test_a_movement_over_all_ranks_behind_a_program_of_one_part() -> None:
+    """It would send each tile to where the first rank's lies."""
+    with pytest.raises(TilelinkError, match="TL316") as caught:
+        plan_of(doubled_everywhere, 2, {"M": 64, "N": 32}, doubled=sms(M=8, N=32), gather=fused("doubled"))
+    assert caught.value.message == (
+        "`gather` cannot be fused into `doubled`: `doubled` counts `M` from the begin of its rank's part,"
+        " and `gather` over all ranks"
     )
 
 

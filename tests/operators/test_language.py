@@ -11,7 +11,7 @@ import torch
 
 from tests.operators import language as ops
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
-from tilelink import Operator, copy_engine, sms
+from tilelink import Operator, copy_engine, fused, sms
 
 T = torch.Tensor
 
@@ -57,6 +57,23 @@ def perceptron(ranks: int) -> Problem:
     return Problem(inputs, each(split(wanted, ranks)), {"M": M, "I": i})
 
 
+def gathered_alone(ranks: int) -> Problem:
+    x = random(5 * ranks, K)
+    return Problem(each(split(x, ranks)), [(x,)] * ranks)
+
+
+def embedded(ranks: int) -> Problem:
+    vocabulary, table = 11, random(11, N)
+    ids = torch.randint(vocabulary, (M,), dtype=torch.int32, generator=torch.Generator().manual_seed(ranks))
+    wanted = split(table[ids.long()], ranks)
+    return Problem([(part, ids) for part in split(table, ranks)], each(wanted), {"V": vocabulary})
+
+
+def low_rank(ranks: int) -> Problem:
+    x, weight, a, b = random(M, K), random(K, N), random(K, 3), random(3, N)
+    return Problem([(part, weight, a, b) for part in split(x, ranks)], [(x @ weight + x @ a @ b,)] * ranks, {"M": M})
+
+
 TILE = sms(M=8, N=16, K=16, order=("ring+1",))
 READ = sms(M=8, N=16, K=16, order=("ring",))
 ADD = sms(M=8, N=16)
@@ -71,6 +88,18 @@ OPERATORS: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
     "ag_gemm by a ring": (
         only(ops.ag_gemm_ring, ring_gather=sms(2, M=8, K=16, order="ring"), matmul=READ),
         whole_parts,
+    ),
+    "all_gather by two rings": (
+        only(ops.all_gather_both_ways, both_ways=sms(2, M=4, K=8, order="ring", own_kernel=True), keep=sms(M=8)),
+        gathered_alone,
+    ),
+    "a vocabulary that is split, in one kernel": (
+        only(ops.embedding, look_up=sms(T=4, H=16, order="ring+1"), reduce=fused("look_up")),
+        embedded,
+    ),
+    "low-rank factors": (
+        only(ops.ag_lora, gather=MOVE, down=sms(1, M=8, N=16, K=16), matmul_low_rank=sms(M=8, N=16, K=16, J=16)),
+        low_rank,
     ),
     "gemm_rs in one program": (only(ops.gemm_rs_epilogue, matmul_rs=TILE), scattered),
     "gemm_rs, pinned to a copy engine": (

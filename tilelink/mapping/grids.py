@@ -259,9 +259,17 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
             continue
         found = lineage.get((tensor.name, v.axis))
         if found is None:
-            raise _no_relation(p, host, v.dim)
+            walked = v.unit and step.program.movement is None
+            what = (
+                f"`{step.path}` walks `{v.dim}` one element at a time"
+                if walked
+                else f"axis `{v.dim}` has no counterpart there"
+            )
+            raise _unlike(p, host, what)
         axes.append(found)
         base = host.grid[found]
+        if host.step.binding(host.domain).view[found].local and not v.local:
+            raise _counted_otherwise(p, host, v.dim)
         own_axis = found if own_axis is None and tensor.axes[v.axis].over == step.axis else own_axis
         grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table, step.axis))
     forwarded = _forwarded(placed, step, host)
@@ -365,20 +373,21 @@ def _other_axis(p: Placed, host: StepPlan) -> TilelinkError:
     )
 
 
-def _no_relation(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
-    return _unlike(p, host, f"axis `{dim}` has no counterpart there")
+def _counted_otherwise(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
+    what = f"`{host.path}` counts `{dim}` from the begin of its rank's part, and `{p.step.path}` over all ranks"
+    return _unlike(p, host, what, f"write `{dim}/R` in the signature of `{host.path}`, or place it on SMs of its own")
 
 
 def _several(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
     return _unlike(p, host, f"it has no axis `{dim}`, along which there are several tiles")
 
 
-def _unlike(p: Placed, host: StepPlan, what: str) -> TilelinkError:
+def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs of its own") -> TilelinkError:
     return TilelinkError(
         "TL316",
         f"`{p.step.path}` cannot be fused into `{host.path}`: {what}",
         loc=p.step.loc,
         why="a fused program runs right after the tile it depends on, so their tiles must correspond one to one",
-        hint="place it on SMs of its own",
+        hint=hint,
         notes=(Note(f"`{host.path}` is declared here", host.step.program.loc),),
     )
