@@ -203,9 +203,11 @@ def test_text_and_formula_mean_what_is_written(written: str, ranks: tuple[int, i
         ("-e", "", "0 - e"),
         ("flag", "", "flag"),
         ("tl.size(a, 3)", "", "M_size"),
-        ("x", "if flag:\n    x = 1\nelse:\n    x = e", "(flag != 0) + (not flag != 0) * e"),
+        ("x", "if flag:\n    x = 1\nelse:\n    x = e", "(flag != 0) + (flag == 0) * e"),
         ("x", "x = 1\nif e == 0:\n    x = 1", "1"),
-        ("e == 1 and f == 2 or flag", "", "e == 1 and f == 2 or flag"),
+        ("e == 1 and f == 2 or flag", "", "(e == 1) & (f == 2) | (flag != 0)"),
+        ("(e == 1) & (f == 2) | (e < f)", "", "(e == 1) & (f == 2) | (e < f)"),
+        ("(e == 1) & flag", "", None),
         ("y", "y = 0\nfor i in range(3):\n    x = i + 1\n    y = x", None),
         ("e // 0", "", None),
         ("e / 2", "", None),
@@ -220,6 +222,14 @@ def test_text_and_formula_mean_what_is_written(written: str, ranks: tuple[int, i
 def test_formulas_follow_assignments(text: str, before: str, formula: str | None) -> None:
     found = expression(text, before).formula
     assert (None if found is None else formula_text(found)) == formula
+
+
+def test_texts_of_formulas_take_blocks() -> None:
+    """An emitted file counts the words of a tensor in blocks, of which `and`, `or` and `not` would ask for one truth."""
+    found = expression("not (e == 1 and f != 2 or e > 2)").formula
+    assert found is not None
+    blocks = {"e": np.arange(4)[:, None], "f": np.arange(4)[None, :]}
+    assert (eval(formula_text(found), blocks) == evaluate(found, blocks)).all()
 
 
 def test_formulas_take_arrays() -> None:
