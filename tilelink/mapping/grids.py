@@ -268,7 +268,7 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
             raise _unlike(p, host, what)
         axes.append(found)
         base = host.grid[found]
-        if host.step.binding(host.domain).view[found].local and not v.local:
+        if not v.local and tensor.axes[v.axis].over == step.axis and host.step.binding(host.domain).view[found].local:
             raise _counted_otherwise(p, host, v.dim)
         own_axis = found if own_axis is None and tensor.axes[v.axis].over == step.axis else own_axis
         grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table, step.axis))
