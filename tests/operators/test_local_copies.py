@@ -15,7 +15,7 @@ from tests.mapping.plans import form, forms, plan_of
 from tests.operators.against_torch import random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.codegen import emit
-from tilelink.ir.host import Copy, Fork, Join, Keep, Launch, SetWord
+from tilelink.ir.host import Copy, Fork, Join, Keep, Launch, SetWord, Stage
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
@@ -134,3 +134,14 @@ def test_what_is_kept_behind_a_kernel_is_refused() -> None:
         with pytest.raises(TilelinkError) as refused:
             verify(replace(plan, host=late))
         assert (refused.value.code, refused.value.message) == ("TL609", f"what `gather` keeps comes behind `{behind}`")
+
+
+def test_what_is_kept_before_it_is_staged_is_refused() -> None:
+    """Its source is the memory that peers read, which still has the rows of an earlier call."""
+    plan = plan_of(gathering("pulled"), RANKS, {"M": ROWS, "K": 8, "N": 12})
+    assert verify(plan).ok
+    at = next(k for k, h in enumerate(plan.host) if isinstance(h, Stage))
+    early = (*plan.host[:at], Keep("gather"), *(h for h in plan.host[at:] if not isinstance(h, Keep)))
+    with pytest.raises(TilelinkError) as refused:
+        verify(replace(plan, host=early))
+    assert (refused.value.code, refused.value.message) == ("TL609", "what `gather` keeps comes before `x` is staged")

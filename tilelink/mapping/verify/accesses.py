@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from tilelink.errors import Loc
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import At, Gather, Index, Load, Move, OfTile, Store
@@ -52,7 +50,7 @@ class Access:
 
     def idle(self) -> Bools:
         """Ranks that have no tile."""
-        idle = np.zeros((1, 1), dtype=np.bool_)
+        idle = self.laid.idle(self.site)
         for reach in self.axes.values():
             if reach.spans is not None:
                 idle = idle | ~reach.spans.filled.any(axis=1, keepdims=True)

@@ -57,6 +57,7 @@ class _Sequence:
     behind: dict[int, set[str]] = field(default_factory=lambda: {MAIN: set[str]()})
     started: dict[str, int] = field(default_factory=dict[str, int])
     open_streams: set[int] = field(default_factory=set[int])
+    staged: set[str] = field(default_factory=set[str])
 
     def run(self) -> None:
         self.graph.add_nodes_from(root(s) for s in self.plan.steps)
@@ -80,7 +81,9 @@ class _Sequence:
             self.open_streams.discard(h.stream)
         elif isinstance(h, Stage):
             self._start([STAGING], [MAIN])
+            self.staged.update(h.tensors)
         elif isinstance(h, Keep):
+            self._check_staged(self.plan.step(h.path))
             kernels = {path for k in self.plan.kernels for path, _ in k.roles}
             for first in sorted((self.behind[MAIN] | kernels & self.started.keys()) - {STAGING})[:1]:
                 why = "that may wait for it, and comes before it on the same stream or takes SMs"
@@ -91,6 +94,15 @@ class _Sequence:
             self.graph.add_edges_from(pairwise(kernel.in_turn), by="order")
         elif isinstance(h, Transfer):
             self._start([h.path], [h.stream + k for k in range(self.plan.step(h.path).streams)])
+
+    def _check_staged(self, step: StepPlan) -> None:
+        """What stays on a rank is copied out of what peers read, as soon as that is there."""
+        movement = step.step.program.movement
+        assert movement is not None
+        source = step.step.binding(movement.source).tensor
+        if self.plan.buffer(source).staged and source not in self.staged:
+            why = "it is copied out of the memory that the argument is staged in"
+            raise _wrong(f"what `{step.path}` keeps comes before `{source}` is staged", why, step.step.loc)
 
     def _start(self, paths: list[str], streams: list[int]) -> None:
         for stream in streams:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,6 +53,7 @@ class Mask:
 
 
 EVERYWHERE = Mask({}, False)
+NOWHERE: Bools = np.zeros((1, 1), dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Laid:
     step: StepPlan
     spans: Mapping[Key, Spans | None]
     names: dict[str, Value]
+    _without: dict[Key, Bools] = field(default_factory=dict[Key, Bools])
 
     @property
     def rank(self) -> Ints:
@@ -100,6 +102,17 @@ class Laid:
         # A program's `R` is the step's axis.
         env["RANKS"] = self.world.along(self.step.axis)
         return Value(next(iter(keys), None), self.world.value(formula, env))
+
+    def idle(self, site: Site) -> Bools:
+        """Ranks where an op is not executed, for the step, or a loop around the op, has no tile there."""
+        keys = (*range(len(self.step.grid)), *(loop.var for loop in site.loops if isinstance(loop, Tiles)))
+        return np.logical_or.reduce(np.broadcast_arrays(NOWHERE, *(self._no_tile(k) for k in keys)))
+
+    def _no_tile(self, key: Key) -> Bools:
+        if key not in self._without:
+            spans = self.spans.get(key)
+            self._without[key] = ~spans.filled.any(axis=1, keepdims=True) if spans is not None else NOWHERE
+        return self._without[key]
 
     def mask(self, site: Site) -> Mask:
         """The tests above an op, as far as positions decide them."""
