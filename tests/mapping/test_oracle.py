@@ -18,6 +18,7 @@ from tests.mapping.shelf import PIECES, sound_plan, wired
 from tilelink import sms
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
+from tilelink.ops import ag_attention
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -48,6 +49,16 @@ def test_who_tells_the_owners_of_nothing_but_its_own_tiles_tells_itself() -> Non
     owners = replace(plan, signals=tuple(replace(s, to="owner") if s is told else s for s in plan.signals))
     assert examine(owners).findings == ()
     assert verify(owners)
+
+
+def test_who_has_no_tile_reads_nothing() -> None:
+    """There is one row, so that only the first rank has queries: nobody misses keys that the others do not take."""
+    placed = {name: sms(2, M=2, push=True) for name in ("gather_k", "gather_v")}
+    plan = plan_of(ag_attention, 3, {"S": 1, "h": 2, "g": 1, "D": 2}, **placed, flash=sms(4, S=4, T=8, D=4))
+    steps = tuple(replace(s, push=False) if s.path == "gather_k" else s for s in plan.steps)
+    taken = replace(plan, steps=steps)
+    assert examine(taken).findings == ()
+    assert verify(taken)
 
 
 def test_there_are_no_false_alarms() -> None:
