@@ -13,7 +13,7 @@ import pytest
 from examples.data_and_tensor_parallel import LINEAR
 from examples.two_levels import GATHER, SCATTER
 from tests.frontend.harness import message
-from tests.mapping.oracle import agreement
+from tests.mapping.oracle import agreement, verdict_on
 from tests.mapping.plans import plan_along, with_channel, with_signal
 from tests.mapping.shelf_axes import sound_plan, wired
 from tilelink import Operator, copy_engine, fused, sms
@@ -159,6 +159,23 @@ def test_what_is_broken_is_refused_and_the_oracle_agrees(what: str) -> None:
 def looked_at() -> tuple[Any, ...]:
     found = [agreement(random.Random(k), sound_plan) for k in range(150)]
     return tuple(a for a in found if a is not None)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "turned", "right"),
+    [(("columns", "gather", "double"), "gather_1", True), (("gather", "columns", "double"), "columns_1", False)],
+    ids=["along a single rank", "from a single rank"],
+)
+def test_who_pulls_along_another_axis_hears_only_of_its_own_tiles(
+    recipe: tuple[str, ...], turned: str, right: bool
+) -> None:
+    """A push along one axis is made a pull; what it takes was made along the other, where there is one rank or two."""
+    beside = sms(2, M=4, own_kernel=True)
+    made = wired(recipe).schedule({f"{recipe[0]}_0": beside, turned: PUTS})
+    plan = plan_along(made, {"A": 1, "B": 2}, {"M": 3, "N": 5})
+    pulled = replace(plan, steps=tuple(replace(s, push=False) if s.path == turned else s for s in plan.steps))
+    assert (examine(pulled).findings == ()) is right
+    assert (verdict_on(pulled).error is None) is right
 
 
 def test_the_proof_and_the_exact_graph_say_the_same() -> None:

@@ -53,8 +53,8 @@ def test_who_tells_the_owners_of_nothing_but_its_own_tiles_tells_itself() -> Non
 
 def test_who_has_no_tile_reads_nothing() -> None:
     """There is one row, so that only the first rank has queries: nobody misses keys that the others do not take."""
-    placed = {name: sms(2, M=2, push=True) for name in ("gather_k", "gather_v")}
-    plan = plan_of(ag_attention, 3, {"S": 1, "h": 2, "g": 1, "D": 2}, **placed, flash=sms(4, S=4, T=8, D=4))
+    rows, sizes = sms(2, M=2, push=True), {"S": 1, "h": 2, "g": 1, "D": 2}
+    plan = plan_of(ag_attention, 3, sizes, gather_k=rows, gather_v=rows, flash=sms(4, S=4, T=8, D=4))
     steps = tuple(replace(s, push=False) if s.path == "gather_k" else s for s in plan.steps)
     taken = replace(plan, steps=steps)
     assert examine(taken).findings == ()

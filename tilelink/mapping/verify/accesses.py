@@ -53,7 +53,7 @@ class Access:
         idle = self.laid.idle(self.site)
         for reach in self.axes.values():
             if reach.spans is not None:
-                idle = idle | ~reach.spans.filled.any(axis=1, keepdims=True)
+                idle = idle | reach.spans.nowhere
         return idle
 
     def holder_axis(self) -> int | None:

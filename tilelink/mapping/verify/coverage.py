@@ -190,8 +190,7 @@ class _Tensor:
         low, high = self._extent(axis, shared=shared)
         spans = self._spans(w, axis)
         spans = spans if shared else self._instance(w, spans)
-        idle = ~spans.filled.any(axis=1, keepdims=True)
-        return cover(spans, low, high, exempt=idle | self._void(shared=shared))
+        return cover(spans, low, high, exempt=spans.nowhere | self._void(shared=shared))
 
     def _spans(self, w: Access, axis: int) -> Spans:
         found = w.spans(axis)

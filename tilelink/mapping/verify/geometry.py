@@ -35,6 +35,11 @@ class Spans:
         return self.real & (self.begin < self.end)
 
     @property
+    def nowhere(self) -> Bools:
+        """Ranks that have none: a column."""
+        return np.asarray(~self.filled.any(axis=1, keepdims=True))
+
+    @property
     def rows(self) -> int:
         return max(self.begin.shape[0], self.end.shape[0], self.real.shape[0])
 

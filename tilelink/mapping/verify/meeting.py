@@ -70,8 +70,8 @@ class _Meeting:
 
     def _pulls(self) -> bool:
         """Whether the wait is for tiles in other ranks' instances."""
-        movement = self.wait.laid.step.step.program.movement
-        if movement is None or self.wait.laid.step.push:
+        step = self.wait.laid.step
+        if step.step.program.movement is None or step.push or self.world.along(step.axis) == 1:
             return False
         axes = self.plan.wiring.tensor(self.channel.tensor).axes
         view = self.wait.laid.step.step.binding(self.wait.op.param).view
@@ -106,11 +106,12 @@ class _Meeting:
 
     def _check_puller(self, to: Delivery) -> None:
         """A rank that pulls a tile hears of it."""
-        if to.kind == "all" or not self._several():
+        along = self.notify.laid.step.axis == self.wait.laid.step.axis
+        if to.kind == "all" and along:
             return
         axis = next((a for a in self.channel.axes if a.kind == "part"), None)
         wanted = spans_on(self.wait, axis.axis) if axis is not None and axis.axis is not None else None
-        if axis is None or wanted is None or to.kind != "tile":
+        if axis is None or wanted is None or to.kind != "tile" or not along:
             raise self._refused("the tile is pulled by ranks that are not told")
         spans, part = wanted[1], self.world.part(axis.size, axis.over)
         filled = spans.filled

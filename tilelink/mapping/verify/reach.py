@@ -105,13 +105,15 @@ class Laid:
 
     def idle(self, site: Site) -> Bools:
         """Ranks where an op is not executed, for the step, or a loop around the op, has no tile there."""
-        keys = (*range(len(self.step.grid)), *(loop.var for loop in site.loops if isinstance(loop, Tiles)))
-        return np.logical_or.reduce(np.broadcast_arrays(NOWHERE, *(self._no_tile(k) for k in keys)))
+        idle = NOWHERE
+        for key in (*range(len(self.step.grid)), *(loop.var for loop in site.loops if isinstance(loop, Tiles))):
+            idle = idle | self._no_tile(key)
+        return idle
 
     def _no_tile(self, key: Key) -> Bools:
         if key not in self._without:
             spans = self.spans.get(key)
-            self._without[key] = ~spans.filled.any(axis=1, keepdims=True) if spans is not None else NOWHERE
+            self._without[key] = spans.nowhere if spans is not None else NOWHERE
         return self._without[key]
 
     def mask(self, site: Site) -> Mask:
