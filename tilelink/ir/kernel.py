@@ -87,7 +87,7 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class KernelDecl:
-    """`workers`: instances to start (None: one per SM); `resident`: at least so many must run at once."""
+    """`workers`: instances to start, all of which run at once (None: one per SM)."""
 
     name: str
     args: tuple[Arg, ...]

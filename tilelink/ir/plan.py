@@ -184,8 +184,7 @@ class Signal:
     """What becomes of one wait or notify of a step.
 
     `action`: await | ready (an argument of the rank that holds it) | notify | elided. `to`: whose words a notify raises:
-    self | owner (who holds the tile along `owner_axis` of the tensor or of the index) | all | peer. `reason`: by what it
-    is implied, when elided.
+    self | owner (who holds the tile) | all | peer. `reason`: by what it is implied, when elided.
     """
 
     path: str
