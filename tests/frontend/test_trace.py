@@ -12,7 +12,17 @@ import tilelink.language as tl
 from tests.frontend import operators as o
 from tests.frontend.harness import message
 from tests.frontend.operators import Operator
-from tilelink.frontend import Extent, SymbolicTensor, bind_sizes, parse_signature, program, symmetric, trace, tracing
+from tilelink.frontend import (
+    Extent,
+    SymbolicTensor,
+    bind_sizes,
+    inline,
+    parse_signature,
+    program,
+    symmetric,
+    trace,
+    tracing,
+)
 from tilelink.ir.formula import Const, Sym, evaluate
 from tilelink.ir.formula import text as formula_text
 from tilelink.ir.shape import Contract
@@ -319,6 +329,20 @@ def test_what_is_declared() -> None:
     owner = declared[1].owner_map
     assert owner is not None
     assert owner.text == "m // 4 % RANKS"
+
+
+def test_what_is_declared_has_the_dtype_of_inputs_that_name_none() -> None:
+    """In an operator inside another as well."""
+
+    def body(_: SymbolicTensor, x: SymbolicTensor) -> Any:
+        return o.share(symmetric("M K", M=x.size("M"), K=x.size("K")))
+
+    def around(at: SymbolicTensor, x: SymbolicTensor) -> Any:
+        return inline("inner", body, parse_signature("T i32, M/R K -> R M K"), (at, x), {})
+
+    for fn in (body, around):
+        wiring = run("T i32, M/R K", fn)
+        assert [t.dtype for t in wiring.tensors if t.origin == "declared"] == ["bf16"]
 
 
 def test_names_do_not_meet_sizes_or_arguments() -> None:

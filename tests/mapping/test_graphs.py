@@ -25,7 +25,7 @@ from tilelink.ir.program import Tiles, walk
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
 from tilelink.ops import gemm_rs, ring_attention
-from tilelink.ops.programs import gather, keep, reduce, scatter, share
+from tilelink.ops.programs import gather, keep, matmul, reduce, scatter, share
 from tilelink.ops.ulysses import to_heads
 
 
@@ -183,6 +183,33 @@ def test_tickets_stand_for_own_rows() -> None:
     spoilt = with_step(other, "reduce", behind=True)
     assert any("other tiles than this rank's own" in f.text for f in examine(spoilt).findings)
     assert _code(spoilt) == "TL604"
+
+
+def test_tickets_are_drawn_by_workers_of_their_host() -> None:
+    tiles = sms(M=2, N=2, K=2, order="ring+1")
+    plan = plan_of(gemm_rs, 2, {"M": 8, "K": 2, "N": 2}, matmul=tiles, scatter=sms(2, M=2), reduce=fused("matmul"))
+    assert len(plan.kernels) == 1
+    assert verify(plan).ok
+    spoilt = with_step(plan, "reduce", behind=True)
+    assert any("drawn by workers of other steps" in f.text for f in examine(spoilt).findings)
+    assert _code(spoilt) == "TL604"
+
+
+@pytest.mark.parametrize("waits", ["others", "the host"])
+def test_what_comes_behind_is_looked_at_whole_where_somebody_waits(waits: str) -> None:
+    """By structure it could hold up those whom it waits for."""
+
+    def body(x: Any, weight: Any) -> Any:
+        made = reduce(scatter(matmul(gather(x) if waits == "the host" else x, weight)))
+        return gather(made, name="back") if waits == "others" else made
+
+    signature = "M K/R, K/R N -> M N" if waits == "others" else "M/R K, K N -> M/R N"
+    tiles, moved = sms(M=2, N=2, K=2, order="ring+1"), sms(2, M=2, push=False, own_kernel=True)
+    placements = {"matmul": tiles, "scatter": copy_engine(M=2), "reduce": fused("matmul")}
+    placements["back" if waits == "others" else "gather"] = moved
+    plan = plan_of(operator(signature, name="whole")(body), 2, {"M": 8, "K": 2, "N": 2}, **placements)
+    decided = [p.rule for p in verify(with_step(plan, "reduce", behind=True)).proofs if "by the exact graph" in p.text]
+    assert "orders" in decided
 
 
 @pytest.mark.parametrize("kind", [Stage, Keep])

@@ -143,10 +143,9 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
 
 
 def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
-    """Whether what a stream runs for a step beside kernels needs an SM: all but pushing to peers, without a wait for words,
-    what workers make or what is there (whose own part comes before kernels, `in_place.kept_first`)."""
+    """Whether what a stream runs for a step beside kernels needs an SM: to pull, to call a function, or to push, within the
+    GPU too, what this call makes. (What is there already comes before kernels, `in_place.kept_first`.)"""
     if s.engine != "stream":
         return False
-    taken = set(s.step.takes)
-    makers = [o for o in steps.values() if taken & set(o.step.makes)]
-    return not s.push or any(o.engine == "stream" or not s.skip_own for o in makers)
+    made = any(not set(o.step.makes).isdisjoint(s.step.takes) for o in steps.values())
+    return not s.push or (made and not s.skip_own)

@@ -80,8 +80,6 @@ def _ready(laid: Laid, param: str, world: World) -> Bools:
     found = holder_of(laid, param, None)
     if found.to is None or found.kind != "tile" or found.key is None:
         return out
-    if any(s is not None and not s.filled.any() for s in laid.spans.values()):
-        return out
     spans = laid.spans[found.key]
     assert spans is not None
     holder, filled = np.broadcast_arrays(found.to, spans.filled)
