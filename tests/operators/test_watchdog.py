@@ -121,7 +121,7 @@ def test_a_watchdog_that_cannot_be_made_leaves_none(monkeypatch: pytest.MonkeyPa
             with pytest.raises(OSError, match="no memory"):
                 session.watch_over(7.0, True)
         found.append(session.vigil.checks)
-        assert (session.watchdog, session.debug) == (None, False)
+        assert (session.vigil.watchdog, session.vigil.debug) == (None, False)
         before = session.vigil
         session.watch_over(5.0, False)
         assert session.vigil is not before
@@ -230,7 +230,8 @@ def test_seconds_are_a_number(value: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILELINK_WATCHDOG", "2.5")
     assert (
-        tilelink.launch(lambda: (require().watchdog, require().vigil.checks), 2) == [(2.5, Checks(watchdog=True))] * 2
+        tilelink.launch(lambda: (require().vigil.watchdog, require().vigil.checks), 2)
+        == [(2.5, Checks(watchdog=True))] * 2
     )
     assert "wait_within" in PULL.source(X[0], W, ranks=RANKS)
-    assert tilelink.launch(lambda: require().watchdog, 2, watchdog=7.0) == [7.0] * 2
+    assert tilelink.launch(lambda: require().vigil.watchdog, 2, watchdog=7.0) == [7.0] * 2

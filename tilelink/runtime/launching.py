@@ -120,9 +120,8 @@ def launch(
     """
     session = current()
     if session is not None:
-        session.watch_over(
-            session.watchdog if watchdog is None else watchdog, session.debug if debug is None else debug
-        )
+        now = session.vigil
+        session.watch_over(now.watchdog if watchdog is None else watchdog, now.debug if debug is None else debug)
         with using(_along(session, axes)):
             return [main()]
     say_simulated()

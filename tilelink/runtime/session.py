@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cache
 from typing import Any
 
@@ -30,14 +30,13 @@ CALLS_KEPT = 256
 class Session:
     """One rank's world with the workspaces of the operators that ran in it, and the sessions of its sub-groups.
 
-    Attributes:
-        watchdog: seconds that a wait of a kernel may take; None: for ever.
-        debug: whether calls are compared between the ranks, checked on the device, and waited for.
+    Args:
+        watchdog, debug: as of `Vigil`.
     """
 
     world: World
-    watchdog: float | None = None
-    debug: bool = False
+    watchdog: InitVar[float | None] = None
+    debug: InitVar[bool] = False
     workspaces: dict[object, Workspace] = field(default_factory=dict[object, Workspace])
     shared: list[Arena] = field(default_factory=list[Arena])
     prepared: dict[object, Recent[Any]] = field(default_factory=dict[object, Recent[Any]])
@@ -51,21 +50,19 @@ class Session:
     """Sessions that `named` has found: operators of torch ask at each call."""
     vigil: Vigil = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.vigil = Vigil(self.world, self.watchdog, self.debug, self._bells, self._forget)
+    def __post_init__(self, watchdog: float | None, debug: bool) -> None:
+        self.vigil = Vigil(self.world, watchdog, debug, self._bells, self._forget)
 
     def watch_over(self, watchdog: float | None, debug: bool) -> None:
         """Make the calls from now on so; all ranks alike."""
-        if (watchdog, debug) == (self.watchdog, self.debug):
+        if (watchdog, debug) == (self.vigil.watchdog, self.vigil.debug):
             return
         self.vigil.stop()
         for calls in self.prepared.values():
             calls.clear()
         # Off first: if nobody can be made to watch, nothing says that somebody does.
-        self.watchdog, self.debug = None, False
         self.vigil = Vigil(self.world, None, False, self._bells, self._forget)
         self.vigil = Vigil(self.world, watchdog, debug, self._bells, self._forget)
-        self.watchdog, self.debug = watchdog, debug
         for part in self.groups.values():
             part.watch_over(watchdog, debug)
 
@@ -95,7 +92,7 @@ class Session:
             whole = self.world.within(group) if grid is None else self.of(grid.group).world
             world = whole if grid is None else whole.laid_out(grid)
             known = self._known(world.name)
-            self.groups[group] = Session(world, self.watchdog, self.debug) if known is None else known
+            self.groups[group] = Session(world, self.vigil.watchdog, self.vigil.debug) if known is None else known
         return self.groups[group]
 
     def named(self, name: str) -> Session:
