@@ -18,7 +18,7 @@ def send_edge(x, edges, mine):  # communication: my last rows to the next rank; 
     r, c = tl.tile_id(mine)
     part = tl.cdiv(tl.size(x, 0), tl.num_ranks())
     e = tl.tile_range(edges, axis=1)
-    tl.tile_push_data(edges, (r + 1, e, c), tl.tile_load(x, ((r + 1) * part - tl.size(edges, 1) + e, c)))
+    tl.tile_push_data(edges, (r + 1, e, c), tl.tile_load(x, (r * part + part - tl.size(edges, 1) + e, c)))
     tl.peer_tile_notify(edges, (r + 1,), r + 1)
 
 

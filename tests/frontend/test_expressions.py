@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.frontend.ops import captured, lines
+from tilelink.errors import TilelinkError
 from tilelink.ir.formula import Sym, evaluate, symbols
 from tilelink.ir.formula import text as formula_text
 from tilelink.ir.program import At, Expr, Load, Store
@@ -107,6 +108,37 @@ def test_a_walked_axis_of_ranks_is_a_coordinate() -> None:
     assert lines(program.body)[-1] == "  x = (q + 1) % RANKS"
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "(s + 1) * e",
+        "e * 4 + s - owner // (s + 1)",
+        "tl.tile_range(out, m) * (s - 1)",
+        "s + 1 < tl.num_ranks()",
+        "s + 1 == tl.num_ranks()",
+        "-(s + 1)",
+        "tl.minimum(s + 1, e)",
+        "(s + e) % 2",
+        "nxt * 2",
+        "either * 2",
+        "(s + 1 if flag else s) * 2",
+    ],
+)
+def test_a_sum_with_a_coordinate_is_no_number(written: str) -> None:
+    """After the last rank comes the first: `(s + 1) * part` would be 0 there, and `s + 1 == tl.num_ranks()` nowhere."""
+    before = "nxt = s + 1\neither = s\nif flag:\n    either = s + 1"
+    with pytest.raises(TilelinkError) as caught:
+        expression(written, before)
+    assert caught.value.code == "TL145"
+
+
+@pytest.mark.parametrize(
+    "written", ["s + 1", "s * e + e", "owner == s + 1", "(s + e) % tl.num_ranks() * 2", "(s + 1 - 1) * 2"]
+)
+def test_a_sum_with_a_coordinate_may_stay_one(written: str) -> None:
+    assert expression(written).formula is not None
+
+
 # ------------------------------------------------------------------------------------------- text, formula, meaning
 class Rank(int):
     """What a coordinate means: an integer modulo the number of ranks."""
@@ -179,7 +211,12 @@ def test_text_and_formula_mean_what_is_written(written: str, ranks: tuple[int, i
     meaning = ast.fix_missing_locations(Choice().visit(ast.parse(written, mode="eval")))
     own = {"s": Rank(s), "owner": Rank(owner), "e": e, "f": f, "min": lowest, "max": highest, "choose": choose}
     wanted = int(eval(compile(meaning, "written", "eval"), own))
-    found = expression(written)
+    try:
+        found = expression(written)
+    except TilelinkError as error:
+        assert error.code == "TL145"
+        assert {"+", "-"} & {*written}
+        return
     env = {"s": s, "owner": owner, "e": e, "f": f, "RANKS": count}
     assert eval(found.text, {"min": min, "max": max}, env) == wanted
     assert found.formula is not None

@@ -154,7 +154,9 @@ def _limit(call: Call, param: Param, at: int, axis: Axis, node: Node, what: str)
         end = ast.Constant(0) if what == "start" else ast.Name(_kept(call, size_of(_unassigned(call), param, at, axis)))
         arms = [end if constant_of(arm) is None else arm for arm in (node.body, node.orelse)]
         node = ast.copy_location(ast.IfExp(node.test, *arms), node)
-    return call.state.lower(node)
+    value = call.state.lower(node)
+    call.state.as_numbers(node, value)
+    return value
 
 
 def _unassigned(call: Call) -> Call:

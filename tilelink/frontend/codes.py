@@ -40,6 +40,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "TL141": "an index of one dimension used on another",
         "TL142": "not an index",
         "TL144": "a rank that is not an R coordinate",
+        "TL145": "a coordinate that wraps used as a number",
         # tiles
         "TL150": "no tile_id, or more than one, or not at the top",
         "TL151": "names do not match what they are bound to",

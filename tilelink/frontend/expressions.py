@@ -170,6 +170,9 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate) and single:
         # A coordinate that is added to a block of values is a number like any other.
         return _around(node.op, left, right)
+    if isinstance(node.op, ast.Mod) and right.formula == Sym(RANKS) and left.wrapped:
+        return replace(left, coordinate=False, ring=None, wrapped=False)
+    state.as_numbers(node, left, right)
     op = _OPERATORS.get(type(node.op))
     if isinstance(node.op, (ast.BitAnd, ast.BitOr)) and is_truth(left.formula) and is_truth(right.formula):
         op = "and" if isinstance(node.op, ast.BitAnd) else "or"
@@ -195,7 +198,7 @@ def _around(op: ast.Add | ast.Sub, left: Value, right: Value) -> Value:
         formula = combined("%", combined("-", combined("+", a, ranks), b), ranks)
     node = _Fill({"A": left.node, "B": right.node}).visit(ast.parse(text, mode="eval").body)
     names = joined_names(left.names, right.names, (RANKS,))
-    return replace(_combine(node, [left, right], formula, coordinate=True), names=names)
+    return replace(_combine(node, [left, right], formula, coordinate=True, wrapped=True), names=names)
 
 
 class _Fill(ast.NodeTransformer):
@@ -210,6 +213,7 @@ class _Fill(ast.NodeTransformer):
 
 def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
     operand = lower(state, node.operand)
+    state.as_numbers(node, operand)
     formula: Formula | None = None
     if isinstance(node.op, ast.USub):
         formula = combined("-", Const(0), operand.formula)
@@ -233,6 +237,8 @@ def _compare(state: Lowering, node: ast.Compare) -> Value:
     if isinstance(op, (ast.In, ast.NotIn)):
         _unsupported(state, op, node)
     left, right = lower(state, node.left), lower(state, node.comparators[0])
+    if not isinstance(op, (ast.Eq, ast.NotEq)) or not (left.coordinate and right.coordinate):
+        state.as_numbers(node, left, right)
     word = _COMPARISONS.get(type(op))
     formula = combined(word, left.formula, right.formula) if word else None
     return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula)
@@ -263,7 +269,8 @@ def chosen(test: Value, body: Value, orelse: Value) -> Value:
         formula = bounded(select(truth(test.formula), body.formula, orelse.formula))
     node = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
-    return _combine(node, [body, test, orelse], formula, rank=common_rank([body.rank, orelse.rank]), coordinate=same)
+    wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body.rank, orelse.rank])
+    return _combine(node, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped)
 
 
 # ------------------------------------------------------------------------------------------- tuples, attributes, subscripts
@@ -330,6 +337,7 @@ def _subscript_entry(state: Lowering, node: ast.expr) -> Value:
 
 
 # --------------------------------------------------------------------------------------------------------------------- calls
+_COUNTED = ("range", "static_range")
 _FORMULAS: Mapping[str, str] = MappingProxyType(
     {"min": "min", "max": "max", "minimum": "min", "maximum": "max", "cdiv": "cdiv"}
 )
@@ -378,6 +386,8 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
             state.fail("TL111", keyword, "`**` in a call in a tile program", why, "write the arguments out")
     args = [lower(state, a) for a in node.args]
     keywords = {str(k.arg): lower(state, k.value) for k in node.keywords}
+    if name in _FORMULAS or name in _COUNTED:
+        state.as_numbers(node, *args, *keywords.values())
     made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
     everything = [*owner, *args, *keywords.values()]
     rank = common_rank([v.rank for v in everything]) if name is None else rank_of_call(name, [*owner, *args], keywords)

@@ -81,6 +81,18 @@ class Lowering:
         """The value of an expression (`expressions.lower`, handed in: primitives and expressions need each other)."""
         return self._lower(self, node)
 
+    def as_numbers(self, node: ast.expr, *values: Value) -> None:
+        """Refuses sums with an R coordinate where numbers are meant: there is no saying whether they are to wrap.
+
+        Raises:
+            TilelinkError: TL145.
+        """
+        if any(v.wrapped for v in values):
+            message = f"in `{ast.unparse(node)}` a sum with an R coordinate is taken for a number"
+            why = "such a sum is a coordinate again and counts round the ring: after the last rank comes the first"
+            hint = "keep it apart (`r * part + part`, `r == tl.num_ranks() - 1`), or write `% tl.num_ranks()` behind it"
+            self.fail("TL145", node, message, why, hint)
+
     # ------------------------------------------------------------------------------------------------------------ names
     def look_up(self, node: ast.expr) -> Reference | None:
         return self.scope.look_up(node, self.locals)

@@ -32,6 +32,7 @@ def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | Non
         formula=formula,
         length=a.length if a.length == b.length else None,
         coordinate=coordinate,
+        wrapped=a.wrapped or b.wrapped,
         ring=a.ring if same_ring else None,
         dim=a.dim if a.dim == b.dim else None,
         static=False,

@@ -223,7 +223,7 @@ def bind_value(state: Lowering, target: ast.Name, value: Value) -> None:
         name,
         Variable(
             name, loc, value.rank, value.positional, formula, value.length, value.coordinate,
-            ring, static=static,
+            ring, wrapped=value.wrapped, static=static,
         ),
         target,
     )  # fmt: skip

@@ -19,7 +19,7 @@ class Value:
     """A lowered expression.
 
     `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple. `coordinate`: it counts ranks
-    and wraps; `ring` says which variable it is how far from, where that is known.
+    and wraps; `ring` says which variable it is how far from, where that is known. `wrapped`: something was added to it.
     """
 
     node: ast.expr
@@ -30,6 +30,7 @@ class Value:
     length: int | None = None
     coordinate: bool = False
     ring: tuple[str, int] | None = None
+    wrapped: bool = False
 
     @property
     def text(self) -> str:
@@ -78,13 +79,22 @@ class Variable:
     coordinate: bool = False
     ring: tuple[str, int] | None = None
     dim: str | None = None
+    wrapped: bool = False
     static: bool = False
     """Known when a kernel is compiled: an int, bool or str constant."""
 
     def value(self) -> Value:
         node = ast.Name(self.name, ast.Load())
         return Value(
-            node, (self.name,), self.rank, self.positional, self.formula, self.length, self.coordinate, self.ring
+            node,
+            (self.name,),
+            self.rank,
+            self.positional,
+            self.formula,
+            self.length,
+            self.coordinate,
+            self.ring,
+            self.wrapped,
         )
 
 
@@ -170,7 +180,7 @@ def shifted(var: str, shift: int) -> Value:
         )
     names = (var, RANKS) if shift else (var,)
     node = ast.parse(text, mode="eval").body
-    return Value(node, names, formula=formula or Sym(var), coordinate=True, ring=(var, shift))
+    return Value(node, names, formula=formula or Sym(var), coordinate=True, ring=(var, shift), wrapped=shift != 0)
 
 
 def without_formula(value: Value) -> Value:
