@@ -182,6 +182,16 @@ class Choice(ast.NodeTransformer):
         return ast.Call(ast.Name("choose", ast.Load()), [node.test, node.body, node.orelse], [])
 
 
+def unless_refused(written: str) -> Expr | None:
+    """None: a sum with a coordinate is taken for a number."""
+    try:
+        return expression(written)
+    except TilelinkError as error:
+        if error.code != "TL145":
+            raise
+        return None
+
+
 leaves = st.sampled_from(["s", "owner", "e", "f", "0", "1", "2", "5"])
 
 
@@ -211,10 +221,8 @@ def test_text_and_formula_mean_what_is_written(written: str, ranks: tuple[int, i
     meaning = ast.fix_missing_locations(Choice().visit(ast.parse(written, mode="eval")))
     own = {"s": Rank(s), "owner": Rank(owner), "e": e, "f": f, "min": lowest, "max": highest, "choose": choose}
     wanted = int(eval(compile(meaning, "written", "eval"), own))
-    try:
-        found = expression(written)
-    except TilelinkError as error:
-        assert error.code == "TL145"
+    found = unless_refused(written)
+    if found is None:
         assert {"+", "-"} & {*written}
         return
     env = {"s": s, "owner": owner, "e": e, "f": f, "RANKS": count}
