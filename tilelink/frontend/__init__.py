@@ -14,7 +14,7 @@ from tilelink.frontend.grammar import parse_shape, parse_signature
 from tilelink.frontend.owners import parse_owner
 from tilelink.frontend.program import Program, program
 from tilelink.frontend.running import tracing
-from tilelink.frontend.sizes import bind_sizes
+from tilelink.frontend.sizes import bind_sizes, slices_in
 from tilelink.frontend.symbolic import Extent, SymbolicTensor
 from tilelink.frontend.trace import inline, trace
 
@@ -32,6 +32,7 @@ __all__ = [
     "program",
     "ranks_here",
     "sizes_of",
+    "slices_in",
     "symmetric",
     "trace",
     "tracing",

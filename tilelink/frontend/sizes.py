@@ -136,6 +136,16 @@ def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> li
     return found
 
 
+def slices_in(shape: Shape, local: tuple[int, ...]) -> tuple[int, ...]:
+    """Which axes of a tensor that was passed are those of its rank's slice: they have one element, and memory has none."""
+    own = [k for k, a in enumerate(shape.axes) if a.name == a.split]
+    spare = len(local) - len(shape.axes)
+    if not own or spare < 0 or (shape.rest is not None and _lacks_slice(shape, local)):
+        return ()
+    at = len(shape.axes) if shape.rest is None else shape.rest
+    return tuple(k if k < at else k + spare for k in own)
+
+
 def _lacks_slice(shape: Shape, local: tuple[int, ...]) -> bool:
     """With `...` the number of axes does not tell; the slice's own axis has one element, at its place."""
     at = next(i for i, a in enumerate(shape.axes) if a.name == a.split)

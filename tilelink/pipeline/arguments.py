@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend import bind_sizes, sizes_of
+from tilelink.frontend import bind_sizes, sizes_of, slices_in
 from tilelink.ir.plan import Layout
 from tilelink.ir.shape import RANK_AXIS, Signature
 from tilelink.ir.topology import Topology
@@ -58,9 +58,18 @@ def bind(
     return Bound(
         sizes=tuple(found.items()),
         dtypes=tuple(NAMES[t.dtype] for t in tensors),
-        layouts=tuple(layout(t, shared(t)) for t in tensors),
+        layouts=tuple(layout(t, shared(whole)) for t, whole in zip(stored(signature, tensors), tensors, strict=True)),
         constants=tuple(sorted(constants_of(signature, given).items())),
     )
+
+
+def stored(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The arguments as they lie in memory: a rank's slice (`R/R M N`) that was passed with its axis of one element, without."""
+    return [_without(t, slices_in(s, tuple(t.shape))) for t, s in zip(tensors, signature.inputs, strict=True)]
+
+
+def _without(t: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+    return t.squeeze(axes) if axes else t
 
 
 def in_words(name: str, sizes: Iterable[tuple[str, int]], dtypes: Iterable[str]) -> str:

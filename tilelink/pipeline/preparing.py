@@ -12,7 +12,7 @@ from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.frontend import check_keywords
 from tilelink.ir.plan import Plan
-from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, in_words
+from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, in_words, stored
 from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
@@ -62,6 +62,8 @@ def run(
     world, vigil = session.world, session.vigil
     # Compilers take their time: ranks wait for one another before any wait is timed.
     timed = vigil.watchdog is not None and not prepared.workspace.calls
+    if prepared.sliced:
+        tensors = stored(prepared.plan.wiring.signature, tensors)
     values = prepared.run(tensors, outs, (lambda: world.agree(None)) if timed else None)
     vigil.end()
     return values

@@ -60,9 +60,10 @@ class Slot:
 class Prepared:
     """A plan in one workspace, for calls with arguments of one kind: what a cached call needs and nothing else.
 
-    `said`: the call in words, the same on all ranks. `results`: name, shape and dtype of each; `fresh` makes them. `watch`:
-    where kernels that were emitted with checks report. `slots`: the steps of a call on each slot; made at the first call,
-    all of them, so that the second is like every other.
+    `said`: the call in words, the same on all ranks. `results`: name, shape and dtype of each; `fresh` makes them.
+    `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with an axis of one
+    element, its slice's. `slots`: the steps of a call on each slot; made at the first call, all of them, so that the
+    second is like every other.
     """
 
     loaded: Loaded
@@ -70,6 +71,7 @@ class Prepared:
     arguments: tuple[str, ...]
     results: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
     implied: bool
+    sliced: bool
     said: str
     watch: torch.Tensor | None
     fresh: tuple[Callable[[], torch.Tensor], ...]
@@ -90,6 +92,7 @@ class Prepared:
             arguments=plan.wiring.arguments,
             results=results,
             implied=all(c.implied_by is not None for c in plan.credits),
+            sliced=any(a.name == a.split for shape in plan.wiring.signature.inputs for a in shape.axes),
             said=said,
             watch=watch,
             fresh=tuple(workspace.world.maker(shape, dtype) for _, shape, dtype in results),
