@@ -308,3 +308,25 @@ def test_movements_that_make_results_run_as_they_come(operator: Any) -> None:
         expected = x.transpose(0, 1)[part(7, rank, 3)] if operator is turned else x[:, part(7, rank, 3)]
         assert torch.equal(got, expected)
     assert operator.verify(x[:4], topology=Topology(3, "peer"), A=10).ok
+
+
+# ---------------------------------------------------------------------------------------------------- a rank's own slice
+@tilelink.program("R/R M N -> R/R M N")
+def doubled_slice(x: Any, out: Any) -> None:
+    s, m, n = tl.tile_id(out)
+    tl.tile_store(out, (s, m, n), 2 * tl.tile_load(x, (s, m, n)))
+
+
+@tilelink.operator("R/R M N -> R/R M N")
+def double_slice(x: Any) -> Any:
+    return doubled_slice(x)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_slice_with_its_axis_or_without(turned: bool) -> None:
+    """Its axis of one element has no place in memory: strides are those of the others."""
+    x = drawn(N, M).t() if turned else drawn(M, N)
+    small = double_slice.schedule(doubled_slice=tilelink.sms(M=8, N=8))
+    for given in (x, x[None]):
+        for got in tilelink.launch(lambda given=given: small(given), 2):
+            assert torch.equal(got, 2 * x)
