@@ -162,6 +162,18 @@ def test_ranks_that_own_no_row_send_none() -> None:
     assert verify(plan).ok
 
 
+def test_ranks_that_have_no_row_tell_nobody() -> None:
+    """The only tile is the first rank's, who is also the owner of the first row: to tell the owner is to tell itself."""
+    op = operator("M K/R, K/R N -> M/R N", name="few")(lambda x, weight: keep(reduce(scatter(matmul(x, weight)))))
+    placements = {"scatter": copy_engine(M=1), "reduce": library("torch.mm", M=1), "keep": sms(2, M=2, push=False)}
+    plan = plan_of(op, 3, {"M": 1, "K": 2, "N": 2}, matmul=sms(M=1, N=2, K=2), **placements)
+    told = next(s for s in plan.signals if s.path == "reduce" and s.action == "notify")
+    assert told.to == "self"
+    owner = replace(plan, signals=tuple(replace(s, to="owner") if s is told else s for s in plan.signals))
+    assert examine(owner).findings == ()
+    assert verify(owner).ok
+
+
 def test_a_step_takes_from_registers_what_its_host_has_there() -> None:
     op = operator("M/R N", name="through")(lambda x: double(gather(local(x))))
     with pytest.raises(TilelinkError) as info:

@@ -231,10 +231,11 @@ def _slice_holder(laid: Laid, param: str) -> Delivery:
 def _to(laid: Laid, key: Key | None, at: Ints, mask: Mask = EVERYWHERE) -> Delivery:
     """`at`: coordinates on the step's axis of ranks. A rank that is asked of none but its own tiles means itself."""
     to = laid.world.peers(laid.step.axis, at)
-    if to.shape[1] == 1 and (key is None or _alone(laid, key)):
+    single = to.shape[1] == 1
+    if single and (key is None or _alone(laid, key)):
         return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
     spans = laid.spans[key] if key is not None else None
-    asked = mask.on(spans, key).filled if spans is not None and (len(to) > 1 or key in mask.by) else None
+    asked = mask.on(spans, key).filled if spans is not None and (single or len(to) > 1 or key in mask.by) else None
     if asked is not None and bool(((to == laid.rank) | ~asked).all()):
         return Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
     return Delivery("tile", key, to)
@@ -281,7 +282,7 @@ def _waiter(told: Told) -> Delivery:
     if reach.spans is None:
         raise unproven(told, "data says which rank it is for")
     at = reach.spans.begin // told.laid.world.part(axis.size, axis.over)
-    return Delivery("tile", reach.key, told.laid.world.peers(told.laid.step.axis, at))
+    return _to(told.laid, reach.key, at, told.mask)
 
 
 def unproven(told: Told, why: str) -> TilelinkError:
