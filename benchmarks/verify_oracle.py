@@ -30,12 +30,13 @@ class Tally:
     language: int = 0
     differ: list[str] = field(default_factory=list)
 
-    def add(self, found: Agreement) -> None:
+    def add(self, found: Agreement, seed: int) -> None:
         self.kinds[found.spoilt, found.proof] += 1
         self.exact += found.by_graph
         self.language += found.by_language
         if not found.agrees:
-            self.differ.append(str(found))
+            self.differ.append(f"{found}: agreement(random.Random({seed}))")
+            print(self.differ[-1], flush=True)
 
 
 def main() -> int:
@@ -51,9 +52,7 @@ def main() -> int:
         for found in pool.imap(_agreement, range(first, first + 10 * given.plans), chunksize=4):
             tried += 1
             if found is not None:
-                tally.add(found)
-                if not found.agrees:
-                    print(found, flush=True)
+                tally.add(found, first + tried - 1)
             if sum(tally.kinds.values()) >= given.plans:
                 pool.terminate()
                 break
