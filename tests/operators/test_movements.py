@@ -340,3 +340,34 @@ def test_whole_parts_that_are_shorter_than_their_memory(kept: Placement, rest: t
     operator = scattered_and_kept.schedule(scatter=sms(2, M=4, push=True), keep_parts=kept)
     assert operator.verify(list(whole)).ok
     assert_moved(operator, list(whole), [whole[:, part(9, r, ranks)] for r in range(ranks)])
+
+
+@tilelink.program("M N/R -> M N", name="columns")
+def columns(shard: Any, rows: Any) -> None:
+    m, n = tl.tile_id(rows)
+    tl.consumer_tile_wait(shard, (m, n))
+    tl.tile_pull_data(rows, (m, n), source=shard)
+    tl.producer_tile_notify(rows, (m, n))
+
+
+@tilelink.operator("M N/R -> M N, M N")
+def columns_twice(x: Any) -> Any:
+    pulled, pushed = columns(x, name="pulled"), columns(x, name="pushed")
+    return programs.keep(pulled, name="keep_pulled"), programs.keep(pushed, name="keep_pushed")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("pushed", [sms(2, push=True), copy_engine(push=True)], ids=["SMs", "copy engine"])
+@pytest.mark.parametrize("pulled", [sms(2, push=False), copy_engine(push=False)], ids=["SMs", "copy engine"])
+def test_what_is_staged_for_others_is_pushed_from_where_it_lies(
+    pulled: Placement, pushed: Placement, ranks: int
+) -> None:
+    """The argument's rows are as long as the rank's part, those of the stage as long as the longest."""
+    x = torch.rand(3, 5)
+    shares = [x[:, part(5, r, ranks)].contiguous() for r in range(ranks)]
+    operator = columns_twice.schedule(pulled=pulled, pushed=pushed)
+    plan = operator.plan(shares, N=5)
+    assert plan.buffer("x").staged
+    assert operator.verify(shares, N=5).ok
+    for both in tilelink.launch(lambda: operator(shares[tilelink.rank()], N=5), ranks):
+        assert all(torch.equal(y, x) for y in both)

@@ -45,7 +45,7 @@ def run_of(scope: Scope, param: str, holder: F.Like, walked: tuple[Walk, ...]) -
     tensor = scope.plan.wiring.tensor(step.step.binding(param).tensor)
     offset: Formula = F.of(0)
     row: Formula | None = None
-    extents = list(scope.plan.buffer(tensor.name).extents)
+    extents = list(_seen(scope, param))
     behind: Formula = F.of(1)
     at = {w.axis: w.name for w in walked}
     cut = cut_axes(scope)
@@ -73,8 +73,16 @@ def _roomy(scope: Scope, param: str) -> list[int]:
     tensor, step = scope.declared(param), scope.step
     view = step.step.binding(param).view
     stored = [k for k, v in enumerate(view) if v.axis is not None and not tensor.axes[v.axis].own_slice]
-    extents = zip(stored, scope.plan.buffer(tensor.name).extents, strict=True)
+    extents = zip(stored, _seen(scope, param), strict=True)
     return [k for k, extent in extents if whole_axis(step.grid[k]) and extent != step.grid[k].size]
+
+
+def _seen(scope: Scope, param: str) -> tuple[Formula, ...]:
+    """The extents of the memory that the movement reads, or writes: what is pulled may come out of a stage."""
+    movement = scope.step.step.program.movement
+    assert movement is not None
+    pulled = param == movement.source and not scope.step.push
+    return _buffer(scope, scope.declared(param).name).seen(by_peers=pulled)
 
 
 def whole_axis(g: GridAxis) -> bool:

@@ -167,8 +167,8 @@ class Buffer:
     """Where a tensor's own instance lives.
 
     `space`: argument | result | device (plain workspace) | symmetric. `extents`: elements per stored axis (an own-slice
-    axis is not stored). `slots`: how many copies rotate from call to call. `staged`: an argument that peers read is
-    copied into this symmetric buffer on entry.
+    axis is not stored). `slots`: how many copies rotate from call to call. `stage`: an argument that peers read is copied on
+    entry into a symmetric buffer of these extents, whose parts are all as long as the longest.
     """
 
     tensor: str
@@ -176,7 +176,15 @@ class Buffer:
     dtype: str
     space: str
     slots: int = 1
-    staged: bool = False
+    stage: tuple[Formula, ...] | None = None
+
+    @property
+    def staged(self) -> bool:
+        return self.stage is not None
+
+    def seen(self, *, by_peers: bool) -> tuple[Formula, ...]:
+        """The extents of the memory that peers read it from, or of its own."""
+        return self.stage if by_peers and self.stage is not None else self.extents
 
 
 @dataclass(frozen=True, slots=True)

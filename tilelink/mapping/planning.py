@@ -227,8 +227,8 @@ def _buffer(
     touching = [(by_path[s.path], b.param) for s in wiring.steps for b in s.bindings if b.tensor == tensor.name]
     remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(s, p) for s, p in touching)
     if tensor.origin == "argument":
-        staged = remote and not layouts[tensor.name].symmetric
-        return Buffer(tensor.name, _extents(tensor, exact=not staged), tensor.dtype, "argument", slots, staged)
+        stage = _extents(tensor, exact=False) if remote and not layouts[tensor.name].symmetric else None
+        return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "argument", slots, stage)
     if tensor.name in wiring.results:
         if remote:
             raise TilelinkError(

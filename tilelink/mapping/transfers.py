@@ -197,7 +197,10 @@ class Block:
 def block_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], holder: int) -> Block:
     """The tile in the instance of rank `holder`."""
     tensor = plan.wiring.tensor(step.step.binding(param).tensor)
-    extents = [int(F.evaluate(e, plan.env(holder))) for e in plan.buffer(tensor.name).extents]
+    movement = step.step.program.movement
+    pulled = movement is not None and param == movement.source and not step.push
+    seen = plan.buffer(tensor.name).seen(by_peers=pulled)
+    extents = [int(F.evaluate(e, plan.env(holder))) for e in seen]
     offset, behind = 0, 1
     axes: list[tuple[int, int]] = []
     for v, (begin, end) in reversed(list(zip(step.step.binding(param).view, tile, strict=True))):

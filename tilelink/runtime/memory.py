@@ -84,12 +84,13 @@ def union(some: tuple[Region, ...], others: tuple[Region, ...]) -> tuple[Region,
 
 
 def largest(plan: Plan, buffer: Buffer) -> int:
-    """Elements of a buffer on the rank that needs most: all ranks allocate as many."""
+    """Elements of a buffer of the workspace on the rank that needs most: all ranks allocate as many."""
     return max(1, *(math.prod(extents(plan, buffer, r)) for r in (0, plan.topology.ranks - 1)))
 
 
 def extents(plan: Plan, buffer: Buffer, rank: int) -> tuple[int, ...]:
-    return tuple(int(F.evaluate(e, plan.env(rank))) for e in buffer.extents)
+    """Of a result, or of what the workspace has of a tensor."""
+    return tuple(int(F.evaluate(e, plan.env(rank))) for e in buffer.seen(by_peers=True))
 
 
 def _aligned(n: int) -> int:

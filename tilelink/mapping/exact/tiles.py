@@ -102,7 +102,8 @@ class Sizes:
         if tensor.origin == "argument" and name == tensor.name:
             axes = [a for a in tensor.axes if not a.own_slice]
             return tuple(self.held(a.size, rank, a.over) if a.over else self.value(a.size, rank) for a in axes)
-        return tuple(self.value(e, rank) for e in self.plan.buffer(tensor.name).extents)
+        seen = self.plan.buffer(tensor.name).seen(by_peers=name != tensor.name)
+        return tuple(self.value(e, rank) for e in seen)
 
     def words(self, channel: Channel, rank: int) -> int:
         total = 1

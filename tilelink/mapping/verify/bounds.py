@@ -35,7 +35,7 @@ def check_bounds(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
 
 def _check_access(plan: Plan, world: World, a: Access) -> int:
     tensor = plan.wiring.tensor(a.tensor)
-    extents = plan.buffer(a.tensor).extents
+    extents = plan.buffer(a.tensor).seen(by_peers=a.remote)
     stored = [k for k, axis in enumerate(tensor.axes) if not axis.own_slice]
     idle = a.idle() | _moves_nothing(a)
     for place, k in enumerate(stored):

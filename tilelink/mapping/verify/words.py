@@ -263,6 +263,8 @@ def delivery(told: Told) -> Delivery:
             raise unproven(told, "the rank that it is for is not this rank's coordinate plus a constant")
         to = laid.world.peers(laid.step.axis, at.array)
         return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
+    if laid.step.library is not None:
+        return _waiter(told)  # its tiles are this rank's own
     found = holder_of(laid, op.param, op.index, told.mask)
     if found.kind == "all" and laid.step.push and laid.step.step.program.movement is not None:
         return found  # each rank that it has moved to
