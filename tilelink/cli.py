@@ -30,7 +30,7 @@ from tilelink.bench import (
     sweep,
 )
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import Case, parse_sizes
+from tilelink.explore.cases import RANKS_OPTION, Case, Ranks, parse_ranks, parse_sizes
 from tilelink.explore.interleaving import counterexample_picture
 from tilelink.explore.naming import operator_named
 from tilelink.explore.placements import parse_placements
@@ -91,7 +91,10 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 
 Name = Annotated[str, typer.Argument(metavar="OP", help="An operator of tilelink.ops, or FILE.py:NAME.")]
 Shape = Annotated[str, typer.Option(help="Global sizes: MxNxK, or by name M=512,N=512,K=512.", metavar="MxNxK")]
-World = Annotated[int, typer.Option(help="Number of ranks.", min=1)]
+World = Annotated[
+    str,
+    typer.Option("--world", RANKS_OPTION, help="Number of ranks; along axes: NODE=2,GPU=2.", metavar="N|AXIS=N,…"),
+]
 Schedule = Annotated[
     list[str] | None,
     typer.Option("--schedule", help="STEP=PLACEMENT(…), as 'gather=copy_engine(M=128, push=True)'. Repeatable."),
@@ -106,7 +109,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     """AG+GEMM on four simulated ranks: the derived mapping, the proof, the emitted file, the error, a timeline."""
     console = _console()
     case = Case(ops.ag_gemm, (("M", 512), ("N", 512), ("K", 512)), ranks=4)
-    stages = case.stages(_topology(Target.simulated, case.ranks))
+    stages = case.stages(_topology(Target.simulated, case))
     _head(console, case)
     console.print(plan_table(stages.plan))
     console.print(verdict_table(stages.verdict))
@@ -121,11 +124,12 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
 
 @app.command()
 def emit(
-    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
 ) -> None:  # fmt: skip
     """Print the emitted Triton file."""
-    text = _case(op, shape, world, schedule, dtype).stages(_topology(target, world)).source.text
+    case = _case(op, shape, parse_ranks(world), schedule, dtype)
+    text = case.stages(_topology(target, case)).source.text
     if sys.stdout.isatty():
         _console().print(Syntax(text, "python", background_color="default"))
     else:
@@ -134,13 +138,13 @@ def emit(
 
 @app.command()
 def plan(
-    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
     picture: Annotated[Path | None, typer.Option(help="Draw the order of tiles.", metavar=DRAWN, callback=_drawable)] = None,
 ) -> None:  # fmt: skip
     """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
-    console, case = _console(), _case(op, shape, world, schedule, dtype)
-    made = case.stages(_topology(target, world)).plan
+    console, case = _console(), _case(op, shape, parse_ranks(world), schedule, dtype)
+    made = case.stages(_topology(target, case)).plan
     _head(console, case)
     console.print(plan_table(made))
     if picture is not None:
@@ -151,13 +155,14 @@ def plan(
 
 @app.command()
 def verify(
-    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
     picture: Annotated[Path | None, typer.Option(help="Draw what goes wrong.", metavar=DRAWN, callback=_drawable)] = None,
 ) -> None:  # fmt: skip
     """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
     console = _console()
-    verdict = _case(op, shape, world, schedule, dtype).verdict(_topology(target, world))
+    case = _case(op, shape, parse_ranks(world), schedule, dtype)
+    verdict = case.verdict(_topology(target, case))
     console.print(verdict_table(verdict))
     if picture is not None and verdict.counterexample is not None:
         _say(console, "picture", str(counterexample_picture(verdict.counterexample, picture)))
@@ -170,7 +175,7 @@ def verify(
 
 @app.command()
 def run(
-    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     calls: Annotated[int, typer.Option(help="Calls back to back, with other inputs each.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Of the simulated world's scheduler.")] = 0,
     policy: Annotated[str | None, typer.Option(help="Whose turn it is in the simulated world, as priorities-7.")] = None,
@@ -180,7 +185,7 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
 ) -> None:  # fmt: skip
     """Run it and compare with torch in fp32: on GPUs under torchrun, which sets the number of ranks; else simulated."""
-    session, ranks, console = _here(world)
+    session, ranks, console = _here(parse_ranks(world))
     case = _case(op, shape, ranks, schedule, dtype)
     _head(console, case)
     if session is not None:
@@ -188,7 +193,7 @@ def run(
             raise TilelinkError("TL707", f"{option} without a trace", why="only the simulated world keeps one")
         good = _report(console, case, run_case(case, session, calls=calls), check)
         raise typer.Exit(0 if good else 1)
-    stages = case.stages(_topology(Target.simulated, ranks))
+    stages = case.stages(_topology(Target.simulated, case))
     recorder = Recorder()
     turns = Policy.parse(policy) if policy is not None else Policy(seed=seed)
     good = _report(console, case, _run(case, stages, recorder, calls, turns, delayed_stores), check)
@@ -202,7 +207,7 @@ def run(
 
 @app.command()
 def stress(
-    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     runs: Annotated[int, typer.Option(help="Schedules to try.", min=1)] = 30,
     calls: Annotated[int, typer.Option(help="Calls back to back in each.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="To begin with.", min=0)] = 0,
@@ -210,7 +215,7 @@ def stress(
     delayed_stores: Delayed = False,
 ) -> None:  # fmt: skip
     """Simulate it under many schedules until one goes wrong: by chance, with stragglers, by priorities."""
-    console, case = _console(), _case(op, shape, world, schedule, dtype)
+    console, case = _console(), _case(op, shape, parse_ranks(world), schedule, dtype)
     _head(console, case)
     done = try_many(
         case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores
@@ -224,7 +229,8 @@ def replay(
 ) -> None:
     """Simulate a run once more, exactly: the same operator, data, ranks, schedule and turns."""
     made = Recipe.parse(token)
-    case = replace(_case(made.operator, made.sizes, made.ranks, list(made.schedule), made.dtype), seed=made.data)
+    ranks = parse_ranks(made.axes or str(made.ranks))
+    case = replace(_case(made.operator, made.sizes, ranks, list(made.schedule), made.dtype), seed=made.data)
     console = _console()
     _head(console, case)
     _say(console, "policy", made.policy + (", stores delayed" if made.delayed_stores else ""))
@@ -236,12 +242,12 @@ def replay(
 
 @app.command()
 def trace(
-    op: Name, shape: Shape, world: World = 4, schedule: Schedule = None, dtype: Dtype = "bf16",
+    op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     picture: Annotated[Path, typer.Option(help="The timeline.", metavar=DRAWN, callback=_drawable)] = Path("trace.png"),
     perfetto: Annotated[Path, typer.Option(help="The same for ui.perfetto.dev, as JSON.")] = Path("trace.json"),
 ) -> None:  # fmt: skip
     """Say what every SM did when, from inside the kernels: on GPUs under torchrun; else simulated."""
-    session, ranks, console = _here(world)
+    session, ranks, console = _here(parse_ranks(world))
     case = _case(op, shape, ranks, schedule, dtype)
     _head(console, case)
     found = trace_case(case, session)
@@ -258,20 +264,22 @@ def tune(
     shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
     cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
     tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
-    world: World = 4, dtype: Dtype = "bf16",
+    world: World = "4", dtype: Dtype = "bf16",
     budget: Annotated[float, typer.Option(help="Seconds of search for each case.", min=0)] = 60.0,
     fresh: Annotated[bool, typer.Option(help="Measure again what the cache has.")] = False,
     table: Annotated[Path | None, typer.Option(help="Put the results into this table, as the package ships one.")] = None,
 ) -> None:  # fmt: skip
     """Search for the fastest schedule of a case; kept in a cache on disk. On GPUs under torchrun; else simulated."""
-    session, ranks, console = _here(world)
+    session, ranks, console = _here(parse_ranks(world))
     if shape is None and op not in SUBJECTS:
         raise TilelinkError("TL708", f"`{op}` has no cases of its own", hint="give --shape")
     found = (
-        [BenchCase(shape, dict(parse_sizes(shape)))] if shape else _bench_cases(op, None, cases, tokens, ranks, False)
+        [BenchCase(shape, dict(parse_sizes(shape)))]
+        if shape
+        else _bench_cases(op, None, cases, tokens, ranks.count, False)
     )
     for each in found:
-        case = Case(operator_named(op), tuple(each.sizes.items()), ranks, dtype)
+        case = Case(operator_named(op), tuple(each.sizes.items()), ranks.count, dtype, axes=ranks.axes)
         entry, report = tune_case(case, session, budget=budget, fresh=fresh)
         console.print(tables([tuned_sheet(each.name, entry, report)]))
         if table is not None and not console.quiet:
@@ -285,7 +293,7 @@ def bench_command(
     shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
     cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
     tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
-    world: World = 4, schedule: Schedule = None,
+    world: Annotated[int, typer.Option("--world", RANKS_OPTION, help="Number of ranks.", min=1)] = 4, schedule: Schedule = None,
     also: Annotated[list[str] | None, typer.Option(help="'NAME: STEP=PLACEMENT; …': compare this too.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds, in each of which every contender runs once.", min=1)] = 20,
     seconds: Annotated[float, typer.Option(help="Seconds after which no further round of a case begins.")] = 15.0,
@@ -294,7 +302,8 @@ def bench_command(
     known: Annotated[bool, typer.Option("--list", help="Say what can be measured, against what.")] = False,
 ) -> None:  # fmt: skip
     """Compare with cuBLAS, NCCL and torch, interleaved in one run: on GPUs under torchrun; else simulated."""
-    session, ranks, console = _here(world)
+    session, here, console = _here(Ranks(world))
+    ranks = here.count
     if known or not op:
         console.print(tables([subjects_sheet(ranks)]))
         raise typer.Exit(0 if known else 2)
@@ -361,13 +370,14 @@ def _variants(
     return {OURS: ours} | further
 
 
-def _case(op: str, shape: str, ranks: int, schedule: list[str] | None, dtype: str) -> Case:
-    return Case(operator_named(op).schedule(parse_placements(schedule or [])), parse_sizes(shape), ranks, dtype)
+def _case(op: str, shape: str, ranks: Ranks, schedule: list[str] | None, dtype: str) -> Case:
+    operator = operator_named(op).schedule(parse_placements(schedule or []))
+    return Case(operator, parse_sizes(shape), ranks.count, dtype, axes=ranks.axes)
 
 
-def _topology(target: Target, ranks: int) -> Topology:
+def _topology(target: Target, case: Case) -> Topology:
     world, device = DEVICES[target]
-    return Topology(ranks=ranks, world=world, device=device)
+    return replace(case.topology, world=world, device=device)
 
 
 # ------------------------------------------------------------------------------------------------- running and reporting
@@ -413,10 +423,11 @@ def _console(quiet: bool = False) -> Console:
     return Console(quiet=quiet, width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
-def _here(world: int) -> tuple[Session | None, int, Console]:
-    """Of `torchrun`, if it has started this: the session, the number of ranks, and a console that is rank 0's alone."""
+def _here(asked: Ranks) -> tuple[Session | None, Ranks, Console]:
+    """Of `torchrun`, if it has started this: the session, its ranks along the axes that were asked for, and a console that is
+    rank 0's alone."""
     session = current()
-    ranks = world if session is None else session.world.ranks
+    ranks = asked if session is None else Ranks(session.world.ranks, asked.axes)
     return session, ranks, _console(quiet=session is not None and session.world.rank != 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +17,17 @@ from tilelink.explore.contents import table
 from tilelink.frontend import trace
 from tilelink.ir import formula as F
 from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Product, Shape, Size, Sum
-from tilelink.ir.topology import Topology
+from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.pipeline.arguments import Bound, bind
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
+from tilelink.runtime.grid import grid_of
 from tilelink.runtime.memory import DTYPES
 
 SHAPE_OPTION = "--shape"
+RANKS_OPTION = "--ranks"
 TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3}
 """Relative Frobenius error that is still right. f32 is that of GPUs, whose matrix units round to tf32."""
 
@@ -58,17 +61,50 @@ def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How many ranks, and along which axes they lie, the outermost first; none: along `R` alone."""
+
+    count: int
+    axes: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        """As commands take it."""
+        return ",".join(f"{name}={size}" for name, size in self.axes) or str(self.count)
+
+
+def parse_ranks(text: str) -> Ranks:
+    """A number of ranks, `4`, or how many along each axis, `NODE=2,GPU=2`.
+
+    Raises:
+        TilelinkError: TL713, it is neither; TL457, these are no axes.
+    """
+    if re.fullmatch(r"[1-9]\d*", text):
+        return Ranks(int(text))
+    pairs = re.findall(r"(\w+)=(\d+)", text)
+    if not re.fullmatch(r"\w+=\d+(,\w+=\d+)*", text) or len(dict(pairs)) < len(pairs):
+        raise TilelinkError(
+            "TL713",
+            "ranks that do not read",
+            loc=Loc(RANKS_OPTION, 1, 0, text=text),
+            hint="write how many there are, as 4, or how many along each axis, as NODE=2,GPU=2",
+        )
+    axes = {name: int(size) for name, size in pairs}
+    return Ranks(math.prod(axes.values()), grid_of(axes).axes)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """`operator` with global `sizes` of its signature, and its constants, on `ranks` ranks. Constants that are whole numbers
-    and have a default may be among them, and those that are true or false, as 1 or 0.
+    """`operator` with global `sizes` of its signature, and its constants, on `ranks` ranks, along `axes`. Constants that are
+    whole numbers and have a default may be among them, and those that are true or false, as 1 or 0.
 
     Inputs are normally distributed and depend on nothing but `seed`, input and rank; the first input of rank r is
     scaled by r + 1, so that a tile of the wrong rank is seen. Tables have any values that keep their contract; one that
     is not split is the same on every rank.
 
     Raises:
-        TilelinkError: TL704, a size is missing or is no size of the operator; TL705, not a dtype of a case.
+        TilelinkError: TL704, a size is missing or is no size of the operator, or its ranks have other axes; TL705, not a
+            dtype of a case.
     """
 
     operator: Operator
@@ -76,6 +112,7 @@ class Case:
     ranks: int
     dtype: str = "bf16"
     seed: int = 0
+    axes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype not in TOLERANCE:
@@ -84,6 +121,15 @@ class Case:
                 f"`{self.dtype}` is no dtype to run an operator in",
                 why="inputs are made up from random real numbers",
                 hint=f"use one of {', '.join(TOLERANCE)}",
+            )
+        own, have = self.operator.signature.axes, tuple(name for name, _ in self.axes)
+        if own not in ((RANK_AXIS,), have):
+            raise TilelinkError(
+                "TL704",
+                f"the ranks of `{self.operator.name}` lie along {' and '.join(own)}",
+                loc=self.operator.loc,
+                why=f"{self.ranks} ranks were asked for" + (f" along {' and '.join(have)}" if have else ""),
+                hint=f"say how many lie along each: {RANKS_OPTION} {','.join(f'{axis}=2' for axis in own)}",
             )
         wanted = _names(self.operator)
         given = [name for name, _ in self.sizes]
@@ -102,14 +148,25 @@ class Case:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{n}={v}" for n, v in self.sizes if n in _names(self.operator))
-        return f"{sizes}, {self.dtype}, {self.ranks} rank{'' if self.ranks == 1 else 's'}"
+        along = f" along {Ranks(self.ranks, self.axes)}" if self.axes else ""
+        return f"{sizes}, {self.dtype}, {self.ranks} rank{'' if self.ranks == 1 else 's'}{along}"
+
+    @property
+    def topology(self) -> Topology:
+        """Simulated ranks along the axes."""
+        return Topology(self.ranks, axes=tuple(RankAxis(name, size) for name, size in self.axes))
+
+    @property
+    def _along(self) -> tuple[str, ...]:
+        """The axes of ranks of the operator."""
+        return self.operator.signature.axes
 
     # ---------------------------------------------------------------------------------------------------------- inputs
     @property
     def given(self) -> dict[str, Any]:
         """Sizes that shards leave open, and constants, by name: to be passed by keyword."""
         axes = [a for s in self.operator.signature.inputs for a in s.axes]
-        split = {a.name for a in axes if a.split == RANK_AXIS and a.name != RANK_AXIS}
+        split = {a.name for a in axes if a.split in self._along and not _own_slice(a)}
         return {n: v for n, v in self.sizes if n in split} | self._constants
 
     @property
@@ -160,7 +217,7 @@ class Case:
                 why="nothing says which numbers may stand in it",
                 hint="give it a contract (`offsets`, `permutation`, `<e`), or run the operator from Python, with your own tables",
             )
-        if shape.contract is not None and not any(a.split == RANK_AXIS for a in shape.axes):
+        if shape.contract is not None and not any(a.split in self._along for a in shape.axes):
             rank = 0
         generator = torch.Generator(device).manual_seed((self.seed * 64 + k) * 4096 + rank)
         if shape.contract is not None:
@@ -177,25 +234,26 @@ class Case:
         split = [a.size for t in wiring.tensors for a in t.axes if a.split == wiring.arguments[k]]
         if not split:
             return self._size(self.operator.signature.inputs[0].axes[0].size)
-        return int(F.evaluate(split[0], {**dict(self.sizes), "RANKS": self.ranks}))
+        return int(F.evaluate(split[0], env_of(dict(self.sizes), self.topology, self._along, 0)))
 
     def wiring(self) -> Wiring:
         """Tensors and steps, made from sizes alone."""
         op = self.operator
         sizes = {n: v for n, v in self.sizes if n in _dims(op)}
         dtypes = [s.dtype or self.dtype for s in op.signature.inputs]
-        return trace(op.name, op.fn, op.signature, sizes, dtypes, self._constants, op.loc, ranks=self.ranks)
+        axes = {axis: self.topology.size(axis) for axis in self._along}
+        return trace(op.name, op.fn, op.signature, sizes, dtypes, self._constants, op.loc, ranks=self.ranks, axes=axes)
 
     def _held(self, axis: Axis, rank: int) -> range:
         size = self._size(axis.size)
-        if axis.split != RANK_AXIS:
+        if axis.split not in self._along:
             return range(size)
-        part = max(1, -(-size // self.ranks))
-        return range(min(size, rank * part), min(size, (rank + 1) * part))
+        part, at = max(1, -(-size // self.topology.size(axis.split))), self.topology.at(rank, axis.split)
+        return range(min(size, at * part), min(size, (at + 1) * part))
 
     def _size(self, size: Size) -> int:
         if isinstance(size, Dim):
-            return self.ranks if size.name == RANK_AXIS else dict(self.sizes)[size.name]
+            return self.topology.size(size.name) if size.name in self._along else dict(self.sizes)[size.name]
         if isinstance(size, int):
             return size
         left, right = self._size(size.left), self._size(size.right)
@@ -215,7 +273,8 @@ class Case:
         if any(s.rest is not None or s.contract is not None for s in signature.shapes):
             return None
         axes = [a for s in signature.shapes for a in s.axes]
-        if any(not isinstance(a.size, Dim) or a.name == RANK_AXIS or a.split not in (None, RANK_AXIS) for a in axes):
+        known = (None, *self._along)
+        if any(not isinstance(a.size, Dim) or a.name in known or a.split not in known for a in axes):
             return None
         names = list(dict.fromkeys(a.name for a in axes))
         letters = {n: chr(ord("a") + i) for i, n in enumerate(names)}
@@ -234,12 +293,17 @@ class Case:
         return result
 
     def _whole(self, k: int, rank: int, device: str) -> torch.Tensor:
-        """An input with the parts of all ranks; where nothing is split, the rank's own."""
+        """An input with the parts of the ranks along the axes that split it; along others, the rank's own."""
         axes = self.operator.signature.inputs[k].axes
-        split = next((a for a, axis in enumerate(axes) if axis.split == RANK_AXIS), None)
-        if split is None:
-            return self._argument(k, rank, device).float()
-        return torch.cat([self._argument(k, r, device).float() for r in range(self.ranks)], split)
+        split = [(a, axis.split) for a, axis in enumerate(axes) if axis.split in self._along]
+
+        def joined(rank: int, left: list[tuple[int, str]]) -> torch.Tensor:
+            if not left:
+                return self._argument(k, rank, device).float()
+            (a, over), *rest = left
+            return torch.cat([joined(peer, rest) for peer in self.topology.line(rank, over)], a)
+
+        return joined(rank, split)
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -251,7 +315,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _own_slice(axis: Axis) -> bool:
-    return axis.name == RANK_AXIS and axis.split == RANK_AXIS
+    return axis.name == axis.split
 
 
 def constants_of(operator: Operator) -> list[str]:
@@ -279,7 +343,7 @@ def _names(operator: Operator) -> list[str]:
 
 def _dims(operator: Operator) -> list[str]:
     found = (n for shape in operator.signature.inputs for axis in shape.axes for n in _names_of(axis.size))
-    return list(dict.fromkeys(n for n in found if n != RANK_AXIS))
+    return list(dict.fromkeys(n for n in found if n not in operator.signature.axes))
 
 
 def _names_of(size: Size) -> Iterator[str]:

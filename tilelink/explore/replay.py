@@ -11,7 +11,7 @@ from typing import Any
 
 from tilelink import ops
 from tilelink.errors import Loc, TilelinkError
-from tilelink.explore.cases import Case
+from tilelink.explore.cases import Case, Ranks
 from tilelink.explore.placements import placement_text
 from tilelink.ir.schedule import simulated
 
@@ -20,7 +20,8 @@ PREFIX = "run1-"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`operator`: as commands take it; `schedule`: one text for each placement; `data`: the seed of the inputs."""
+    """`operator`: as commands take it; `schedule`: one text for each placement; `data`: the seed of the inputs;
+    `axes`: along which the ranks lie, as commands take them."""
 
     operator: str
     sizes: str
@@ -31,6 +32,7 @@ class Recipe:
     calls: int = 1
     policy: str = "random-0"
     delayed_stores: bool = False
+    axes: str = ""
 
     @property
     def token(self) -> str:
@@ -87,4 +89,5 @@ def recipe(case: Case, calls: int, policy: str, delayed_stores: bool) -> Recipe 
         calls=calls,
         policy=policy,
         delayed_stores=delayed_stores,
+        axes=str(Ranks(case.ranks, case.axes)) if case.axes else "",
     )

@@ -10,6 +10,7 @@ import torch
 from tilelink.explore.cases import Case, relative_error
 from tilelink.explore.replay import Recipe, recipe
 from tilelink.ir.topology import Device
+from tilelink.runtime.grid import grid_of
 from tilelink.runtime.launching import simulated
 from tilelink.runtime.session import Session, require, using
 from tilelink.runtime.simulated.policy import Policy, Turns
@@ -63,7 +64,7 @@ def run_case(
     begin = time.perf_counter()
     again: tuple[str, ...] = ()
     if session is not None:
-        with using(session):
+        with using(_laid_out(session, case)):
             errors = _rank(case, calls)
     else:
         policy = policy if policy is not None else Policy(seed=seed)
@@ -76,6 +77,7 @@ def run_case(
                 delayed_stores=delayed_stores,
                 device=device or Device(),
                 recorder=recorder,
+                axes=_axes(case),
             )[0]
     return Outcome(tuple(errors), time.perf_counter() - begin, again)
 
@@ -93,8 +95,8 @@ def trace_case(case: Case, session: Session | None = None) -> Trace:
         return case.operator.trace(*case.arguments(world.rank, on), **case.given)
 
     if session is None:
-        return simulated(rank, case.ranks)[0]
-    with using(session):
+        return simulated(rank, case.ranks, axes=_axes(case))[0]
+    with using(_laid_out(session, case)):
         return rank()
 
 
@@ -114,9 +116,18 @@ def tune_case(
         return tuning.kept(report), report
 
     if session is None:
-        return simulated(rank, case.ranks)[0]
-    with using(session):
+        return simulated(rank, case.ranks, axes=_axes(case))[0]
+    with using(_laid_out(session, case)):
         return rank()
+
+
+def _axes(case: Case) -> dict[str, int] | None:
+    return dict(case.axes) or None
+
+
+def _laid_out(session: Session, case: Case) -> Session:
+    """The session with its ranks along the case's axes, if it has any."""
+    return session.of(grid_of(dict(case.axes))) if case.axes else session
 
 
 def _rank(case: Case, calls: int) -> list[float]:

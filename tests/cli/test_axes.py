@@ -1,0 +1,98 @@
+"""Operators on ranks with several axes, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from tilelink.cli import app
+from tilelink.errors import TilelinkError
+from tilelink.explore.cases import Case, Ranks, parse_ranks
+from tilelink.explore.naming import operator_named
+from tilelink.explore.replay import recipe
+
+ROOT = Path(__file__).parents[2]
+LEVELS, LINEAR = f"{ROOT}/examples/two_levels.py:GATHER", f"{ROOT}/examples/data_and_tensor_parallel.py:linear"
+GATHER = (LEVELS, "--shape", "n=2,g=2,M=24,K=32", "--ranks", "NODE=2,GPU=2")
+RAGGED = "S=11,K=21,N=18"
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TILELINK_WORLD", "simulated")
+
+
+def command(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code, done.output + repr(done.exception)
+    return done
+
+
+def test_every_command_that_takes_ranks_takes_axes() -> None:
+    assert "4 ranks along NODE=2,GPU=2" in command("plan", *GATHER).output
+    assert "verdict  proved" in command("verify", *GATHER).output
+    text = command("emit", *GATHER, "--target", "h200").stdout
+    compile(text, "emitted", "exec")
+    assert "along NODE, " in text
+    assert "4 ranks along NODE=2,GPU=2" in command("run", *GATHER).output
+    assert "2, all right" in command("stress", *GATHER, "--runs", "2").output
+    command("trace", *GATHER)
+    assert {e["pid"] for e in json.loads(Path("trace.json").read_text())["traceEvents"]} >= {0, 1, 2, 3}
+    command("tune", *GATHER[:3], "--world", "NODE=1,GPU=2", "--budget", "0")
+
+
+@pytest.mark.parametrize("ranks", ["DP=1,TP=1", "DP=2,TP=1", "DP=1,TP=3", "DP=2,TP=2"])
+def test_products_are_compared_along_axes(ranks: str) -> None:
+    printed = command("run", LINEAR, "--shape", RAGGED, "--ranks", ranks, "--calls", "2").output
+    error = next(line for line in printed.splitlines() if line.strip().startswith("error"))
+    assert 0 < float(error.split()[1]) < 2e-2
+
+
+def test_the_expected_is_of_the_ranks_own_lines() -> None:
+    """Rows come from the ranks along TP, the weight from all: what other lines along DP hold of the rows is theirs."""
+    case = Case(operator_named(LINEAR), (("S", 4), ("K", 2), ("N", 2)), 4, "f32", axes=(("DP", 2), ("TP", 2)))
+    own = [case.arguments(rank) for rank in range(4)]
+    rows = torch.cat([own[2][0], own[3][0]])
+    weight = torch.cat([own[1][1], own[3][1]])
+    torch.testing.assert_close(case.expected(3), rows @ weight)
+
+
+def test_operators_of_one_axis_run_along_all_ranks() -> None:
+    printed = command("run", "ag_gemm", "--shape", "64x32x32", "--ranks", "NODE=2,GPU=2").output
+    error = next(line for line in printed.splitlines() if line.strip().startswith("error"))
+    assert 0 < float(error.split()[1]) < 2e-2
+
+
+def test_a_run_comes_again_with_its_axes() -> None:
+    case = Case(operator_named(LEVELS), (("n", 2), ("g", 3), ("M", 8), ("K", 16)), 6, axes=(("NODE", 2), ("GPU", 3)))
+    made = recipe(case, 1, "random-0", False)
+    assert made is not None
+    assert made.axes == "NODE=2,GPU=3"
+    assert "6 ranks along NODE=2,GPU=3" in command("replay", made.token).output
+
+
+@pytest.mark.parametrize("ranks", ["4", "NODE=4", "GPU=2,NODE=2"])
+def test_ranks_with_other_axes(ranks: str) -> None:
+    said = command("plan", *GATHER[:4], ranks, code=1).output.splitlines()
+    assert said[0] == "TL704: the ranks of `all_gather` lie along NODE and GPU"
+    assert said[-1] == "  do:  say how many lie along each: --ranks NODE=2,GPU=2"
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "2.0", "NODE=", "NODE=2;GPU=2", "NODE=2,NODE=2"])
+def test_ranks_that_do_not_read(text: str) -> None:
+    with pytest.raises(TilelinkError, match=r"^TL713: ranks that do not read\n"):
+        parse_ranks(text)
+
+
+def test_ranks_that_read() -> None:
+    assert parse_ranks("8") == Ranks(8)
+    assert parse_ranks("NODE=2,GPU=4") == Ranks(8, (("NODE", 2), ("GPU", 4)))
+    for text in ("node=2", "NODE=0"):
+        with pytest.raises(TilelinkError, match=r"^TL457: "):
+            parse_ranks(text)
