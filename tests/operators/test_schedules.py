@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis.vendor.pretty import pretty
 
+import tilelink
 from tests.operators.placements import PLACEMENTS, Placed
 from tests.operators.problems import AG, RS, Kind, assert_calls
-from tilelink import Operator, copy_engine, fused, sms
+from tilelink import Operator, copy_engine, fused, library, sms
 from tilelink.frontend.program import Program
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
@@ -139,3 +141,39 @@ def test_a_scheduled_operator_is_another_object() -> None:
     assert scheduled is not ag_gemm
     assert ag_gemm.schedules == before
     assert scheduled.schedule(matmul=sms(M=64)).schedules.get("gather") == copy_engine(M=64)
+
+
+# -------------------------------------------------------------------------------------------------- how schedules are shown
+def by_row(tile: tuple[int, ...], rank: int, ranks: int) -> tuple[int, ...]:
+    return tile
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        sms(),
+        sms(4, M=128, N=64, order=("ring", by_row), push=True, num_warps=8, num_stages=4, own_kernel=True),
+        sms(0.5, order="ring+1", joins="matmul"),
+        copy_engine(),
+        copy_engine(M=2048, order="ring", push=False, streams=2),
+        fused("matmul"),
+        fused("matmul", N=64, behind=None),
+        library("torch.mm", M="M/R", N=8, order="ring", streams=2, otherwise=sms(M=16)),
+    ],
+    ids=repr,
+)
+def test_a_placement_is_shown_as_the_call_that_makes_it(placement: Placement) -> None:
+    assert eval(repr(placement), {**vars(tilelink), "by_row": by_row}) == placement
+
+
+def test_an_operator_is_shown_in_a_line() -> None:
+    placed = ag_gemm.schedule(gather=copy_engine(M=64, push=True), matmul=sms(M=16, order=("ring", "group 4")), slots=3)
+    wanted = (
+        "<operator ag_gemm `M/R K, K N -> M N` scheduled gather=copy_engine(M=64, push=True), "
+        "matmul=sms(M=16, order=('ring', 'group 4')), slots=3>"
+    )
+    assert repr(placed) == wanted
+    assert pretty(placed) == wanted
+    assert repr(ag_gemm) == "<operator ag_gemm `M/R K, K N -> M N`>"
+    more = ag_gemm.schedule(channels={"rows": 64}, sequential=True)
+    assert repr(more) == "<operator ag_gemm `M/R K, K N -> M N` scheduled channels={'rows': 64}, sequential=True>"

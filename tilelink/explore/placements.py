@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement
+from tilelink.ir.schedule import Fused, Library, Placement
 from tilelink.pipeline.schedules import copy_engine, fused, library, sms
 
 PLACEMENTS: dict[str, Callable[..., Placement]] = {
@@ -82,26 +82,12 @@ def parse_placements(texts: Iterable[str], option: str = "--schedule") -> dict[s
 def placement_text(path: str, placement: Placement) -> str | None:
     """What `parse_placement` reads back; None where an order, or what computes, is a function of the user's, or where another
     placement stands for it elsewhere."""
-    if isinstance(placement, Fused):
-        behind = [] if placement.behind is False else [f"behind={placement.behind}"]
-        return f"{path}=fused({', '.join([repr(placement.into), *behind, *(f'{d}={n}' for d, n in placement.tile)])})"
-    if not all(isinstance(word, str) for word in placement.order):
+    orders = () if isinstance(placement, Fused) else placement.order
+    if not all(isinstance(word, str) for word in orders):
         return None
-    tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in placement.tile]
-    if isinstance(placement, Library):
-        if not isinstance(placement.function, str) or placement.otherwise is not None:
-            return None
-        given = [repr(placement.function), *tiles, f"order={placement.order!r}", f"streams={placement.streams}"]
-        return f"{path}=library({', '.join(given)})"
-    given = [*tiles, f"order={placement.order!r}", f"push={placement.push}"]
-    if isinstance(placement, CopyEngine):
-        return f"{path}=copy_engine({', '.join([*given, f'streams={placement.streams}'])})"
-    given += [f"num_warps={placement.warps}", f"num_stages={placement.stages}", f"own_kernel={placement.own_kernel}"]
-    if placement.joins is not None:
-        given.append(f"joins={placement.joins!r}")
-    if placement.count is not None or placement.part is not None:
-        given.insert(0, str(placement.count or placement.part))
-    return f"{path}=sms({', '.join(given)})"
+    if isinstance(placement, Library) and (not isinstance(placement.function, str) or placement.otherwise is not None):
+        return None
+    return f"{path}={placement!r}"
 
 
 def _call(text: str, option: str, begin: int, node: ast.Call) -> Placement:

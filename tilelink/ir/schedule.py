@@ -20,6 +20,21 @@ def across(names: tuple[str, ...]) -> int:
     return int(words[-1][1]) if words and len(words[-1]) == 2 else len(words[-1:])
 
 
+def _as_called(name: str, given: Iterable[str], tile: Iterable[tuple[str, int]], **options: tuple[Any, Any]) -> str:
+    """`sms(2, M=128, push=True)`: the call that makes a placement. `options`: values by name, and what they are if not given."""
+    tiles = [f"{dim}={size}" if size != PART else f"{dim}='{dim}/R'" for dim, size in tile]
+    said = [f"{option}={_shown(value)}" for option, (value, default) in options.items() if value != default]
+    return f"{name}({', '.join([*given, *tiles, *said])})"
+
+
+def _shown(value: Any) -> str:
+    """As one writes it; of a function its name."""
+    if isinstance(value, tuple):
+        words = [_shown(word) for word in value]  # pyright: ignore[reportUnknownVariableType]
+        return words[0] if len(words) == 1 else f"({', '.join(words)})"
+    return value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sms:
     """Run on streaming multiprocessors.
@@ -42,6 +57,20 @@ class Sms:
     joins: str | None = None
     part: float | None = None
 
+    def __repr__(self) -> str:
+        given = [str(n) for n in (self.count, self.part) if n is not None]
+        return _as_called(
+            "sms",
+            given,
+            self.tile,
+            order=(self.order, ("row",)),
+            push=(self.push, None),
+            num_warps=(self.warps, 4),
+            num_stages=(self.stages, 3),
+            own_kernel=(self.own_kernel, False),
+            joins=(self.joins, None),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyEngine:
@@ -55,6 +84,10 @@ class CopyEngine:
     push: bool | None = None
     streams: int = 1
 
+    def __repr__(self) -> str:
+        options = {"order": (self.order, ()), "push": (self.push, None), "streams": (self.streams, 1)}
+        return _as_called("copy_engine", [], self.tile, **options)
+
 
 @dataclass(frozen=True, slots=True)
 class Fused:
@@ -67,6 +100,9 @@ class Fused:
     into: str
     tile: tuple[tuple[str, int], ...] = ()
     behind: bool | None = False
+
+    def __repr__(self) -> str:
+        return _as_called("fused", [repr(self.into)], self.tile, behind=(self.behind, False))
 
 
 PART = 0
@@ -117,6 +153,11 @@ class Library:
         function = self.function.function if isinstance(self.function, ByRuns) else self.function
         module, name = (getattr(function, a, None) for a in ("__module__", "__qualname__"))
         return f"{module}.{name}" if module and name else repr(type(function).__name__)
+
+    def __repr__(self) -> str:
+        function = repr(self.function) if isinstance(self.function, str) else self.name
+        options = {"order": (self.order, ()), "streams": (self.streams, 1), "otherwise": (self.otherwise, None)}
+        return _as_called("library", [function], self.tile, **options)
 
 
 Placement: TypeAlias = Sms | CopyEngine | Fused | Library

@@ -440,8 +440,16 @@ class Operator:
         self.close()
 
     def __repr__(self) -> str:
-        entries = ", ".join(f"{path}={placement}" for path, placement in self.schedules.entries)
-        return f"<operator {self.name} `{self.signature}`{' scheduled ' + entries if entries else ''}>"
+        schedule = self.schedules
+        said = [f"{path}={placement!r}" for path, placement in schedule.entries]
+        said += [f"slots={schedule.slots}"] if schedule.slots != Schedule().slots else []
+        said += [f"channels={dict(schedule.channels)}"] if schedule.channels else []
+        said += ["sequential=True"] if schedule.sequential else []
+        return f"<operator {self.name} `{self.signature}`{' scheduled ' + ', '.join(said) if said else ''}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Where values are printed prettily, in notebooks and by hypothesis, it reads as anywhere."""
+        printer.text(repr(self))
 
 
 def operator(
