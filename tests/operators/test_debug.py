@@ -11,6 +11,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.operators import test_ep
+from tests.operators.problems import part
 from tests.operators.routings import Mixture
 from tests.operators.test_moe import FEW, JOBS, assert_mixtures
 from tilelink import TilelinkError, sms
@@ -18,6 +19,7 @@ from tilelink.codegen import emit
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, ag_moe, ep_dispatch, moe_rs
+from tilelink.ops.programs import gather
 from tilelink.runtime.session import require
 
 RANKS = 3
@@ -212,3 +214,42 @@ def test_a_rank_that_cannot_plan_its_call() -> None:
 def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILELINK_DEBUG", "1")
     assert tilelink.launch(lambda: require().vigil.checks, 2) == [Checks(debug=True)] * 2
+
+
+# ------------------------------------------------------------------------------------------------- single positions from data
+@tilelink.program("T H, p i64 -> p H")
+def pick_awaited(rows: Any, order: Any, out: Any) -> None:
+    """One row at a time, awaited at a position that a table gives."""
+    p, h = tl.tile_id(out)
+    at = tl.tile_load(order, p)
+    tl.consumer_tile_wait(rows, (at, h))
+    tl.tile_store(out, (p, h), tl.tile_load(rows, (at, h)))
+
+
+@tilelink.operator("T/R H, p i64 -> p H")
+def picked_from_all(rows: Any, order: Any) -> Any:
+    return pick_awaited(gather(rows), order)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("bad", [-1, -5, 7, 100, 2**40, -(2**40)])
+def test_a_position_of_a_table_that_is_awaited(bad: int, ranks: int) -> None:
+    """A bad one reads nothing, awaits a word that there is, and is found in debug mode; -1 is no row."""
+    rows, order = torch.rand(7, 8), torch.tensor([0, bad, 6, 3])
+    wanted = rows[[0, 0, 6, 3]]
+    wanted[1] = 0
+    parts = [rows[part(7, r, ranks)].contiguous() for r in range(ranks)]
+    operator = picked_from_all.schedule(gather=sms(1, M=2), pick_awaited=sms(2, H=8))
+
+    def main() -> torch.Tensor:
+        return operator(parts[tilelink.rank()], order, T=7)
+
+    for found in tilelink.launch(main, ranks):
+        assert torch.equal(found, wanted)
+    if bad == -1:
+        assert torch.equal(tilelink.launch(main, ranks, debug=True)[-1], wanted)
+        return
+    with pytest.raises(TilelinkError) as caught:
+        tilelink.launch(main, ranks, debug=True)
+    assert caught.value.code == "TL473"
+    assert f"the index `at` of `gather_rows` has the value {bad}," in caught.value.message

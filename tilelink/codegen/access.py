@@ -160,7 +160,7 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, hold
         return atom(text), None
     at = text if text.isidentifier() else scope.named(f"{tensor.name}_index", text)
     # What is made of positions alone may well lie past an edge: rows before the first, a tile's last lanes.
-    if scope.watch.checks.debug and isinstance(e, Gather) and not e.expr.positional:
+    if scope.watch.checks.debug and not e.expr.positional:
         report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
         scope.lines.add(f"shmem.check_below({at}, {scope.text(size)}, {report}, t)", scope.loc)
     return at, there(scope, at, tensor, v, holder)
@@ -170,6 +170,12 @@ def there(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like
     """Which of the positions `at` the instance of rank `holder` has on an axis; None: those of all ranks together."""
     first, end = _reachable(tensor, v, visible(tensor, v), holder)
     return f"({at} >= {scope.text(first, F.SUMMAND)}) & ({at} < {scope.text(end, F.SUMMAND)})"
+
+
+def nearest(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like | None) -> str:
+    """The position `at`, or where `there` says no, the nearest of those for which it says yes."""
+    first, end = _reachable(tensor, v, visible(tensor, v), holder)
+    return f"tl.maximum(tl.minimum({at}, {scope.text(end - 1)}), {scope.text(first)})"
 
 
 def _reachable(tensor: TensorDecl, v: ViewAxis, size: Formula, holder: F.Like | None) -> tuple[Formula, Formula]:

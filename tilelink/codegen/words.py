@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilelink.codegen.access import expression, from_data, in_range, position, there
+from tilelink.codegen.access import expression, from_data, in_range, nearest, position, there
 from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
@@ -62,7 +62,10 @@ def span(
     if isinstance(entry, At):
         at: Formula = position(scope, entry)
         if not entry.expr.positional and not in_range(scope, entry):
-            at = Sym(named(scope, lines, "at", Sym(from_data(entry.expr, scope.text(at))), scope.loc))
+            view = next(v for v in scope.step.step.binding(op.param).view if v.axis == axis.axis)
+            # Whatever data says, the words that are looked at are those of the tensor.
+            inside = nearest(scope, scope.text(at), scope.declared(op.param), view, _whose(axis))
+            at = Sym(named(scope, lines, "at", Sym(from_data(entry.expr, inside)), scope.loc))
         return Span(axis.index(base + at), axis.index(base + at))
     if isinstance(entry, Gather):
         vector, inside = elements(scope, lines, axis, op, entry)
@@ -80,8 +83,12 @@ def elements(scope: Scope, lines: Lines, axis: ChannelAxis, op: Wait | Notify, e
     vector = expression(scope, entry.expr)
     if not vector.isidentifier():
         vector = named(scope, lines, f"{op.param}_index", Sym(vector), scope.loc)
-    # The words of a `cut` axis are those of all parts.
-    return vector, there(scope, vector, scope.declared(op.param), view, axis.rank if axis.kind == "part" else None)
+    return vector, there(scope, vector, scope.declared(op.param), view, _whose(axis))
+
+
+def _whose(axis: ChannelAxis) -> Formula | None:
+    """The rank whose part the words of an axis are of; those of a `cut` axis are of all parts."""
+    return axis.rank if axis.kind == "part" else None
 
 
 def base_of(scope: Scope, axis: ChannelAxis, param: str) -> Formula:
