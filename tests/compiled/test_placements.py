@@ -15,6 +15,7 @@ from tests.compiled import hazards
 from tests.compiled.checking import RANKS, assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, TARGETS, functions, texts
 from tests.operators import loops, raw, splits
+from tests.operators import test_movements as movements
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
 from tilelink import sms
@@ -100,6 +101,15 @@ def test_raw_pointers(target: str) -> None:
     ]
     loads = [k for k, line in enumerate(text.splitlines()) if "tt.load" in line]
     assert max(polls) < max(tokens) < max(loads)
+
+
+@pytest.mark.parametrize("target", EACH_TARGET)
+def test_what_stays_on_its_rank(target: str) -> None:
+    """A copy of plain memory, of a part that is shorter than others."""
+    operator = movements.kept_and_doubled.schedule(keep=sms(2))
+    plan, source = emitted(operator, [torch.empty(3, 24)], target, M=10)
+    assert "shmem.copy_block(" in source.text
+    assert_compiles(plan, source, target, pipelined=False)
 
 
 @pytest.mark.parametrize("target", EACH_TARGET)
