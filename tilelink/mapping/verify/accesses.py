@@ -9,7 +9,7 @@ from tilelink.errors import Loc
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import At, Gather, Index, Load, Move, OfTile, Store
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans
-from tilelink.mapping.verify.reach import Key, Laid, Mask, Reach
+from tilelink.mapping.verify.reach import NOWHERE, Key, Laid, Mask, Reach
 from tilelink.mapping.verify.sites import Site, sites
 
 
@@ -49,8 +49,9 @@ class Access:
         return found.where(~idle) if found is not None and bool(idle.any()) else found
 
     def idle(self) -> Bools:
-        """Ranks that have no tile."""
-        idle = self.laid.idle(self.site)
+        """Ranks that have no tile. Where data says what is stored, a loop of no tiles around it says nothing more."""
+        by_data = self.by_data and isinstance(self.site.op, Store)
+        idle = NOWHERE if by_data else self.laid.idle(self.site)
         for reach in self.axes.values():
             if reach.spans is not None:
                 idle = idle | reach.spans.nowhere
