@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.mapping.corrupt import CORRUPTIONS
 from tests.mapping.oracle import agreement
 from tests.mapping.plans import plan_of
-from tests.mapping.shelf import PIECES, sound_plan, wired
-from tilelink import sms
+from tests.mapping.shelf import PIECES, patient, sound_plan, wired
+from tests.operators.language import elsewhere
+from tilelink import library, operator, sms
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
 from tilelink.ops import ag_attention
@@ -49,6 +50,31 @@ def test_who_tells_the_owners_of_nothing_but_its_own_tiles_tells_itself() -> Non
     owners = replace(plan, signals=tuple(replace(s, to="owner") if s is told else s for s in plan.signals))
     assert examine(owners).findings == ()
     assert verify(owners)
+
+
+def test_who_takes_none_but_its_own_tiles_may_tell_itself() -> None:
+    """The owner map gives every row to the rank that the result is of: to tell the rank is to tell the owner."""
+    plan = plan_of(elsewhere("m, k -> m // 4 % R"), 2, {"M": 8, "K": 3})
+    told = next(s for s in plan.signals if s.path == "work" and s.action == "notify")
+    assert told.to == "owner"
+    alone = replace(plan, signals=tuple(replace(s, to="self") if s is told else s for s in plan.signals))
+    assert examine(alone).findings == ()
+    assert [p.text for p in verify(alone).proofs if "exact graph" in p.text] == []
+
+
+def test_words_that_nobody_needs_may_be_missed() -> None:
+    """The stream's end comes before the kernel, whatever words the kernel looks at."""
+    twice = operator("M N -> M N", name="twice")(lambda x: patient(patient(x, name="first"), name="then"))
+    step = library("torch.mm", M=2, N=1)
+    plan = plan_of(twice, 3, {"M": 2, "N": 3}, first=step, then=sms(2, M=1, N=1))
+    channel = plan.channel("first_out")
+    axes = (replace(channel.axes[0], kind="part"), *channel.axes[1:])
+    channels = tuple(replace(c, axes=axes) if c is channel else c for c in plan.channels)
+    missed = replace(plan, channels=channels)
+    assert examine(missed).findings == ()
+    said = next(p.text for p in verify(missed).proofs if p.rule == "waits")
+    assert said.startswith("this wait of `rows` does not wait for `first`: waiting for positions 0 to 2")
+    assert "and yet all accesses are ordered, by the exact graph" in said
 
 
 def test_who_has_no_tile_reads_nothing() -> None:

@@ -235,8 +235,9 @@ def _to(laid: Laid, key: Key | None, at: Ints, mask: Mask = EVERYWHERE) -> Deliv
     if single and (key is None or _alone(laid, key)):
         return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
     spans = laid.spans[key] if key is not None else None
-    asked = mask.on(spans, key).filled if spans is not None and (single or len(to) > 1 or key in mask.by) else None
-    if asked is not None and bool(((to == laid.rank) | ~asked).all()):
+    asked = mask.on(spans, key).filled if spans is not None else None
+    # Where neither differs from rank to rank, several tiles are of several ranks.
+    if asked is not None and (single or len(to) > 1 or len(asked) > 1) and bool(((to == laid.rank) | ~asked).all()):
         return Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
     return Delivery("tile", key, to)
 
