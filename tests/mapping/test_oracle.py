@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.mapping.corrupt import CORRUPTIONS
-from tests.mapping.oracle import agreement
+from tests.mapping.oracle import agreement, verdict_on
 from tests.mapping.plans import plan_of
 from tests.mapping.shelf import PIECES, patient, sound_plan, wired
+from tests.mapping.shelf_graphs import awaited
 from tests.operators.language import elsewhere
 from tilelink import library, operator, sms
 from tilelink.mapping import verify
@@ -75,6 +76,21 @@ def test_words_that_nobody_needs_may_be_missed() -> None:
     said = next(p.text for p in verify(missed).proofs if p.rule == "waits")
     assert said.startswith("this wait of `rows` does not wait for `first`: waiting for positions 0 to 2")
     assert "and yet all accesses are ordered, by the exact graph" in said
+
+
+def test_a_function_that_takes_all_of_an_axis_waits_for_all_words_of_it() -> None:
+    """Counted by parts, of which the last two ranks have none: they would wait for nothing."""
+    both = operator("M N, N N -> M N", name="both")(lambda x, w: awaited(x, patient(w, name="first"), name="then"))
+    plan = plan_of(both, 3, {"M": 4, "N": 1}, first=library("torch.mm", M=4), then=library("torch.mm", M=4))
+    channel = plan.channel("first_out")
+    axes = (replace(channel.axes[0], kind="part"), *channel.axes[1:])
+    parts = replace(plan, channels=tuple(replace(c, axes=axes) if c is channel else c for c in plan.channels))
+    assert {f.text for f in examine(parts).findings} == {
+        f"`first_out` of rank {r} is read and nothing makes sure that it is there" for r in (1, 2)
+    }
+    error = verdict_on(parts).error
+    assert error is not None
+    assert error.message.startswith("this wait of `weight` does not wait for `first`")
 
 
 def test_who_has_no_tile_reads_nothing() -> None:

@@ -13,6 +13,7 @@ from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, Signal
 from tilelink.ir.program import At, Index, IndexEntry, Notify, OfTile, Tiles, Wait
+from tilelink.mapping.libraries import tiled
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans
 from tilelink.mapping.verify.reach import EVERYWHERE, Key, Laid, Mask
 from tilelink.mapping.verify.sites import Site, sites
@@ -146,9 +147,13 @@ def entry_on(laid: Laid, op: Wait | Notify, axis: int) -> IndexEntry | None:
 def _words(laid: Laid, op: Wait | Notify, axis: ChannelAxis, mask: Mask) -> Words:
     if axis.axis is None:
         return _source(laid, op, axis)
-    for view, entry in laid.index(op.param, op.index):
+    step = laid.step
+    function = tiled(step.step, op.param, op.index, runs=step.by_runs) if step.library is not None else None
+    for k, (view, entry) in enumerate(laid.index(op.param, op.index)):
         if view.axis != axis.axis:
             continue
+        if axis.kind == "part" and function is not None and function[k] is None:
+            break  # a library's function takes all of the axis, whatever loop the program has: all words of the rank's part
         # Words of all parts take positions in the tensor, words of one part also those that count from its begin.
         reach = laid.reach(op.param, view, entry, seen=axis.kind != "cut")
         if reach.whole:
