@@ -37,7 +37,7 @@ def test_the_page_on_the_proof_counts_what_was_tried() -> None:
         f"{plans['decided_by_the_exact_graph']} of them the exact graph itself decided, as said above; and "
         f"{plans['refused_as_a_program_and_yet_ordered']} were refused",
         f"Of {len(rows):,} such mutants of {len({r['operator'] for r in rows})} operators the proof refuses "
-        f"{by['static']:,} and the exact graph proves {by['equivalent']} equivalent",
+        f"{by['static']:,} and the exact graph proves {by['equivalent']:,} equivalent",
         f"Asked about {len(asked):,} of those that do harm, the simulated world with its race detector sees "
         f"{100 * sum(asked) / len(asked):.0f} % of them",
         f"The other {by['static'] - len(asked)} cannot be simulated",
