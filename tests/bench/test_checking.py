@@ -69,7 +69,8 @@ def test_what_is_right_wrong_unwritten_and_refused() -> None:
         lambda x, out: out,
         refuse,
     )
-    assert errors == {OURS: 0.0, "0": 0.0, "1": pytest.approx(1.41, abs=0.5), "2": math.inf}
+    assert 0.1 < errors.pop("1") < math.inf  # of other values each time
+    assert errors == {OURS: 0.0, "0": 0.0, "2": math.inf}
     assert missing == {"3": "rank 0: TL405: too many workers"}
 
 
