@@ -7,31 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
-from tilelink.cli import app
+from tests.cli.commands import alone, command
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, Ranks, parse_ranks
 from tilelink.explore.naming import operator_named
 from tilelink.explore.replay import recipe
 
+__all__ = ["alone"]  # in force here, too
 ROOT = Path(__file__).parents[2]
 LEVELS, LINEAR = f"{ROOT}/examples/two_levels.py:GATHER", f"{ROOT}/examples/data_and_tensor_parallel.py:linear"
 GATHER = (LEVELS, "--shape", "n=2,g=2,M=24,K=32", "--ranks", "NODE=2,GPU=2")
 RAGGED = "S=11,K=21,N=18"
-
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TILELINK_WORLD", "simulated")
-
-
-def command(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == code, done.output + repr(done.exception)
-    return done
 
 
 def test_every_command_that_takes_ranks_takes_axes() -> None:

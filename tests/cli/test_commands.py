@@ -10,30 +10,17 @@ from textwrap import dedent
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from benchmarks.mutants.mappings import sizes
+from tests.cli.commands import alone, command
 from tilelink import ops
-from tilelink.cli import app
 from tilelink.explore.cases import Case, numbers_of
 
+__all__ = ["alone"]  # in force here, too
 ROOT = Path(__file__).parents[2]
 SMALL = ("--shape", "128x64x64", "--world", "2")
 PNG = b"\x89PNG"
-
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder and a cache of its own, and no launcher's environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TILELINK_WORLD", "simulated")
-
-
-def command(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == code, done.output + repr(done.exception)
-    return done
 
 
 def shape_of(name: str) -> str:

@@ -10,6 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
+from tests.mapping.shelf_axes import columns
 from tests.operators.problems import part
 from tilelink import Operator, copy_engine, sms
 from tilelink.ir.schedule import Placement
@@ -340,14 +341,6 @@ def test_whole_parts_that_are_shorter_than_their_memory(kept: Placement, rest: t
     operator = scattered_and_kept.schedule(scatter=sms(2, M=4, push=True), keep_parts=kept)
     assert operator.verify(list(whole)).ok
     assert_moved(operator, list(whole), [whole[:, part(9, r, ranks)] for r in range(ranks)])
-
-
-@tilelink.program("M N/R -> M N", name="columns")
-def columns(shard: Any, rows: Any) -> None:
-    m, n = tl.tile_id(rows)
-    tl.consumer_tile_wait(shard, (m, n))
-    tl.tile_pull_data(rows, (m, n), source=shard)
-    tl.producer_tile_notify(rows, (m, n))
 
 
 @tilelink.operator("M N/R -> M N, M N")

@@ -1,0 +1,24 @@
+"""Commands as a user gives them, in a folder of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tilelink.cli import app
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder and a cache of its own, and no launcher's environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TILELINK_WORLD", "simulated")
+
+
+def command(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code, done.output + repr(done.exception)
+    return done
