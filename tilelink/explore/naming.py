@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import linecache
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from tilelink import ops
-from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.errors import Note, TilelinkError, whole_line
 from tilelink.pipeline.operator import Operator
 
 
@@ -99,10 +98,10 @@ class _Told:
         if not isinstance(error, Exception) or isinstance(error, TilelinkError):
             return
         frames = list(walk_tb(tb))
-        at = [_line(frame.f_code.co_filename, line) for frame, line in frames if self.of_user(frame)]
-        raised = _line(frames[-1][0].f_code.co_filename, frames[-1][1])
+        at = [whole_line(frame.f_code.co_filename, line) for frame, line in frames if self.of_user(frame)]
+        raised = whole_line(frames[-1][0].f_code.co_filename, frames[-1][1])
         if isinstance(error, SyntaxError) and error.filename is not None:  # raised by who reads the line
-            at = [raised := _line(error.filename, error.lineno or 1)]
+            at = [raised := whole_line(error.filename, error.lineno or 1)]
         loc = at[-1] if at else raised
         raise TilelinkError(
             self.code,
@@ -111,8 +110,3 @@ class _Told:
             hint="Python itself shows the whole traceback",
             notes=() if raised == loc else (Note("it was raised here", raised),),
         ) from error
-
-
-def _line(file: str, line: int) -> Loc:
-    text = linecache.getline(file, line)
-    return Loc(file, line, len(text) - len(text.lstrip()))
