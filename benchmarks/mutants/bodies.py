@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Expr, IndexEntry, Load, Move, Notify, OfTile, Op, Store, Wait, walk
@@ -45,9 +46,7 @@ def _moved(entry: IndexEntry, unit: bool) -> IndexEntry | None:
     if isinstance(entry, At):
         if entry.ring is not None:
             var, shift = entry.ring
-            text = f"({var} + {shift + 1}) % RANKS"
-            formula = (F.Sym(var) + (shift + 1)) % F.Sym("RANKS")
-            return At(replace(entry.expr, text=text, formula=formula), ring=(var, shift + 1))
+            return replace(entry, expr=shifted(var, shift + 1).expr())
         if entry.expr.formula is not None:
             formula = (entry.expr.formula + 1) % F.Sym("RANKS") if unit else entry.expr.formula + 1
             return At(Expr(f"({entry.expr.text} + 1)", entry.expr.names, formula=formula))

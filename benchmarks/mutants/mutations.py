@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.mutants.bodies import elsewhere, put_op, turned_around
+from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.host import Enter, Fork, Join, Leave, Stage
@@ -119,8 +120,7 @@ def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
     edit = Edit("rank", _channel_name(s), s.path, s.op)
     if s.to == "peer" and s.op.peer is not None and s.op.peer.ring is not None:
         var, shift = s.op.peer.ring
-        text = replace(s.op.peer.expr, text=f"{var} + {shift + 1}", formula=F.of(F.Sym(var)) + (shift + 1))
-        other = replace(s.op, peer=replace(s.op.peer, ring=(var, shift + 1), expr=text))
+        other = replace(s.op, peer=replace(s.op.peer, expr=shifted(var, shift + 1).expr()))
         yield Mutation("wrong rank", said(plan, s), _swapped(plan, s, other), edit)
         return
     for to in ("self", "all"):

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Transfer
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, Signal, StepPlan
-from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
+from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait, rewritten
 from tilelink.mapping.orders import decode
 
 Corruption = Callable[[random.Random, Plan], Plan | None]
@@ -57,24 +58,11 @@ def other_addressee(rng: random.Random, plan: Plan) -> Plan | None:
 def _with_op(plan: Plan, s: Signal, op: Wait | Notify) -> Plan:
     """The program says the same of another tile."""
     step = plan.step(s.path)
-    program = replace(step.step.program, body=_in_body(step.step.program.body, s.op, op))
+    body = rewritten(step.step.program.body, lambda o: op if o == s.op else o)
+    program = replace(step.step.program, body=body)
     changed = replace(step, step=replace(step.step, program=program))
     signals = _swapped(plan.signals, s, replace(s, op=op))
     return replace(plan, steps=_swapped(plan.steps, step, changed), signals=signals)
-
-
-def _in_body(body: tuple[Op, ...], old: Op, new: Op) -> tuple[Op, ...]:
-    out: list[Op] = []
-    for op in body:
-        if op == old:
-            out.append(new)
-        elif isinstance(op, (Tiles, Loop)):
-            out.append(replace(op, body=_in_body(op.body, old, new)))
-        elif isinstance(op, If):
-            out.append(replace(op, body=_in_body(op.body, old, new), orelse=_in_body(op.orelse, old, new)))
-        else:
-            out.append(op)
-    return tuple(out)
 
 
 def other_peer(rng: random.Random, plan: Plan) -> Plan | None:
@@ -82,10 +70,8 @@ def other_peer(rng: random.Random, plan: Plan) -> Plan | None:
     if s is None:
         return None
     name, shift = s.op.peer.ring
-    ring = name, shift + rng.choice([-1, 1, 2])
-    value = F.of(F.Sym(name) + F.Sym("RANKS") + ring[1]) % F.Sym("RANKS")
-    expr = replace(s.op.peer.expr, formula=value)
-    return _with_op(plan, s, replace(s.op, peer=replace(s.op.peer, ring=ring, expr=expr)))
+    other = shifted(name, shift + rng.choice([-1, 1, 2]))
+    return _with_op(plan, s, replace(s.op, peer=replace(s.op.peer, expr=other.expr())))
 
 
 def late_signal(rng: random.Random, plan: Plan) -> Plan | None:

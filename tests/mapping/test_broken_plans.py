@@ -22,9 +22,11 @@ from tests.mapping.plans import (
 )
 from tilelink import copy_engine, fused, sms
 from tilelink.errors import TilelinkError
+from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Fork, Join, Launch, Stage
 from tilelink.ir.plan import Plan
+from tilelink.ir.program import Op, TileProgram, rewritten
 from tilelink.ir.schedule import CopyEngine, Placement, Sms
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
@@ -126,8 +128,8 @@ def test_a_wait_for_another_rank_than_the_one_that_notifies() -> None:
     signal = next(s for s in plan.signals if s.path == "ring" and s.op.param == "inbox" and s.action == "await")
     peer = signal.op.peer
     assert peer is not None
-    assert peer.ring is not None
-    wrong = replace(signal.op, peer=replace(peer, ring=(peer.ring[0], 2)))
+    assert peer.ring == ("s", 1)
+    wrong = replace(signal.op, peer=replace(peer, expr=shifted("s", 2).expr()))
     step = plan.step("ring")
     plan = with_step(plan, "ring", step=replace(step.step, program=_swapped(step.step.program, signal.op, wrong)))
     plan = replace(plan, signals=tuple(replace(s, op=wrong) if s is signal else s for s in plan.signals))
@@ -136,19 +138,9 @@ def test_a_wait_for_another_rank_than_the_one_that_notifies() -> None:
     assert "the rank that it names is not one that notifies this rank" in error.message
 
 
-def _swapped(program: object, old: object, new: object) -> object:
+def _swapped(program: TileProgram, old: Op, new: Op) -> TileProgram:
     """A program with one op for another, wherever it stands."""
-
-    def body(ops: tuple[object, ...]) -> tuple[object, ...]:
-        return tuple(one(op) for op in ops)
-
-    def one(op: object) -> object:
-        if op == old:
-            return new
-        changes = {f: body(getattr(op, f)) for f in ("body", "orelse") if hasattr(op, f)}
-        return replace(op, **changes) if changes else op  # type: ignore[type-var]
-
-    return replace(program, body=body(program.body))  # type: ignore[type-var, attr-defined]
+    return replace(program, body=rewritten(program.body, lambda op: new if op == old else op))
 
 
 # -------------------------------------------------------------------------------------------------------- dropped signals

@@ -389,6 +389,16 @@ def test_what_the_estimate_knows_is_estimated(name: str) -> None:
     assert "µs overlapped, " in estimated(small(op), op.schedules).why
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float8_e4m3fn])
+def test_what_no_library_multiplies_runs_as_it_comes(dtype: torch.dtype) -> None:
+    """However few rows there are: `torch.mm` of integers and of fp8 raises on GPUs."""
+    plan = ops.ag_gemm.plan(torch.zeros(4, 64, dtype=dtype), torch.zeros(64, 64, dtype=dtype), ranks=4)
+    said = plan.wiring.tensor("x").dtype
+    assert str(estimated(plan, ops.ag_gemm.schedules)) == (
+        f"overlapped: as the operator comes: `matmul` multiplies {said}, and a library on a GPU does not"
+    )
+
+
 def test_a_matmul_without_movements_is_not_estimated() -> None:
     plan = Case(gemm, (("M", 16), ("N", 64), ("K", 64)), 4).stages(H200).plan
     assert str(estimated(plan, gemm.schedules)) == "overlapped: as the operator comes: there is nothing to hide"

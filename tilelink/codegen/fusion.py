@@ -146,7 +146,7 @@ def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
     for k, g in enumerate(step.grid):
         if g.kind == "own":
             scope.tiles[str(k)] = TileNames(scope.rank, "", "", "", g, 1)
-            index.append(At(Expr(scope.rank), ring=(scope.rank, 0)))
+            index.append(At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True))
             continue
         names = tile_names(scope, g.dim if not g.dim.startswith("_") else f"axis{g.dim}", g)
         scope.tiles[str(k)] = names

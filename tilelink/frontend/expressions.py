@@ -169,9 +169,9 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
     single = left.rank == 0 and right.rank == 0
     if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate) and single:
         # A coordinate that is added to a block of values is a number like any other.
-        return _around(node.op, left, right)
+        return _around(state, node.op, left, right)
     if isinstance(node.op, ast.Mod) and right.formula == Sym(RANKS) and left.wrapped:
-        return replace(left, coordinate=False, ring=None, wrapped=False)
+        return replace(left, coordinate=False, wrapped=False)
     state.as_numbers(node, left, right)
     op = _OPERATORS.get(type(node.op))
     if isinstance(node.op, (ast.BitAnd, ast.BitOr)) and is_truth(left.formula) and is_truth(right.formula):
@@ -180,25 +180,36 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
     return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula)
 
 
-def _around(op: ast.Add | ast.Sub, left: Value, right: Value) -> Value:
-    """Arithmetic on the axis of ranks: it wraps, in operands that are never negative."""
-    if isinstance(op, ast.Add) and left.ring is None:
-        left, right = (right, left) if right.ring is not None else (left, right)
+def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -> Value:
+    """Arithmetic on the axis of ranks: it wraps, in operands that are never negative. (A rest that Triton takes of something
+    negative is negative, and one round more makes up for it.)"""
+    if isinstance(op, ast.Add) and (not left.coordinate or (left.ring is None and right.ring is not None)):
+        left, right = right, left
     step = constant_of(right.node)
     if left.ring is not None and isinstance(step, int) and not isinstance(step, bool):
         return shifted(left.ring[0], left.ring[1] + (step if isinstance(op, ast.Add) else -step))
     ranks = Sym(RANKS)
     a, b = left.formula, right.formula
     if isinstance(op, ast.Add):
-        text, formula = "(A + B) % RANKS", combined("%", combined("+", a, b), ranks)
+        counted = right.coordinate or _counts(state, right)
+        text = "(A + B) % RANKS" if counted else "(A + B % RANKS + RANKS) % RANKS"
+        b = b if counted else combined("+", combined("%", b, ranks), ranks)
+        formula = combined("%", combined("+", a, b), ranks)
     else:
-        wrapped = right.coordinate
-        text = "(A + RANKS - B) % RANKS" if wrapped else "(A + RANKS - B % RANKS) % RANKS"
-        b = b if wrapped else combined("%", b, ranks)
+        text = "(A + RANKS - B) % RANKS" if right.coordinate else "(A + RANKS - B % RANKS) % RANKS"
+        b = b if right.coordinate else combined("%", b, ranks)
         formula = combined("%", combined("-", combined("+", a, ranks), b), ranks)
     node = _Fill({"A": left.node, "B": right.node}).visit(ast.parse(text, mode="eval").body)
     names = joined_names(left.names, right.names, (RANKS,))
     return replace(_combine(node, [left, right], formula, coordinate=True, wrapped=True), names=names)
+
+
+def _counts(state: Lowering, value: Value) -> bool:
+    """Whether a number cannot be negative: a constant of the program that is not, or a place on an axis."""
+    if isinstance(value.formula, Const):
+        return value.formula.value >= 0
+    binding = state.env.get(value.text)
+    return isinstance(binding, Variable) and binding.dim is not None
 
 
 class _Fill(ast.NodeTransformer):

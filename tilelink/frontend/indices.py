@@ -134,7 +134,7 @@ def _of_value(state: Lowering, param: Param, axis: Axis, node: ast.expr, value: 
 
 
 def _at(value: Value) -> At:
-    return At(value.expr(), value.ring if value.coordinate else None)
+    return At(value.expr(), value.coordinate)
 
 
 def rank_of_block(param: Param, index: Index) -> int:

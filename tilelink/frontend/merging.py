@@ -21,9 +21,9 @@ def without_root(binding: Binding, name: str) -> Binding:
 def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | None = None) -> Variable:
     """A variable that is one or the other."""
     rank = a.rank if a.rank == b.rank else (a.rank or b.rank if 0 in (a.rank, b.rank) else UNKNOWN)
-    coordinate = a.coordinate and b.coordinate
-    # Of the variable itself, once it is one or the other, nothing is known.
-    same_ring = coordinate and a.ring == b.ring and a.ring is not None and a.ring[0] != a.name
+    if a.formula is not None and a.formula == b.formula:
+        # Of the variable itself, once it is one or the other, nothing is known.
+        formula = a.formula if a.name not in symbols(a.formula) else None
     return Variable(
         a.name,
         a.loc,
@@ -31,9 +31,8 @@ def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | Non
         positional=positional and a.positional and b.positional,
         formula=formula,
         length=a.length if a.length == b.length else None,
-        coordinate=coordinate,
+        coordinate=a.coordinate and b.coordinate,
         wrapped=a.wrapped or b.wrapped,
-        ring=a.ring if same_ring else None,
         dim=a.dim if a.dim == b.dim else None,
         static=False,
     )

@@ -16,7 +16,7 @@ from tilelink.frontend import bounds, raw
 from tilelink.frontend.bounds import by_table, named
 from tilelink.frontend.indices import rank_of_block
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import Value, constant_of
+from tilelink.frontend.values import Value, constant_of, without_formula
 from tilelink.frontend.words import WHILE_TEST, Call, Node, Word
 from tilelink.ir.program import (
     At,
@@ -72,7 +72,7 @@ def _peer(call: Call, node: ast.expr) -> At:
         why = "a program names a peer by its place on an axis `R`, never by its number"
         hint = "use an index of an axis `R`, `tl.rank_of(...)`, or one of them plus or minus a number"
         call.fail("TL144", node, f"`{ast.unparse(node)}` is not an R coordinate", why, hint)
-    return At(value.expr(), value.ring)
+    return At(value.expr(), coordinate=True)
 
 
 def _rank_wait(call: Call, t: ast.expr, tile: Node = None) -> None:
@@ -149,10 +149,8 @@ def _rank_of(call: Call, t: ast.expr, tile: ast.expr) -> Value:
     positional = positional and not any(
         by_table(a) for a, e in zip(param.shape.axes, index, strict=True) if isinstance(e, OfTile)
     )
-    value = named(name, positional=positional)
-    if not call.state.bound_once(name):
-        return replace(value, formula=None, coordinate=True)
-    return replace(value, coordinate=True, ring=(name, 0))
+    value = replace(named(name, positional=positional), coordinate=True)
+    return value if call.state.bound_once(name) else without_formula(value)
 
 
 def _tile_id(call: Call, t: ast.expr) -> Param:

@@ -213,20 +213,26 @@ def _together(state: Lowering, names: list[ast.Name], values: list[Value], node:
 def bind_value(state: Lowering, target: ast.Name, value: Value) -> None:
     """Gives a name the value that an op has just assigned to it."""
     name, loc = target.id, state.loc(target)
-    formula, ring = value.formula, value.ring
+    formula = value.formula
     if not (isinstance(value.node, ast.Name) and value.node.id == name):
         # `s = s + 1`: the right side speaks of the old `s`.
         formula = None if formula is not None and name in symbols(formula) else formula
-        ring = None if ring is not None and ring[0] == name else ring
     static = _is_static(state, value)
     state.bind(
         name,
         Variable(
-            name, loc, value.rank, value.positional, formula, value.length, value.coordinate,
-            ring, wrapped=value.wrapped, static=static,
+            name,
+            loc,
+            value.rank,
+            value.positional,
+            formula,
+            value.length,
+            value.coordinate,
+            wrapped=value.wrapped,
+            static=static,
         ),
         target,
-    )  # fmt: skip
+    )
 
 
 def _is_static(state: Lowering, value: Value) -> bool:

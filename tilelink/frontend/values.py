@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Const, Formula, Sym, binary
+from tilelink.ir.formula import Const, Formula, Sym, binary, text
 from tilelink.ir.program import Expr
+from tilelink.ir.ring import around, distance
 
 UNKNOWN = -1
 """The rank of a block whose number of dimensions is not known; not 0."""
@@ -19,7 +20,7 @@ class Value:
     """A lowered expression.
 
     `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple. `coordinate`: it counts ranks
-    and wraps; `ring` says which variable it is how far from, where that is known. `wrapped`: something was added to it.
+    and wraps. `wrapped`: something was added to it.
     """
 
     node: ast.expr
@@ -29,8 +30,12 @@ class Value:
     formula: Formula | None = None
     length: int | None = None
     coordinate: bool = False
-    ring: tuple[str, int] | None = None
     wrapped: bool = False
+
+    @property
+    def ring(self) -> tuple[str, int] | None:
+        """Which variable a coordinate is how far from, where that is known."""
+        return distance(self.formula) if self.coordinate else None
 
     @property
     def text(self) -> str:
@@ -77,7 +82,6 @@ class Variable:
     formula: Formula | None = None
     length: int | None = None
     coordinate: bool = False
-    ring: tuple[str, int] | None = None
     dim: str | None = None
     wrapped: bool = False
     static: bool = False
@@ -93,7 +97,6 @@ class Variable:
             self.formula,
             self.length,
             self.coordinate,
-            self.ring,
             self.wrapped,
         )
 
@@ -103,8 +106,7 @@ Binding: TypeAlias = Tensor | TileIndex | TileTuple | Variable
 
 def root(name: str, loc: Loc, *, dim: str | None = None, coordinate: bool = False, static: bool = False) -> Variable:
     """A variable that the plan knows by its name: a position, a bound, a holder, a constant."""
-    ring = (name, 0) if coordinate else None
-    return Variable(name, loc, formula=Sym(name), coordinate=coordinate, ring=ring, dim=dim, static=static)
+    return Variable(name, loc, formula=Sym(name), coordinate=coordinate, dim=dim, static=static)
 
 
 def joined_names(*groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -166,21 +168,12 @@ RANKS = "RANKS"
 
 
 def shifted(var: str, shift: int) -> Value:
-    """`var + shift` on the axis of ranks, in operands that Triton's `%` computes as Python's does."""
-    text, formula = var, None
-    ranks = Sym(RANKS)
-    if shift > 0:
-        text, formula = f"({var} + {shift}) % RANKS", (Sym(var) + shift) % ranks
-    elif shift == -1:
-        text, formula = f"({var} + RANKS - 1) % RANKS", (Sym(var) + ranks - 1) % ranks
-    elif shift < 0:
-        text, formula = (
-            f"({var} + RANKS - {-shift} % RANKS) % RANKS",
-            (Sym(var) + ranks - Const(-shift) % ranks) % ranks,
-        )
+    """`var + shift` on the axis of ranks."""
+    formula = around(Sym(var), shift)
     names = (var, RANKS) if shift else (var,)
-    node = ast.parse(text, mode="eval").body
-    return Value(node, names, formula=formula or Sym(var), coordinate=True, ring=(var, shift), wrapped=shift != 0)
+    return Value(
+        ast.parse(text(formula), mode="eval").body, names, formula=formula, coordinate=True, wrapped=shift != 0
+    )
 
 
 def without_formula(value: Value) -> Value:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc
 from tilelink.frontend.binding import Slot
 from tilelink.frontend.symbolic import LogicalAxis, Record
-from tilelink.ir.formula import symbols
-from tilelink.ir.program import TileProgram
+from tilelink.ir.formula import Sym, substitute, symbols
+from tilelink.ir.program import (
+    At,
+    Holder,
+    IndexEntry,
+    Load,
+    Move,
+    Notify,
+    Op,
+    Store,
+    TileProgram,
+    Wait,
+    rewritten,
+)
+from tilelink.ir.ring import around, distance
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Axis, Signature
 from tilelink.ir.wiring import Binding, Step, TensorAxis, TensorDecl, ViewAxis, Wiring
@@ -132,7 +145,32 @@ def _split(split: str | Record | None, names: Mapping[Record, str]) -> str | Non
 
 def _step(step: PendingStep, names: Mapping[Record, str], axis: str) -> Step:
     bindings = tuple(Binding(v.param, names[v.record], tuple(_view(v, s, names) for s in v.slots)) for v in step.views)
-    return Step(step.path, step.program, bindings, step.constants, step.loc, step.shipped, axis)
+    program = _with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)})
+    return Step(step.path, program, bindings, step.constants, step.loc, step.shipped, axis)
+
+
+def _with_distances(program: TileProgram, constants: Mapping[str, int]) -> TileProgram:
+    """The program in which the coordinates of ranks are as far from this rank's as the step's constants say."""
+
+    def known(at: IndexEntry) -> IndexEntry:
+        return _at(at, constants) if isinstance(at, At) else at
+
+    def change(op: Op) -> Op:
+        if isinstance(op, (Holder, Load, Store, Move, Notify, Wait)) and op.index is not None:
+            op = replace(op, index=tuple(known(e) for e in op.index))
+        if isinstance(op, (Notify, Wait)) and op.peer is not None:
+            op = replace(op, peer=_at(op.peer, constants))
+        return op
+
+    return replace(program, body=rewritten(program.body, change)) if constants else program
+
+
+def _at(at: At, constants: Mapping[str, int]) -> At:
+    if not at.coordinate or at.expr.formula is None:
+        return at
+    formula = substitute(at.expr.formula, constants)
+    known = distance(formula)
+    return replace(at, expr=replace(at.expr, formula=formula if known is None else around(Sym(known[0]), known[1])))
 
 
 def _view(view: PendingView, slot: Slot, names: Mapping[Record, str]) -> ViewAxis:

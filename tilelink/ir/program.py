@@ -6,12 +6,13 @@ Open primitives become closed ops here: a new primitive is a new entry in `front
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
+from tilelink.ir.ring import distance
 from tilelink.ir.shape import Shape, Signature
 
 
@@ -51,10 +52,15 @@ class OfTile:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """One position. `ring`: on the axis of ranks, variable plus shift; it wraps."""
+    """One position. `coordinate`: it counts ranks, and wraps."""
 
     expr: Expr
-    ring: tuple[str, int] | None = None
+    coordinate: bool = False
+
+    @property
+    def ring(self) -> tuple[str, int] | None:
+        """On the axis of ranks, which variable it is how far from, where that is known."""
+        return distance(self.expr.formula) if self.coordinate else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +307,19 @@ def walk(body: tuple[Op, ...]) -> Iterator[Op]:
         elif isinstance(op, If):
             yield from walk(op.body)
             yield from walk(op.orelse)
+
+
+def rewritten(body: tuple[Op, ...], change: Callable[[Op], Op]) -> tuple[Op, ...]:
+    """The body with every op changed, those of nested bodies before the op that holds them."""
+
+    def one(op: Op) -> Op:
+        if isinstance(op, (Tiles, Loop)):
+            op = replace(op, body=rewritten(op.body, change))
+        elif isinstance(op, If):
+            op = replace(op, body=rewritten(op.body, change), orelse=rewritten(op.orelse, change))
+        return change(op)
+
+    return tuple(one(op) for op in body)
 
 
 def pointed(program: TileProgram) -> frozenset[str]:

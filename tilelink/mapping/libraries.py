@@ -29,6 +29,7 @@ from tilelink.ir.program import (
     Wait,
     Whole,
     is_raw,
+    rewritten,
     tile_names,
     walk,
 )
@@ -161,7 +162,7 @@ def called(step: Step) -> Step:
     names = {n for n, v in zip(tile_names(program), view, strict=False) if n is not None and v.unit}
     loops = {op.var for op in walk(program.body) if isinstance(op, Tiles) and step.binding(op.param).view[op.axis].unit}
     bindings = tuple(replace(b, view=tuple(replace(v, unit=False) for v in b.view)) for b in step.bindings)
-    body = tuple(_widened(op, frozenset(names), frozenset(loops)) for op in program.body)
+    body = rewritten(program.body, lambda op: _widened(op, frozenset(names), frozenset(loops)))
     return replace(step, program=replace(program, body=body), bindings=bindings)
 
 
@@ -175,15 +176,8 @@ def _widened(op: Op, names: frozenset[str], loops: frozenset[str]) -> Op:
             return OfTile(entry.expr.text)
         return Whole() if entry.expr.formula is not None and F.symbols(entry.expr.formula) & names else entry
 
-    if isinstance(op, (Load, Store)):
+    if isinstance(op, (Load, Store, Wait, Notify)) and op.index is not None:
         return replace(op, index=tuple(wide(e) for e in op.index))
-    if isinstance(op, (Wait, Notify)) and op.index is not None:
-        return replace(op, index=tuple(wide(e) for e in op.index))
-    if isinstance(op, (Tiles, Loop)):
-        return replace(op, body=tuple(_widened(o, names, loops) for o in op.body))
-    if isinstance(op, If):
-        inside, other = (tuple(_widened(o, names, loops) for o in body) for body in (op.body, op.orelse))
-        return replace(op, body=inside, orelse=other)
     return op
 
 

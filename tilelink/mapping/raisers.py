@@ -10,6 +10,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, here, holder
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Notify
+from tilelink.ir.ring import around
 from tilelink.ir.shape import rank_along
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping.crossing import crosses
@@ -71,10 +72,7 @@ def _shift(entry: object) -> int:
 
 def _before(shift: int, producer: StepPlan, at: Formula) -> Formula:
     """What goes to coordinate s + shift comes, seen from there, from the coordinate - shift."""
-    ranks = producer.ranks
-    if shift == 0:
-        return at
-    return (at + ranks - shift) % ranks if shift > 0 else (at + (-shift)) % ranks
+    return around(at, -shift, producer.ranks)
 
 
 def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:

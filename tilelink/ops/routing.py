@@ -59,10 +59,10 @@ def place(choice: Any, counts: Any, order: Any, start: Any, slot: Any, blocks: A
     tl.consumer_tile_wait(counts)
     part = tl.cdiv(tl.size(choice, 0), tl.num_ranks())
     each = tl.cdiv(part, tl.size(counts, 1))
-    experts, back = tl.tile_range(counts, axis=2), (tl.num_ranks() - tl.rank()) * ring
+    experts, first_rank = tl.tile_range(counts, axis=2), tl.rank() * ring
     its, before = 0 * experts, 0 * experts
     for q in tl.tiles(counts, axis=0):
-        many, turn, now = tl.tile_load(counts, q), (q + back) % tl.num_ranks(), (s + back) % tl.num_ranks()
+        many, turn, now = tl.tile_load(counts, q), (q - first_rank) % tl.num_ranks(), (s - first_rank) % tl.num_ranks()
         sooner = (turn < now) | ((turn == now) & (tl.tile_range(counts, axis=1) < b))
         its += tl.sum(many, 0)
         before += tl.sum(tl.where(sooner[:, None], many, 0), 0)

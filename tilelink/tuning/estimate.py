@@ -83,6 +83,10 @@ class Forms:
     sequential: float
 
 
+MULTIPLIED = ("bf16", "f16", "f32", "f64")
+"""What `torch.mm` takes on GPUs."""
+
+
 def unknown(plan: Plan) -> str:
     """Why no estimate of the operator's forms would mean anything; empty where one does."""
     for step in plan.steps:
@@ -91,8 +95,13 @@ def unknown(plan: Plan) -> str:
             return f"`{step.path}` exchanges data itself, and only movements are estimated"
     if all(s.step.program.movement is None for s in plan.steps):
         return "there is nothing to hide"
-    if not any(is_matmul(s) for s in plan.steps):
+    matmuls = [s for s in plan.steps if is_matmul(s)]
+    if not matmuls:
         return "there is nothing to hide behind"
+    for step in matmuls:
+        for dtype in (plan.wiring.tensor(t).dtype for t in step.step.takes):
+            if dtype not in MULTIPLIED:
+                return f"`{step.path}` multiplies {dtype}, and a library on a GPU does not"
     return ""
 
 

@@ -75,10 +75,8 @@ def is_matmul(step: StepPlan) -> bool:
 def makers(plan: Plan, step: StepPlan, *, through: bool = False) -> list[str]:
     """The computing steps whose results a step takes; `through`: also those that movements bring to it."""
     found: list[str] = []
-    for b in step.step.bindings:
-        if step.step.program.param(b.param).role != "in":
-            continue
-        for producer in plan.wiring.producers(b.tensor):
+    for tensor in step.step.takes:
+        for producer in plan.wiring.producers(tensor):
             made = plan.step(producer.path)
             if producer.program.movement is None:
                 found.append(producer.path)

@@ -28,9 +28,8 @@ def differs(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], ops:
     for event in recorder.events:
         for access in event.reads:
             _add(wanted, axes, access.instance[0], access.box)
-    taken = [step.step.binding(p.name).tensor for p in step.step.program.params if p.role == "in"]
     for op in ops:
-        for tensor, piece in zip(taken, op.inputs, strict=True) if isinstance(op, ComputeRun) else ():
+        for tensor, piece in zip(step.step.takes, op.inputs, strict=True) if isinstance(op, ComputeRun) else ():
             _add(given, axes, tensor, _placed(sizes, step, rank, tensor, piece))
     for missed, word in ((wanted - given, "leaves out"), (given - wanted, "reads once more")):
         for tensor, axis, at, _ in sorted(missed)[:1]:

@@ -1,0 +1,92 @@
+"""Peers at a distance that a step's constant says, so that one program serves every round of an exchange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+
+N = 24
+
+
+@tilelink.program("R/R N -> R/R N")
+def send(x: Any, box: Any, *, away: int) -> None:
+    r, n = tl.tile_id(x)
+    tl.tile_push_data(box, (r + away, n), tl.tile_load(x, (r, n)))
+    tl.peer_tile_notify(box, (r + away, n), r + away)
+
+
+@tilelink.program("R/R N, R/R N -> R/R N")
+def add(x: Any, box: Any, total: Any, *, away: int) -> None:
+    r, n = tl.tile_id(x)
+    tl.peer_tile_wait(box, (r, n), r - away)
+    tl.tile_store(total, (r, n), tl.tile_load(x, (r, n)) + tl.tile_load(box, (r, n)))
+
+
+@tilelink.operator("R/R N -> R/R N")
+def neighbour(x: Any, *, away: int = 1, heard: int = 1) -> Any:
+    """What this rank has and what the rank so far before it has."""
+    box = tilelink.symmetric("R/R N", like=x)
+    send(x, box, away=away)
+    return add(x, box, away=heard)
+
+
+@pytest.mark.parametrize("away", [0, 1, 2, 5, -1, -3])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_any_distance_goes_round(away: int, ranks: int) -> None:
+    x = torch.randn(ranks, N)
+    assert neighbour.verify(x[0], ranks=ranks, away=away, heard=away).error is None
+    got = tilelink.launch(lambda: neighbour(x[tilelink.rank()].clone(), away=away, heard=away), ranks)
+    for rank, total in enumerate(got):
+        assert torch.equal(total, x[rank] + x[(rank - away) % ranks])
+
+
+@pytest.mark.parametrize(("away", "heard"), [(1, 2), (-1, 1), (3, 2)])
+def test_another_distance_is_refused(away: int, heard: int) -> None:
+    verdict = neighbour.verify(torch.empty(N), ranks=4, away=away, heard=heard)
+    assert verdict.error is not None
+    assert "the rank that it names is not one that notifies this rank" in verdict.error.message
+    assert neighbour.verify(torch.empty(N), ranks=4, away=heard + 4, heard=heard).error is None
+
+
+@tilelink.program("R/R N -> R/R N")
+def hand_on(x: Any, box: Any, *, away: int) -> None:
+    r, n = tl.tile_id(x)
+    tl.consumer_tile_wait(x, (r, n))
+    if r < tl.num_ranks() - away:
+        tl.tile_push_data(box, (r + away, n), tl.tile_load(x, (r, n)))
+        tl.peer_tile_notify(box, (r + away, n), r + away)
+
+
+@tilelink.program("R/R N, R/R N -> R/R N")
+def take_up(x: Any, box: Any, total: Any, *, away: int) -> None:
+    r, n = tl.tile_id(x)
+    tl.consumer_tile_wait(x, (r, n))
+    value = tl.tile_load(x, (r, n))
+    if r >= away:
+        tl.peer_tile_wait(box, (r, n), r - away)
+        value += tl.tile_load(box, (r, n))
+    tl.tile_store(total, (r, n), value)
+    tl.producer_tile_notify(total, (r, n))
+
+
+@tilelink.operator("R/R N -> R/R N")
+def scan(x: Any) -> Any:
+    """The sums of the ranks up to this one, for eight ranks at most, in three rounds (Hillis and Steele)."""
+    for away in (1, 2, 4):
+        box = tilelink.symmetric("R/R N", like=x)
+        hand_on(x, box, away=away, name=f"hand_on_{away}")
+        x = take_up(x, box, away=away, name=f"take_up_{away}")
+    return x
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_rounds_of_doubling_distance(ranks: int) -> None:
+    x = torch.randint(-9, 9, (ranks, N)).float()
+    got = tilelink.launch(lambda: scan(x[tilelink.rank()].clone()), ranks)
+    for rank, total in enumerate(got):
+        assert torch.equal(total, x[: rank + 1].sum(0))

@@ -1,0 +1,51 @@
+"""Places on the axis of ranks, which is a ring: after the last rank comes the first."""
+
+from __future__ import annotations
+
+from tilelink.ir.formula import Binary, Const, Formula, Sym
+from tilelink.ir.shape import ranks_along
+
+RANKS = ranks_along()
+
+
+def distance(formula: Formula | None) -> tuple[str, int] | None:
+    """Which variable a place is how far from, as `(s + 1) % RANKS` is one from `s`; None: that is not known."""
+    terms = None if formula is None else _terms(formula)
+    if terms is None:
+        return None
+    shift = terms.pop(ONE, 0)
+    places = {name: times for name, times in terms.items() if times != 0}
+    return (next(iter(places)), shift) if list(places.values()) == [1] else None
+
+
+def around(at: Formula, shift: int, ranks: Formula = RANKS) -> Formula:
+    """The place so far from `at`, in operands that are never negative, of which Triton's `%` is Python's."""
+    if shift == 0:
+        return at
+    if shift > 0:
+        return (at + shift) % ranks
+    return (at + ranks - (Const(1) if shift == -1 else Const(-shift) % ranks)) % ranks
+
+
+ONE = ""
+
+
+def _terms(formula: Formula) -> dict[str, int] | None:
+    """How often each variable, and one, is added, but for whole rounds. None: it is no such sum."""
+    if isinstance(formula, Const):
+        return {ONE: formula.value}
+    if isinstance(formula, Sym):
+        return {} if formula == RANKS else {formula.name: 1}
+    if formula.op == "%" and formula.right == RANKS:
+        return _terms(formula.left)
+    if formula.op not in ("+", "-"):
+        return None
+    return _added(formula)
+
+
+def _added(formula: Binary) -> dict[str, int] | None:
+    left, right = _terms(formula.left), _terms(formula.right)
+    if left is None or right is None:
+        return None
+    sign = 1 if formula.op == "+" else -1
+    return {name: left.get(name, 0) + sign * right.get(name, 0) for name in (*left, *right)}
