@@ -47,6 +47,8 @@ def expression(text: str, before: str = "") -> Expr:
         ("s + e", "(s + e) % RANKS", ("s", 3)),
         ("s - e", "(s + RANKS - e % RANKS) % RANKS", ("s", -3)),
         ("e - s", "(e + RANKS - s) % RANKS", None),
+        ("k - s", "(k % RANKS + RANKS + RANKS - s) % RANKS", None),
+        ("-3 - s", "(-3 % RANKS + RANKS + RANKS - s) % RANKS", None),
         ("s - owner", "(s + RANKS - owner) % RANKS", None),
         ("s - owner + 1", "((s + RANKS - owner) % RANKS + 1) % RANKS", None),
         ("s * 2", "s * 2", None),
@@ -62,7 +64,7 @@ def expression(text: str, before: str = "") -> Expr:
 def test_coordinates_wrap(written: str, text: str, ring: tuple[str, int] | None) -> None:
     program = captured(
         "R/R M, M/R -> R M/R",
-        "a, rows, out, *, flag: bool = True",
+        "a, rows, out, *, flag: bool = True, k: int = -4",
         f"""
 s, m = tl.tile_id(a)
 owner = tl.rank_of(rows, m)
@@ -122,11 +124,15 @@ def test_a_walked_axis_of_ranks_is_a_coordinate() -> None:
         "nxt * 2",
         "either * 2",
         "(s + 1 if flag else s) * 2",
+        "int(s + 1) * 2",
+        "swapped * 2",
     ],
 )
 def test_a_sum_with_a_coordinate_is_no_number(written: str) -> None:
     """After the last rank comes the first: `(s + 1) * part` would be 0 there, and `s + 1 == tl.num_ranks()` nowhere."""
-    before = "nxt = s + 1\neither = s\nif flag:\n    either = s + 1"
+    before = (
+        "nxt = s + 1\neither = s\nif flag:\n    either = s + 1\nswapped, one = 1, s + 1\nswapped, one = one, swapped"
+    )
     with pytest.raises(TilelinkError) as caught:
         expression(written, before)
     assert caught.value.code == "TL145"
@@ -137,6 +143,12 @@ def test_a_sum_with_a_coordinate_is_no_number(written: str) -> None:
 )
 def test_a_sum_with_a_coordinate_may_stay_one(written: str) -> None:
     assert expression(written).formula is not None
+
+
+def test_what_may_be_a_number_is_taken_round() -> None:
+    """A coordinate lies on the ring as it is; what one branch says outright need not."""
+    assert str(expression("(s + 1) % tl.num_ranks() * 2")) == "(s + 1) % RANKS * 2"
+    assert str(expression("(s + 1 if flag else 9) % tl.num_ranks()")) == "((s + 1) % RANKS if flag else 9) % RANKS"
 
 
 # ------------------------------------------------------------------------------------------- text, formula, meaning

@@ -170,9 +170,10 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate) and single:
         # A coordinate that is added to a block of values is a number like any other.
         return _around(state, node.op, left, right)
-    if isinstance(node.op, ast.Mod) and right.formula == Sym(RANKS) and left.wrapped:
+    if not (isinstance(node.op, ast.Mod) and right.formula == Sym(RANKS)):
+        state.as_numbers(node, left, right)
+    elif left.coordinate:
         return replace(left, coordinate=False, wrapped=False)
-    state.as_numbers(node, left, right)
     op = _OPERATORS.get(type(node.op))
     if isinstance(node.op, (ast.BitAnd, ast.BitOr)) and is_truth(left.formula) and is_truth(right.formula):
         op = "and" if isinstance(node.op, ast.BitAnd) else "or"
@@ -188,28 +189,33 @@ def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -
     step = constant_of(right.node)
     if left.ring is not None and isinstance(step, int) and not isinstance(step, bool):
         return shifted(left.ring[0], left.ring[1] + (step if isinstance(op, ast.Add) else -step))
-    ranks = Sym(RANKS)
-    a, b = left.formula, right.formula
     if isinstance(op, ast.Add):
-        counted = right.coordinate or _counts(state, right)
-        text = "(A + B) % RANKS" if counted else "(A + B % RANKS + RANKS) % RANKS"
-        b = b if counted else combined("+", combined("%", b, ranks), ranks)
-        formula = combined("%", combined("+", a, b), ranks)
+        text = "(A + B) % RANKS" if _counts(state, right) else "(A + B % RANKS + RANKS) % RANKS"
+    elif not _counts(state, left):
+        text = "(A % RANKS + RANKS + RANKS - B) % RANKS"
     else:
         text = "(A + RANKS - B) % RANKS" if right.coordinate else "(A + RANKS - B % RANKS) % RANKS"
-        b = b if right.coordinate else combined("%", b, ranks)
-        formula = combined("%", combined("-", combined("+", a, ranks), b), ranks)
-    node = _Fill({"A": left.node, "B": right.node}).visit(ast.parse(text, mode="eval").body)
+    tree = ast.parse(text, mode="eval").body
+    formula = _computed(tree, {"A": left.formula, "B": right.formula, RANKS: Sym(RANKS)})
+    node = _Fill({"A": left.node, "B": right.node}).visit(tree)
     names = joined_names(left.names, right.names, (RANKS,))
     return replace(_combine(node, [left, right], formula, coordinate=True, wrapped=True), names=names)
 
 
 def _counts(state: Lowering, value: Value) -> bool:
-    """Whether a number cannot be negative: a constant of the program that is not, or a place on an axis."""
+    """Whether a number cannot be negative: a coordinate, a constant of the program that is not, or a place on an axis."""
     if isinstance(value.formula, Const):
         return value.formula.value >= 0
     binding = state.env.get(value.text)
-    return isinstance(binding, Variable) and binding.dim is not None
+    return value.coordinate or (isinstance(binding, Variable) and binding.dim is not None)
+
+
+def _computed(tree: ast.expr, known: Mapping[str, Formula | None]) -> Formula | None:
+    """The formula of an expression in names that have one."""
+    if isinstance(tree, ast.BinOp):
+        return combined(_OPERATORS[type(tree.op)], _computed(tree.left, known), _computed(tree.right, known))
+    assert isinstance(tree, ast.Name)
+    return known[tree.id]
 
 
 class _Fill(ast.NodeTransformer):
@@ -348,10 +354,10 @@ def _subscript_entry(state: Lowering, node: ast.expr) -> Value:
 
 
 # --------------------------------------------------------------------------------------------------------------------- calls
-_COUNTED = ("range", "static_range")
 _FORMULAS: Mapping[str, str] = MappingProxyType(
     {"min": "min", "max": "max", "minimum": "min", "maximum": "max", "cdiv": "cdiv"}
 )
+_OF_NUMBERS = frozenset({*_FORMULAS, "range", "static_range", "int", "float"})
 
 
 def _call(state: Lowering, node: ast.Call) -> Value:
@@ -397,13 +403,12 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
             state.fail("TL111", keyword, "`**` in a call in a tile program", why, "write the arguments out")
     args = [lower(state, a) for a in node.args]
     keywords = {str(k.arg): lower(state, k.value) for k in node.keywords}
-    if name in _FORMULAS or name in _COUNTED:
+    if name in _OF_NUMBERS:
         state.as_numbers(node, *args, *keywords.values())
     made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
     everything = [*owner, *args, *keywords.values()]
     rank = common_rank([v.rank for v in everything]) if name is None else rank_of_call(name, [*owner, *args], keywords)
-    value = _combine(made, [callee, *everything], _formula_of_call(name, args), rank=rank)
-    return value
+    return _combine(made, [callee, *everything], _formula_of_call(name, args), rank=rank)
 
 
 def _formula_of_call(name: str | None, args: list[Value]) -> Formula | None:

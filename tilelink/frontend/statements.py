@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.merging import after_branches
 from tilelink.frontend.scope import Language, Primitive
 from tilelink.frontend.unsupported import construct, refused
-from tilelink.frontend.values import TileIndex, TileTuple, Value, Variable, constant_of, root
+from tilelink.frontend.values import TileIndex, TileTuple, Value, Variable, constant_of, root, without_formula
 from tilelink.frontend.wording import count
 from tilelink.ir.formula import symbols
 from tilelink.ir.program import Check, Expr, If, Let, Param, Tile
@@ -179,7 +180,7 @@ def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast
         _fits(state, node, len(names), lowered.length, f"`{ast.unparse(value)}`")
     state.ops.append(Let(target=tuple(n.id for n in names), value=lowered.expr(), loc=state.loc(node)))
     for name in names:
-        bind_value(state, name, Value(lowered.node, rank=lowered.rank, positional=lowered.positional))
+        bind_value(state, name, replace(lowered, length=None))
 
 
 def _fits(state: Lowering, node: ast.stmt, names: int, values: int, what: str) -> None:
@@ -205,34 +206,31 @@ def _together(state: Lowering, names: list[ast.Name], values: list[Value], node:
     # Without the parentheses: `a, b = b, a` is how a person writes it.
     expr = Expr(", ".join(ast.unparse(e) for e in made.elts), used, vector, positional)
     state.ops.append(Let(target=tuple(n.id for n in names), value=expr, loc=state.loc(node)))
-    for name, value in zip(names, values, strict=True):
+    static = [_is_static(state, v) for v in values]
+    for name, value, known in zip(names, values, static, strict=True):
         # What the others were before is gone, so nothing is known in terms of it.
-        bind_value(state, name, Value(value.node, rank=value.rank, positional=value.positional, length=value.length))
+        bind_value(state, name, without_formula(value), static=known)
 
 
-def bind_value(state: Lowering, target: ast.Name, value: Value) -> None:
-    """Gives a name the value that an op has just assigned to it."""
+def bind_value(state: Lowering, target: ast.Name, value: Value, *, static: bool | None = None) -> None:
+    """Gives a name the value that an op has just assigned to it. `static`: see `Variable`; None: by what names are now."""
     name, loc = target.id, state.loc(target)
     formula = value.formula
     if not (isinstance(value.node, ast.Name) and value.node.id == name):
         # `s = s + 1`: the right side speaks of the old `s`.
         formula = None if formula is not None and name in symbols(formula) else formula
-    static = _is_static(state, value)
-    state.bind(
+    made = Variable(
         name,
-        Variable(
-            name,
-            loc,
-            value.rank,
-            value.positional,
-            formula,
-            value.length,
-            value.coordinate,
-            wrapped=value.wrapped,
-            static=static,
-        ),
-        target,
+        loc,
+        value.rank,
+        value.positional,
+        formula,
+        value.length,
+        value.coordinate,
+        wrapped=value.wrapped,
+        static=_is_static(state, value) if static is None else static,
     )
+    state.bind(name, made, target)
 
 
 def _is_static(state: Lowering, value: Value) -> bool:
