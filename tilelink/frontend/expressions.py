@@ -27,12 +27,10 @@ from tilelink.frontend.values import (
     combined,
     common_rank,
     constant_of,
-    is_truth,
     joined_names,
     shifted,
-    truth,
 )
-from tilelink.ir.formula import Const, Formula, Sym, negate, select
+from tilelink.ir.formula import Const, Formula, Sym, is_truth, negate, select
 
 
 def lower(state: Lowering, node: ast.expr) -> Value:
@@ -283,7 +281,7 @@ def chosen(test: Value, body: Value, orelse: Value) -> Value:
     """`body if test else orelse`."""
     formula: Formula | None = None
     if test.formula is not None and body.formula is not None and orelse.formula is not None:
-        formula = bounded(select(truth(test.formula), body.formula, orelse.formula))
+        formula = bounded(select(test.formula, body.formula, orelse.formula))
     node = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
     wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body.rank, orelse.rank])

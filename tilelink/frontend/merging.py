@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilelink.frontend.values import UNKNOWN, Binding, Variable, bounded, truth
+from tilelink.frontend.values import UNKNOWN, Binding, Variable, bounded
 from tilelink.ir.formula import Formula, select, symbols
 
 Environment = dict[str, Binding]
@@ -67,7 +67,7 @@ def after_branches(
 def _selected(test: Formula | None, a: Variable, b: Variable) -> Formula | None:
     if test is None or a.formula is None or b.formula is None or a.name in symbols(a.formula) | symbols(b.formula):
         return None
-    return bounded(select(truth(test), a.formula, b.formula))
+    return bounded(select(test, a.formula, b.formula))
 
 
 def at_loop_head(before: Environment, after: Environment, *, positional: bool) -> Environment:

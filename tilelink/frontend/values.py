@@ -150,19 +150,6 @@ def combined(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
     return bounded(binary(op, a, b))
 
 
-_TRUTHS = ("==", "!=", "<", "<=", ">", ">=", "and", "or", "not")
-
-
-def is_truth(formula: Formula | None) -> bool:
-    """Whether it can be 0 or 1 only: for these `&` and `|` are `and` and `or`."""
-    return formula is not None and not isinstance(formula, (Const, Sym)) and formula.op in _TRUTHS
-
-
-def truth(formula: Formula) -> Formula:
-    """The formula as 0 or 1."""
-    return formula if is_truth(formula) else binary("!=", formula, 0)
-
-
 # --------------------------------------------------------------------------------------------------------- the axis of ranks
 RANKS = "RANKS"
 

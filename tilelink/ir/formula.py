@@ -42,9 +42,6 @@ class _Operators:
     def __floordiv__(self, other: Like) -> Formula:
         return binary("//", self, other)
 
-    def __rfloordiv__(self, other: Like) -> Formula:
-        return binary("//", other, self)
-
     def __mod__(self, other: Like) -> Formula:
         return binary("%", self, other)
 
@@ -90,14 +87,10 @@ def of(value: Like) -> Formula:
     return Const(int(value))
 
 
-def _fold(op: str, a: int, b: int) -> int:
-    return int(_COMPUTE[op](a, b))
-
-
 def binary(op: str, left: Like, right: Like) -> Formula:
     a, b = of(left), of(right)
     if isinstance(a, Const) and isinstance(b, Const):
-        return Const(_fold(op, a.value, b.value))
+        return Const(int(_COMPUTE[op](a.value, b.value)))
     if isinstance(b, Const) and (op, b.value) in _RIGHT_IDENTITY:
         return a
     if isinstance(a, Const) and (op, a.value) in _LEFT_IDENTITY:
@@ -108,15 +101,27 @@ def binary(op: str, left: Like, right: Like) -> Formula:
         return Const(0)
     if op in ("min", "max") and a == b:
         return a
-    if op == "and" and isinstance(a, Const) and isinstance(b, Binary) and b.op in _TRUTHS:
+    if op == "and" and isinstance(a, Const) and is_truth(b):
         return b if a.value else Const(0)
     return Binary(op, a, b)
 
 
-_TRUTHS = ("==", "!=", "<", "<=", ">", ">=", "and", "or", "not")
-"""Operations whose value is 0 or 1."""
 _RIGHT_IDENTITY = {("+", 0), ("-", 0), ("*", 1), ("//", 1), ("cdiv", 1)}
 _LEFT_IDENTITY = {("+", 0), ("*", 1)}
+
+
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_TRUTHS = frozenset({*_OPPOSITE, "and", "or", "not"})
+
+
+def is_truth(formula: Formula | None) -> bool:
+    """Whether it can be 0 or 1 only: of these `&` and `|` are `and` and `or`."""
+    return isinstance(formula, Binary) and formula.op in _TRUTHS
+
+
+def truth(formula: Formula) -> Formula:
+    """The formula as 0 or 1."""
+    return formula if is_truth(formula) else binary("!=", formula, 0)
 
 
 def minimum(a: Like, b: Like) -> Formula:
@@ -138,10 +143,10 @@ def negate(a: Like) -> Formula:
 
 
 def select(test: Like, a: Like, b: Like) -> Formula:
-    """`a if test else b`, for a test that is 0 or 1."""
+    """`a if test else b`."""
     if of(a) == of(b):
         return of(a)
-    return binary("+", binary("*", test, a), binary("*", negate(test), b))
+    return binary("+", binary("*", truth(of(test)), a), binary("*", negate(test), b))
 
 
 def cdiv(a: Like, b: Like) -> Formula:
@@ -229,9 +234,7 @@ def _symbols(f: Formula) -> Iterator[str]:
         yield from _symbols(f.right)
 
 
-_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_PRECEDENCE = {**dict.fromkeys(_COMPARISONS, 1), "or": 2, "and": 3, "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
+_PRECEDENCE = {**dict.fromkeys(_OPPOSITE, 1), "or": 2, "and": 3, "+": 5, "-": 5, "*": 6, "//": 6, "%": 6}
 _SPELLED = {"and": "&", "or": "|"}
 """As Triton wants them of blocks: there `and` and `or` ask for one truth of all elements."""
 SUMMAND, FACTOR, DIVISOR = 5, 6, 7
@@ -252,14 +255,12 @@ def text(formula: Like, outer: int = 0) -> str:
     if f.op == "not":
         return text(_opposite(f.left), outer)
     level = _PRECEDENCE[f.op]
-    if f.op in _SPELLED:
-        out = f"{text(_truth(f.left), level)} {_SPELLED[f.op]} {text(_truth(f.right), level + 1)}"
-        return f"({out})" if level < outer else out
-    # The right operand of a left-associative operator needs one level more; only + and * may do without.
-    right = level if f.op == "+" else level + 1
+    left, right = (truth(f.left), truth(f.right)) if f.op in _SPELLED else (f.left, f.right)
     # Comparisons do not associate: `a < b < c` would mean something else.
-    left = level + 1 if f.op in _COMPARISONS else level
-    out = f"{text(f.left, left)} {f.op} {text(f.right, right)}"
+    before = text(left, level + 1 if f.op in _OPPOSITE else level)
+    # What else does associates to the left; `a + (b + c)` may do without parentheses.
+    behind = text(right, level if f.op == "+" else level + 1)
+    out = f"{before} {_SPELLED.get(f.op, f.op)} {behind}"
     return f"({out})" if level < outer else out
 
 
@@ -268,8 +269,3 @@ def _opposite(f: Formula) -> Formula:
     if isinstance(f, Binary) and f.op in _OPPOSITE:
         return Binary(_OPPOSITE[f.op], f.left, f.right)
     return Binary("==", f, Const(0))
-
-
-def _truth(f: Formula) -> Formula:
-    """What is combined bit by bit has to be 0 or 1."""
-    return f if isinstance(f, Binary) and f.op in _TRUTHS else Binary("!=", f, Const(0))
