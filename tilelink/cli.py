@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -30,7 +30,7 @@ from tilelink.bench import (
     sweep,
 )
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import RANKS_OPTION, Case, Ranks, parse_ranks, parse_sizes
+from tilelink.explore.cases import RANKS_OPTION, Case, Ranks, parse_ranks, parse_sizes, topology_of
 from tilelink.explore.interleaving import counterexample_picture
 from tilelink.explore.naming import operator_named
 from tilelink.explore.placements import parse_placements
@@ -51,6 +51,8 @@ from tilelink.tracing.chrome import write_trace
 from tilelink.tracing.spans import Lane, lanes_of
 from tilelink.tracing.trace import SIMULATED
 from tilelink.tuning import merge
+
+R = TypeVar("R", bound=Ranks)
 
 
 class Target(StrEnum):
@@ -229,8 +231,8 @@ def replay(
 ) -> None:
     """Simulate a run once more, exactly: the same operator, data, ranks, schedule and turns."""
     made = Recipe.parse(token)
-    ranks = parse_ranks(made.axes or str(made.ranks))
-    case = replace(_case(made.operator, made.sizes, ranks, list(made.schedule), made.dtype), seed=made.data)
+    case = _case(made.operator, made.sizes, parse_ranks(made.ranks), list(made.schedule), made.dtype)
+    case = replace(case, seed=made.data)
     console = _console()
     _head(console, case)
     _say(console, "policy", made.policy + (", stores delayed" if made.delayed_stores else ""))
@@ -273,13 +275,12 @@ def tune(
     session, ranks, console = _here(parse_ranks(world))
     if shape is None and op not in SUBJECTS:
         raise TilelinkError("TL708", f"`{op}` has no cases of its own", hint="give --shape")
+    count = topology_of(ranks).ranks
     found = (
-        [BenchCase(shape, dict(parse_sizes(shape)))]
-        if shape
-        else _bench_cases(op, None, cases, tokens, ranks.count, False)
+        [BenchCase(shape, dict(parse_sizes(shape)))] if shape else _bench_cases(op, None, cases, tokens, count, False)
     )
     for each in found:
-        case = Case(operator_named(op), tuple(each.sizes.items()), ranks.count, dtype, axes=ranks.axes)
+        case = Case(operator_named(op), tuple(each.sizes.items()), ranks, dtype)
         entry, report = tune_case(case, session, budget=budget, fresh=fresh)
         console.print(tables([tuned_sheet(each.name, entry, report)]))
         if table is not None and not console.quiet:
@@ -302,8 +303,7 @@ def bench_command(
     known: Annotated[bool, typer.Option("--list", help="Say what can be measured, against what.")] = False,
 ) -> None:  # fmt: skip
     """Compare with cuBLAS, NCCL and torch, interleaved in one run: on GPUs under torchrun; else simulated."""
-    session, here, console = _here(Ranks(world))
-    ranks = here.count
+    session, ranks, console = _here(world)
     if known or not op:
         console.print(tables([subjects_sheet(ranks)]))
         raise typer.Exit(0 if known else 2)
@@ -372,7 +372,7 @@ def _variants(
 
 def _case(op: str, shape: str, ranks: Ranks, schedule: list[str] | None, dtype: str) -> Case:
     operator = operator_named(op).schedule(parse_placements(schedule or []))
-    return Case(operator, parse_sizes(shape), ranks.count, dtype, axes=ranks.axes)
+    return Case(operator, parse_sizes(shape), ranks, dtype)
 
 
 def _topology(target: Target, case: Case) -> Topology:
@@ -385,7 +385,7 @@ def _run(
     case: Case, stages: Stages, recorder: Recorder, calls: int, policy: Policy, delayed_stores: bool = False
 ) -> Outcome:
     """A simulated run under a bar."""
-    with watched(f"{case.operator.name} on {case.ranks} simulated ranks", stages.plan, recorder, calls):
+    with watched(f"{case.operator.name} on {case.topology.ranks} simulated ranks", stages.plan, recorder, calls):
         return run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, recorder=recorder)
 
 
@@ -423,11 +423,11 @@ def _console(quiet: bool = False) -> Console:
     return Console(quiet=quiet, width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
-def _here(asked: Ranks) -> tuple[Session | None, Ranks, Console]:
-    """Of `torchrun`, if it has started this: the session, its ranks along the axes that were asked for, and a console that is
-    rank 0's alone."""
+def _here(asked: R) -> tuple[Session | None, R | int, Console]:
+    """Of `torchrun`, if it has started this: the session, its ranks, or the axes that they are to lie along, and a console
+    that is rank 0's alone."""
     session = current()
-    ranks = asked if session is None else Ranks(session.world.ranks, asked.axes)
+    ranks = session.world.ranks if session is not None and isinstance(asked, int) else asked
     return session, ranks, _console(quiet=session is not None and session.world.rank != 0)
 
 

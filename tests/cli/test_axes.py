@@ -10,7 +10,7 @@ import torch
 
 from tests.cli.commands import alone, command
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import Case, Ranks, parse_ranks
+from tilelink.explore.cases import Case, parse_ranks, ranks_text
 from tilelink.explore.naming import operator_named
 from tilelink.explore.replay import recipe
 
@@ -43,7 +43,7 @@ def test_products_are_compared_along_axes(ranks: str) -> None:
 
 def test_the_expected_is_of_the_ranks_own_lines() -> None:
     """Rows come from the ranks along TP, the weight from all: what other lines along DP hold of the rows is theirs."""
-    case = Case(operator_named(LINEAR), (("S", 4), ("K", 2), ("N", 2)), 4, "f32", axes=(("DP", 2), ("TP", 2)))
+    case = Case(operator_named(LINEAR), (("S", 4), ("K", 2), ("N", 2)), (("DP", 2), ("TP", 2)), "f32")
     own = [case.arguments(rank) for rank in range(4)]
     rows = torch.cat([own[2][0], own[3][0]])
     weight = torch.cat([own[1][1], own[3][1]])
@@ -57,10 +57,10 @@ def test_operators_of_one_axis_run_along_all_ranks() -> None:
 
 
 def test_a_run_comes_again_with_its_axes() -> None:
-    case = Case(operator_named(LEVELS), (("n", 2), ("g", 3), ("M", 8), ("K", 16)), 6, axes=(("NODE", 2), ("GPU", 3)))
+    case = Case(operator_named(LEVELS), (("n", 2), ("g", 3), ("M", 8), ("K", 16)), (("NODE", 2), ("GPU", 3)))
     made = recipe(case, 1, "random-0", False)
     assert made is not None
-    assert made.axes == "NODE=2,GPU=3"
+    assert made.ranks == "NODE=2,GPU=3"
     assert "6 ranks along NODE=2,GPU=3" in command("replay", made.token).output
 
 
@@ -78,8 +78,9 @@ def test_ranks_that_do_not_read(text: str) -> None:
 
 
 def test_ranks_that_read() -> None:
-    assert parse_ranks("8") == Ranks(8)
-    assert parse_ranks("NODE=2,GPU=4") == Ranks(8, (("NODE", 2), ("GPU", 4)))
+    assert parse_ranks("8") == 8
+    assert parse_ranks("NODE=2,GPU=4") == (("NODE", 2), ("GPU", 4))
+    assert [ranks_text(parse_ranks(text)) for text in ("8", "NODE=2,GPU=4")] == ["8", "NODE=2,GPU=4"]
     for text in ("node=2", "NODE=0"):
         with pytest.raises(TilelinkError, match=r"^TL457: "):
             parse_ranks(text)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from inspect import Parameter
 from inspect import signature as parameters_of
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -20,7 +20,7 @@ from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Product, Shape, Si
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Bound, bind
+from tilelink.pipeline.arguments import Bound, axes_of, bind
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.grid import grid_of
@@ -61,16 +61,8 @@ def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """How many ranks, and along which axes they lie, the outermost first; none: along `R` alone."""
-
-    count: int
-    axes: tuple[tuple[str, int], ...] = ()
-
-    def __str__(self) -> str:
-        """As commands take it."""
-        return ",".join(f"{name}={size}" for name, size in self.axes) or str(self.count)
+Ranks: TypeAlias = "int | tuple[tuple[str, int], ...]"
+"""How many ranks there are, or how many lie along each axis, the outermost first."""
 
 
 def parse_ranks(text: str) -> Ranks:
@@ -80,7 +72,7 @@ def parse_ranks(text: str) -> Ranks:
         TilelinkError: TL713, it is neither; TL457, these are no axes.
     """
     if re.fullmatch(r"[1-9]\d*", text):
-        return Ranks(int(text))
+        return int(text)
     pairs = re.findall(r"(\w+)=(\d+)", text)
     if not re.fullmatch(r"\w+=\d+(,\w+=\d+)*", text) or len(dict(pairs)) < len(pairs):
         raise TilelinkError(
@@ -89,14 +81,25 @@ def parse_ranks(text: str) -> Ranks:
             loc=Loc(RANKS_OPTION, 1, 0, text=text),
             hint="write how many there are, as 4, or how many along each axis, as NODE=2,GPU=2",
         )
-    axes = {name: int(size) for name, size in pairs}
-    return Ranks(math.prod(axes.values()), grid_of(axes).axes)
+    return grid_of({name: int(size) for name, size in pairs}).axes
+
+
+def ranks_text(ranks: Ranks) -> str:
+    """What `parse_ranks` reads back."""
+    return str(ranks) if isinstance(ranks, int) else ",".join(f"{name}={size}" for name, size in ranks)
+
+
+def topology_of(ranks: Ranks) -> Topology:
+    """So many simulated ranks."""
+    if isinstance(ranks, int):
+        return Topology(ranks)
+    return Topology(math.prod(n for _, n in ranks), axes=tuple(RankAxis(name, n) for name, n in ranks))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """`operator` with global `sizes` of its signature, and its constants, on `ranks` ranks, along `axes`. Constants that are
-    whole numbers and have a default may be among them, and those that are true or false, as 1 or 0.
+    """`operator` with global `sizes` of its signature, and its constants, on `ranks`. Constants that are whole numbers and
+    have a default may be among them, and those that are true or false, as 1 or 0.
 
     Inputs are normally distributed and depend on nothing but `seed`, input and rank; the first input of rank r is
     scaled by r + 1, so that a tile of the wrong rank is seen. Tables have any values that keep their contract; one that
@@ -109,10 +112,9 @@ class Case:
 
     operator: Operator
     sizes: tuple[tuple[str, int], ...]
-    ranks: int
+    ranks: Ranks
     dtype: str = "bf16"
     seed: int = 0
-    axes: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype not in TOLERANCE:
@@ -122,13 +124,13 @@ class Case:
                 why="inputs are made up from random real numbers",
                 hint=f"use one of {', '.join(TOLERANCE)}",
             )
-        own, have = self.operator.signature.axes, tuple(name for name, _ in self.axes)
-        if own not in ((RANK_AXIS,), have):
+        own = self.operator.signature.axes
+        if own not in ((RANK_AXIS,), tuple(a.name for a in self.topology.axes)):
             raise TilelinkError(
                 "TL704",
                 f"the ranks of `{self.operator.name}` lie along {' and '.join(own)}",
                 loc=self.operator.loc,
-                why=f"{self.ranks} ranks were asked for" + (f" along {' and '.join(have)}" if have else ""),
+                why=f"this asks for {self._said_ranks}",
                 hint=f"say how many lie along each: {RANKS_OPTION} {','.join(f'{axis}=2' for axis in own)}",
             )
         wanted = _names(self.operator)
@@ -148,13 +150,17 @@ class Case:
 
     def __str__(self) -> str:
         sizes = " ".join(f"{n}={v}" for n, v in self.sizes if n in _names(self.operator))
-        along = f" along {Ranks(self.ranks, self.axes)}" if self.axes else ""
-        return f"{sizes}, {self.dtype}, {self.ranks} rank{'' if self.ranks == 1 else 's'}{along}"
+        return f"{sizes}, {self.dtype}, {self._said_ranks}"
+
+    @property
+    def _said_ranks(self) -> str:
+        count, along = self.topology.ranks, "" if isinstance(self.ranks, int) else f" along {ranks_text(self.ranks)}"
+        return f"{count} rank{'' if count == 1 else 's'}{along}"
 
     @property
     def topology(self) -> Topology:
         """Simulated ranks along the axes."""
-        return Topology(self.ranks, axes=tuple(RankAxis(name, size) for name, size in self.axes))
+        return topology_of(self.ranks)
 
     @property
     def _along(self) -> tuple[str, ...]:
@@ -241,8 +247,8 @@ class Case:
         op = self.operator
         sizes = {n: v for n, v in self.sizes if n in _dims(op)}
         dtypes = [s.dtype or self.dtype for s in op.signature.inputs]
-        axes = {axis: self.topology.size(axis) for axis in self._along}
-        return trace(op.name, op.fn, op.signature, sizes, dtypes, self._constants, op.loc, ranks=self.ranks, axes=axes)
+        ranks, axes = self.topology.ranks, axes_of(op.name, op.signature, self.topology, op.loc)
+        return trace(op.name, op.fn, op.signature, sizes, dtypes, self._constants, op.loc, ranks=ranks, axes=axes)
 
     def _held(self, axis: Axis, rank: int) -> range:
         size = self._size(axis.size)

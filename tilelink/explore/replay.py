@@ -11,7 +11,7 @@ from typing import Any
 
 from tilelink import ops
 from tilelink.errors import Loc, TilelinkError
-from tilelink.explore.cases import Case, Ranks
+from tilelink.explore.cases import Case, ranks_text
 from tilelink.explore.placements import placement_text
 from tilelink.ir.schedule import simulated
 
@@ -20,19 +20,18 @@ PREFIX = "run1-"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`operator`: as commands take it; `schedule`: one text for each placement; `data`: the seed of the inputs;
-    `axes`: along which the ranks lie, as commands take them."""
+    """`operator`, `sizes`, `ranks`: as commands take them; `schedule`: one text for each placement; `data`: the seed of the
+    inputs."""
 
     operator: str
     sizes: str
-    ranks: int
+    ranks: str
     schedule: tuple[str, ...] = ()
     dtype: str = "bf16"
     data: int = 0
     calls: int = 1
     policy: str = "random-0"
     delayed_stores: bool = False
-    axes: str = ""
 
     @property
     def token(self) -> str:
@@ -62,7 +61,7 @@ class Recipe:
         return made
 
 
-_MODEL = asdict(Recipe("", "", 1, ("",)))
+_MODEL = asdict(Recipe("", "", "", ("",)))
 
 
 def _fits(model: Any, value: Any) -> bool:
@@ -82,12 +81,11 @@ def recipe(case: Case, calls: int, policy: str, delayed_stores: bool) -> Recipe 
     return Recipe(
         operator=name if shipped else f"{file}:{name}",
         sizes=",".join(f"{n}={v}" for n, v in case.sizes),
-        ranks=case.ranks,
+        ranks=ranks_text(case.ranks),
         schedule=tuple(t for t in texts if t is not None),
         dtype=case.dtype,
         data=case.seed,
         calls=calls,
         policy=policy,
         delayed_stores=delayed_stores,
-        axes=str(Ranks(case.ranks, case.axes)) if case.axes else "",
     )

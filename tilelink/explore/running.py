@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 
 from tilelink.explore.cases import Case, relative_error
 from tilelink.explore.replay import Recipe, recipe
 from tilelink.ir.topology import Device
-from tilelink.runtime.grid import grid_of
-from tilelink.runtime.launching import simulated
+from tilelink.runtime.launching import along, simulated
 from tilelink.runtime.session import Session, require, using
 from tilelink.runtime.simulated.policy import Policy, Turns
 from tilelink.runtime.simulated.records import Recorder
 from tilelink.runtime.simulated.scheduler import Blame
 from tilelink.tracing import Trace
 from tilelink.tuning import Entry, Report
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +66,19 @@ def run_case(
     """
     begin = time.perf_counter()
     again: tuple[str, ...] = ()
-    if session is not None:
-        with using(_laid_out(session, case)):
-            errors = _rank(case, calls)
-    else:
+    if session is None:
         policy = policy if policy is not None else Policy(seed=seed)
         again = _again(recipe(case, calls, str(policy), delayed_stores))
-        with Blame(*again):
-            errors = simulated(
-                lambda: _rank(case, calls),
-                case.ranks,
-                policy=policy,
-                delayed_stores=delayed_stores,
-                device=device or Device(),
-                recorder=recorder,
-                axes=_axes(case),
-            )[0]
+    with Blame(*again):
+        errors = _on_ranks(
+            case,
+            session,
+            lambda: _errors(case, calls),
+            policy=policy,
+            delayed_stores=delayed_stores,
+            device=device,
+            recorder=recorder,
+        )
     return Outcome(tuple(errors), time.perf_counter() - begin, again)
 
 
@@ -89,15 +89,7 @@ def _again(made: Recipe | None) -> tuple[str, ...]:
 def trace_case(case: Case, session: Session | None = None) -> Trace:
     """Trace a call of the operator on the case's inputs: as this process's rank, or on simulated ranks."""
 
-    def rank() -> Trace:
-        world = require().world
-        on = "cpu" if world.topology.world == "simulated" else "cuda"
-        return case.operator.trace(*case.arguments(world.rank, on), **case.given)
-
-    if session is None:
-        return simulated(rank, case.ranks, axes=_axes(case))[0]
-    with using(_laid_out(session, case)):
-        return rank()
+    return _on_ranks(case, session, lambda: case.operator.trace(*_arguments(case), **case.given))
 
 
 def tune_case(
@@ -106,37 +98,41 @@ def tune_case(
     """Tune the operator for the case, as this process's rank or on simulated ranks; no report of what the cache had."""
 
     def rank() -> tuple[Entry, Report | None]:
-        world = require().world
-        on = "cpu" if world.topology.world == "simulated" else "cuda"
-        tuning = case.operator.tuning(*case.arguments(world.rank, on), **case.given)
+        tuning = case.operator.tuning(*_arguments(case), **case.given)
         known = None if fresh else tuning.known()
         if known is not None:
             return known, None
         report = tuning.search(budget, None)
         return tuning.kept(report), report
 
+    return _on_ranks(case, session, rank)
+
+
+def _on_ranks(case: Case, session: Session | None, rank: Callable[[], T], **options: Any) -> T:
+    """What `rank` gives as this process's rank, or as the first of simulated ones with `options`, along the case's axes."""
+    axes = None if isinstance(case.ranks, int) else dict(case.ranks)
     if session is None:
-        return simulated(rank, case.ranks, axes=_axes(case))[0]
-    with using(_laid_out(session, case)):
+        return simulated(rank, case.topology.ranks, axes=axes, **options)[0]
+    with using(along(session, axes)):
         return rank()
 
 
-def _axes(case: Case) -> dict[str, int] | None:
-    return dict(case.axes) or None
-
-
-def _laid_out(session: Session, case: Case) -> Session:
-    """The session with its ranks along the case's axes, if it has any."""
-    return session.of(grid_of(dict(case.axes))) if case.axes else session
-
-
-def _rank(case: Case, calls: int) -> list[float]:
-    """On one rank: the errors of all ranks."""
+# -------------------------------------------------------------------------------------------------------------- on one rank
+def _here() -> tuple[int, str]:
+    """Which rank this is, and where its tensors lie."""
     world = require().world
-    on = "cpu" if world.topology.world == "simulated" else "cuda"
+    return world.rank, "cpu" if world.topology.world == "simulated" else "cuda"
+
+
+def _arguments(case: Case) -> list[torch.Tensor]:
+    return case.arguments(*_here())
+
+
+def _errors(case: Case, calls: int) -> list[float]:
+    """Of all ranks."""
     inputs = [replace(case, seed=case.seed + k) for k in range(calls)]
-    results = [case.operator(*c.arguments(world.rank, on), **case.given) for c in inputs]
+    results = [case.operator(*_arguments(c), **case.given) for c in inputs]
     if case.contraction is None:
         return []
-    mine = [relative_error(y, c.expected(world.rank, on)) for y, c in zip(results, inputs, strict=True)]
-    return [float(e) for e in world.agree(float(torch.tensor(mine, dtype=torch.float64).amax()))]
+    mine = [relative_error(y, c.expected(*_here())) for y, c in zip(results, inputs, strict=True)]
+    return [float(e) for e in require().world.agree(float(torch.tensor(mine, dtype=torch.float64).amax()))]

@@ -58,6 +58,6 @@ def stress(
 
     if preemptions is not None:
         return search(run, preemptions=preemptions, limit=runs)
-    for policy in policies(case.ranks, runs, first):
+    for policy in policies(case.topology.ranks, runs, first):
         run(policy)
     return Searched(runs, complete=False)

@@ -72,7 +72,7 @@ def simulated(
     checked = environment.debug() if debug is None else debug
 
     def body(world: World) -> T:
-        with using(_along(Session(world, seconds, checked), axes)):
+        with using(along(Session(world, seconds, checked), axes)):
             return main()
 
     return simulate(
@@ -89,7 +89,7 @@ def simulated(
     )
 
 
-def _along(session: Session, axes: Mapping[str, int] | None) -> Session:
+def along(session: Session, axes: Mapping[str, int] | None) -> Session:
     """The session with its ranks along axes, if any are named."""
     return session if axes is None else session.of(grid_of(axes))
 
@@ -122,7 +122,7 @@ def launch(
     if session is not None:
         now = session.vigil
         session.watch_over(now.watchdog if watchdog is None else watchdog, now.debug if debug is None else debug)
-        with using(_along(session, axes)):
+        with using(along(session, axes)):
             return [main()]
     say_simulated()
     return simulated(main, ranks, axes=axes, watchdog=watchdog, debug=debug, **options)
