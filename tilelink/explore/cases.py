@@ -240,7 +240,7 @@ class Case:
         split = [a.size for t in wiring.tensors for a in t.axes if a.split == wiring.arguments[k]]
         if not split:
             return self._size(self.operator.signature.inputs[0].axes[0].size)
-        return int(F.evaluate(split[0], env_of(dict(self.sizes), self.topology, self._along, 0)))
+        return int(F.evaluate(split[0], env_of(dict(self.sizes), self.topology, 0)))
 
     def wiring(self) -> Wiring:
         """Tensors and steps, made from sizes alone."""

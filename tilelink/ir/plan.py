@@ -98,6 +98,12 @@ class StepPlan:
             found[name] = F.evaluate(value, found) if len(found["t"]) else found["t"]
         return found
 
+    def tiles(self, env: Mapping[str, F.Number]) -> list[tuple[int, ...]]:
+        """The indices of these tiles, in order."""
+        found = self.turns(env)
+        columns = [np.broadcast_to(found[f"i{a}"], found["t"].shape).tolist() for a in range(len(self.grid))]
+        return [tuple(column[t] for column in columns) for t in range(len(found["t"]))]
+
     @property
     def by_runs(self) -> bool:
         """Whether a library function takes its tiles run by run."""
@@ -328,7 +334,7 @@ class Plan:
 
     def env(self, rank: int) -> dict[str, F.Number]:
         """The symbols of every formula, on rank `rank`."""
-        values = env_of(dict(self.sizes), self.topology, self.axes, rank)
+        values = env_of(dict(self.sizes), self.topology, rank)
         for name, rows in self.tables:
             values[name] = np.asarray(rows[rank], dtype=np.int64)
         return values

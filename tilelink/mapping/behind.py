@@ -11,12 +11,11 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.plan import KernelPlan, Signal, StepPlan
-from tilelink.ir.program import Store
+from tilelink.ir.program import Store, walk
 from tilelink.ir.schedule import Fused
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.placement import Placed
-from tilelink.mapping.views import walk
 
 
 def with_behind(
@@ -92,7 +91,7 @@ def _own_last(step: StepPlan, host: StepPlan, sizes: Mapping[str, int], topology
     if host.sort_key is not None:
         return False  # a user's function, which may know the ranks apart
     for rank in {0, 1 % topology.ranks, topology.ranks // 2, topology.ranks - 1}:
-        env = host.turns(env_of(sizes, topology, tuple(a.name for a in topology.axes), rank))
+        env = host.turns(env_of(sizes, topology, rank))
         total = len(env["t"])
         begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), env), (total,))
         own = begin // int(F.evaluate(grid.part, env)) == topology.at(rank, step.axis)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Store
+from tilelink.ir.program import Store, walk
 from tilelink.ir.wiring import TensorDecl
-from tilelink.mapping.views import walk
 
 
 def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:

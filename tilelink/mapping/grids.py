@@ -9,13 +9,13 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Load, OfTile, Store, Tiles
+from tilelink.ir.program import Load, OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
+from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, entries
 from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
 from tilelink.mapping.placement import Placed, directed, hosts
-from tilelink.mapping.views import entries, extent, ring_of, tensor_of, tile_names, walk
+from tilelink.mapping.views import extent, ring_of, tensor_of
 from tilelink.mapping.waves import MORE
 
 Lineage = dict[tuple[str, int], int]
@@ -99,11 +99,6 @@ def _spread_all(step: Step) -> Lineage:
     return out
 
 
-def table_name(path: str) -> str:
-    """What formulas call the order of a step by a user's key."""
-    return path.replace(".", "_") + "_order"
-
-
 def _lineage(host: Step, steps: tuple[Step, ...]) -> Lineage:
     """Where the host's tiles end up: in what it stores, and in what movements make of that."""
     out = _spread_all(host)
@@ -155,7 +150,7 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[st
         domain=domain,
         grid=grid,
         loops=_loops(wiring, p),
-        order=order if key is None else by_table(order, table_name(p.step.path)),
+        order=order if key is None else by_table(order, p.step.path),
         total=total,
         order_names=words(placement.order) + (() if key is None else (f"by {key.__name__}",)),
         sort_key=key,

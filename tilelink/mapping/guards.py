@@ -10,9 +10,9 @@ from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula
 from tilelink.ir.partition import RANKS
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Expr, Holder, If, Loop, Notify, OfTile, Op, Tiles, Wait
+from tilelink.ir.program import Expr, Holder, If, Loop, Notify, OfTile, Op, Tiles, Wait, walk
+from tilelink.ir.wiring import entries
 from tilelink.mapping.uses import own_names
-from tilelink.mapping.views import entries, walk
 
 Condition = tuple[Expr, bool]
 

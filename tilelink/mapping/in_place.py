@@ -12,11 +12,10 @@ from dataclasses import replace
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import InPlace, Layout, Signal, StepPlan
-from tilelink.ir.program import Load, OfTile, Wait
-from tilelink.ir.wiring import Step, TensorDecl, Wiring
+from tilelink.ir.program import Load, OfTile, Wait, walk
+from tilelink.ir.wiring import Step, TensorDecl, Wiring, entries
 from tilelink.mapping.libraries import RUN, tiled
 from tilelink.mapping.runs import axis_of
-from tilelink.mapping.views import entries, walk
 
 
 def with_own_parts(

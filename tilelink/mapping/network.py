@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Store
+from tilelink.ir.program import Store, walk
 from tilelink.ir.topology import Topology
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.crossing import crosses, reads_remote
-from tilelink.mapping.views import tensor_of, walk
+from tilelink.mapping.views import tensor_of
 
 
 def check_network(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> None:

@@ -6,18 +6,21 @@ Position `t` of a step's `total` tiles becomes one index per axis. Orders compos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.plan import StepPlan
 from tilelink.ir.schedule import ACROSS, Order, SortKey
 from tilelink.ir.shape import ranks_along
+from tilelink.ir.topology import Topology
 
 Lets = list[tuple[str, Formula]]
+SORTED = "sorted_t"
+"""What formulas call the position that a table gives for `t`."""
 
 
 def sort_key(order: Order) -> SortKey | None:
@@ -30,26 +33,45 @@ def words(order: Order) -> tuple[str, ...]:
     return tuple(word for word in order if isinstance(word, str))
 
 
-def by_table(lets: tuple[tuple[str, Formula], ...], table: str) -> tuple[tuple[str, Formula], ...]:
-    """The same assignments for the position that a table gives for `t`."""
-    first = ("sorted_t", F.at(Sym(table), Sym("t")))
-    return (first, *((name, F.substitute(value, {"t": Sym("sorted_t")})) for name, value in lets))
+def table_name(path: str) -> str:
+    """What formulas call the order of a step by a user's key."""
+    return path.replace(".", "_") + "_order"
 
 
-def table_of(
-    grid: tuple[GridAxis, ...], order: Order, key: SortKey, env: Mapping[str, F.Number], rank: int, ranks: int
+def by_table(lets: tuple[tuple[str, Formula], ...], path: str) -> tuple[tuple[str, Formula], ...]:
+    """The same assignments for the position that the table of step `path` gives for `t`."""
+    first = (SORTED, F.at(Sym(table_name(path)), Sym("t")))
+    return (first, *((name, F.substitute(value, {"t": Sym(SORTED)})) for name, value in lets))
+
+
+def tables(
+    steps: Iterable[StepPlan], topology: Topology, env: Callable[[int], Mapping[str, F.Number]]
+) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
+    """The orders by a user's key: by name, for each rank the positions of its tiles, sorted.
+
+    Args:
+        env: of a rank, the symbols of formulas.
+
+    Raises:
+        TilelinkError: TL310, keys that cannot be compared.
+    """
+    keyed = [(s, s.sort_key) for s in steps if s.sort_key is not None]
+    return tuple(
+        (table_name(s.path), tuple(_sorted(s, key, env(rank), topology, rank) for rank in range(topology.ranks)))
+        for s, key in keyed
+    )
+
+
+def _sorted(
+    step: StepPlan, key: SortKey, env: Mapping[str, F.Number], topology: Topology, rank: int
 ) -> tuple[int, ...]:
-    """Positions of one rank's tiles by rising key, in the given order where keys are equal."""
-    lets, count = decode(grid, words(order))
-    total = int(F.evaluate(count, env))
-    values: dict[str, F.Number] = {**env, "t": np.arange(total)}
-    for name, value in lets:
-        values[name] = F.evaluate(value, values) if total else np.arange(0)
-    columns = [np.broadcast_to(values[f"i{a}"], (total,)) for a in range(len(grid))]
-    tiles = [tuple(int(c[t]) for c in columns) for t in range(total)]
-    keys = [key(tile, rank, ranks) for tile in tiles]
+    """One rank's tiles by rising key, which sees its coordinate on the step's axis; where keys are equal, in the order that
+    the schedule gives besides."""
+    unsorted = replace(step, order=((SORTED, Sym("t")), *step.order[1:]))
+    at, ranks = topology.at(rank, step.axis), topology.size(step.axis)
+    keys = [key(tile, at, ranks) for tile in unsorted.tiles(env)]
     try:
-        return tuple(sorted(range(total), key=lambda t: keys[t]))
+        return tuple(sorted(range(len(keys)), key=lambda t: keys[t]))
     except TypeError as error:
         raise TilelinkError(
             "TL310",

@@ -11,9 +11,8 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, holder
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import At, Load, Notify, OfTile, Op, Store, Wait
+from tilelink.ir.program import At, Load, Notify, OfTile, Op, Store, Wait, walk
 from tilelink.ir.wiring import TensorDecl, Wiring, entries
-from tilelink.mapping.views import walk
 
 
 def check_owners(wiring: Wiring, steps: tuple[StepPlan, ...], sizes: dict[str, int], ranks: int) -> None:

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.program import Let, Tiles
+from tilelink.ir.program import Let, Tiles, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, counted, simulated
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called, unsuitable
 from tilelink.mapping.orders import parse, words
-from tilelink.mapping.views import extent, ring_of, walk
+from tilelink.mapping.views import extent, ring_of
 from tilelink.mapping.waves import DEPTH, LARGE, SHAPES, Product, Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A step and its placement; `into` is the step whose workers run it, itself unless fused."""
+    """A step and its placement."""
 
     step: Step
     placement: Placement
@@ -126,7 +126,7 @@ def _shape(
     step: Step, wiring: Wiring, topology: Topology, dims: list[str], inner: list[str], sizes: Mapping[str, int]
 ) -> Shape:
     """The tile of a matmul: the large one, unless it is a plain product whose sizes are better off with another."""
-    env = env_of(sizes, topology, wiring.axes, 0)
+    env = env_of(sizes, topology, 0)
     extents = {
         v.dim: int(F.evaluate(extent(wiring.tensor(b.tensor), v, step.axis), env))
         for b in step.bindings
@@ -254,16 +254,16 @@ def _check_joins(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: 
             hint="name one of them",
         )
     host = placed[paths.index(placement.joins)]
-    leads = isinstance(host.placement, Sms) and host.placement.count is None and host.placement.joins is None
+    open_to = _leads(host) and isinstance(host.placement, Sms) and host.placement.count is None
     if p.step.program.movement is not None or placement.count is not None or placement.own_kernel:
         raise _refuse(
             p, "only a computing step, without SMs or a kernel of its own, joins another", "leave `joins` out"
         )
-    if not leads or host.step.program.movement is not None:
+    if not open_to:
         raise _refuse(
             p, f"`{placement.joins}` has no kernel that others take turns in", "join a computing step on all SMs"
         )
-    between = placed[paths.index(placement.joins) + 1 : max(paths.index(p.step.path), 0)]
+    between = placed[paths.index(placement.joins) + 1 : paths.index(p.step.path)]
     made = {t for q in between if _leads(q) for t in q.step.makes}
     if placed.index(host) > placed.index(p) or made & wiring.read_from(p.step):
         raise _refuse(
@@ -273,8 +273,7 @@ def _check_joins(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: 
 
 def _leads(p: Placed) -> bool:
     """Whether it has a kernel of its own."""
-    computes = isinstance(p.placement, Sms) and p.step.program.movement is None
-    return computes and isinstance(p.placement, Sms) and p.placement.joins is None
+    return isinstance(p.placement, Sms) and p.placement.joins is None and p.step.program.movement is None
 
 
 def _check_numbers(p: Placed) -> None:
@@ -377,6 +376,3 @@ def _stays(wiring: Wiring, step: Step) -> bool:
         for b in step.bindings
         for v in b.view
     )
-
-
-__all__ = ["Placed", "default", "directed", "hosts", "place", "replace"]

@@ -11,23 +11,22 @@ from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.partition import here, part
 from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan
-from tilelink.ir.program import Load, is_raw, pointed
-from tilelink.ir.schedule import CopyEngine, Library, Order, Schedule, Sms, SortKey
+from tilelink.ir.program import Load, is_raw, pointed, walk
+from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping import credits, kernels
 from tilelink.mapping.behind import with_behind
 from tilelink.mapping.crossing import crosses, reads_remote
-from tilelink.mapping.grids import plan_steps, table_name
+from tilelink.mapping.grids import plan_steps
 from tilelink.mapping.in_place import kept_first, with_own_parts
 from tilelink.mapping.network import check_network
-from tilelink.mapping.orders import table_of
+from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
-from tilelink.mapping.placement import Placed, as_called, place
+from tilelink.mapping.placement import as_called, place
 from tilelink.mapping.sequence import host_steps
 from tilelink.mapping.signals import lower
-from tilelink.mapping.views import walk
 
 
 def make_plan(
@@ -49,7 +48,7 @@ def make_plan(
     _check_names(wiring)
     _check_results(wiring)
     wiring, placed = as_called(wiring, place(wiring, topology, schedule, sizes))
-    steps = plan_steps(wiring, placed, env_of(sizes, topology, wiring.axes, 0))
+    steps = plan_steps(wiring, placed, env_of(sizes, topology, 0))
     check_owners(wiring, steps, dict(sizes), topology.ranks)
     check_network(wiring, steps, topology)
     where = kernels.assign(wiring, steps, topology)
@@ -84,7 +83,7 @@ def make_plan(
         kernels=where.kernels,
         host=host_steps(wiring, where, steps, staged, enters, _read_in_place(found.signals, buffers, by_path), keeps),
         notes=_notes(found.signals, buffers) + _own_parts(steps),
-        tables=_tables(placed, steps, dict(sizes), topology),
+        tables=tables(steps, topology, lambda rank: env_of(sizes, topology, rank)),
     )
     return replace(plan, credits=credits.derive(plan))
 
@@ -183,28 +182,6 @@ def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:
             if path == s.path:
                 return replace(s, workers=workers)
     return s
-
-
-def _tables(
-    placed: tuple[Placed, ...], steps: tuple[StepPlan, ...], sizes: dict[str, int], topology: Topology
-) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
-    """The orders by a user's key, worked out for every rank."""
-    out: list[tuple[str, tuple[tuple[int, ...], ...]]] = []
-    for p, s in zip(placed, steps, strict=True):
-        if s.sort_key is None or s.into is not None or not isinstance(p.placement, (Sms, CopyEngine, Library)):
-            continue
-        order, key = p.placement.order, s.sort_key
-        rows = [_row(s, order, key, sizes, topology, rank) for rank in range(topology.ranks)]
-        out.append((table_name(s.path), tuple(rows)))
-    return tuple(out)
-
-
-def _row(
-    s: StepPlan, order: Order, key: SortKey, sizes: Mapping[str, int], topology: Topology, rank: int
-) -> tuple[int, ...]:
-    """The order by a user's key on one rank, which sees its coordinate on the step's axis of ranks."""
-    env = env_of(sizes, topology, tuple(a.name for a in topology.axes), rank)
-    return table_of(s.grid, order, key, env, topology.at(rank, s.axis), topology.size(s.axis))
 
 
 def _read_in_place(signals: tuple[Signal, ...], buffers: tuple[Buffer, ...], steps: dict[str, StepPlan]) -> bool:

@@ -9,12 +9,12 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Link, Signal, StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Wait
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.wiring import TensorDecl, Wiring
+from tilelink.ir.wiring import TensorDecl, Wiring, entries
 from tilelink.mapping.channels import channel
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.kernels import Placement
 from tilelink.mapping.uses import Use, one_waiter
-from tilelink.mapping.views import entries, signal_ops, tensor_of
+from tilelink.mapping.views import signal_ops, tensor_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Holder, Notify, OfTile, Wait, Whole, walk
-from tilelink.ir.wiring import TensorDecl
+from tilelink.ir.wiring import TensorDecl, entries
 from tilelink.mapping.crossing import reads_remote
-from tilelink.mapping.views import entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tilelink.ir.formula import Formula
 from tilelink.ir.partition import here, part
-from tilelink.ir.program import Notify, Store, TileProgram, Wait, tile_names, walk
+from tilelink.ir.program import Notify, TileProgram, Wait, walk
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, entries
+from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
 
 
 def tensor_of(wiring: Wiring, step: Step, param: str) -> TensorDecl:
@@ -35,12 +35,5 @@ def ring_of(wiring: Wiring, step: Step, dim: str) -> Formula | None:
     return None
 
 
-def stores(program: TileProgram) -> tuple[Store, ...]:
-    return tuple(op for op in walk(program.body) if isinstance(op, Store))
-
-
 def signal_ops(program: TileProgram) -> tuple[Wait | Notify, ...]:
     return tuple(op for op in walk(program.body) if isinstance(op, (Wait, Notify)))
-
-
-__all__ = ["entries", "extent", "ring_of", "signal_ops", "stores", "tensor_of", "tile_names", "walk"]

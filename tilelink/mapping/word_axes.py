@@ -7,11 +7,10 @@ from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import At, Gather, OfTile
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.wiring import TensorDecl
+from tilelink.ir.wiring import TensorDecl, entries
 from tilelink.mapping.libraries import RUN, tiled
 from tilelink.mapping.runs import axis_of
 from tilelink.mapping.uses import Use, domain_axis, notify_entry, one_waiter
-from tilelink.mapping.views import entries
 
 
 def words_along(

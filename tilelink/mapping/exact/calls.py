@@ -447,10 +447,7 @@ def tiles_of(sizes: Sizes, host: StepPlan, rank: int) -> list[tuple[int, ...]]:
     """The indices of the tiles that a rank takes, in order."""
     if any(g.kind == "table" for g in host.grid):
         raise NotExact(f"data says which tiles `{host.path}` has")
-    env = host.turns(sizes.env(rank))
-    total = len(env["t"])
-    columns = [np.broadcast_to(env[f"i{a}"], (total,)) for a in range(len(host.grid))]
-    return [tuple(int(c[t]) for c in columns) for t in range(total)]
+    return host.tiles(sizes.env(rank))
 
 
 def _run(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder, piece: int = 0) -> None:

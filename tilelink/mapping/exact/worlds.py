@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Topology
-from tilelink.mapping.orders import table_of
+from tilelink.mapping.orders import tables
 
 MOST_RANKS = 4
 
@@ -43,8 +43,7 @@ def shrunk(plan: Plan, ranks: int = MOST_RANKS, tiles: int = 2, less: int = 0) -
             parts = max(parts, topology.size(over)) if over is not None else parts
         sizes.append((name, max(1, min(size, tiles * length * parts - less))))
     small = replace(plan, sizes=tuple(sizes), topology=topology, tables=())
-    tables = {first: _sorted(small, s) for s in plan.steps if s.sort_key is not None for first in _table_of(s)}
-    return replace(_whole_tiles_in_place(small), tables=tuple(tables.items()))
+    return replace(_whole_tiles_in_place(small), tables=tables(small.steps, small.topology, small.env))
 
 
 def _smaller(topology: Topology, ranks: int) -> Topology:
@@ -73,21 +72,3 @@ def _whole_tiles_in_place(plan: Plan) -> Plan:
 def described(plan: Plan) -> str:
     sizes = ", ".join(f"{n}={v}" for n, v in plan.sizes)
     return f"{plan.topology.ranks} rank{'' if plan.topology.ranks == 1 else 's'} and {sizes}"
-
-
-def _table_of(step: StepPlan) -> Iterator[str]:
-    """The name of the table that a user's order looks positions up in."""
-    for _, value in step.order:
-        if isinstance(value, F.Binary) and value.op == "at":
-            yield str(value.left)
-
-
-def _sorted(plan: Plan, step: StepPlan) -> tuple[tuple[int, ...], ...]:
-    """A user's order on every rank of a world of another size."""
-    assert step.sort_key is not None
-    words = tuple(n for n in step.order_names if not n.startswith("by "))
-    at, size = plan.topology.at, plan.topology.size(step.axis)
-    return tuple(
-        table_of(step.grid, words, step.sort_key, plan.env(r), at(r, step.axis), size)
-        for r in range(plan.topology.ranks)
-    )
