@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula
 from tilelink.ir.partition import RANKS
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Expr, Holder, If, Loop, Notify, OfTile, Op, Tiles, Wait, walk
+from tilelink.ir.program import Holder, Notify, OfTile, Wait, walk
 from tilelink.ir.wiring import entries
+from tilelink.mapping.sites import site_of
 from tilelink.mapping.uses import own_names
-
-Condition = tuple[Expr, bool]
-
-
-def conditions(body: tuple[Op, ...], target: Op) -> tuple[Condition, ...] | None:
-    """The tests on the way to `target`, each with the branch taken; None if it is not in `body`."""
-    for op in body:
-        if op is target or op == target:
-            return ()
-        for inner, extra in _branches(op):
-            found = conditions(inner, target)
-            if found is not None:
-                return (*extra, *found)
-    return None
-
-
-def _branches(op: Op) -> Iterator[tuple[tuple[Op, ...], tuple[Condition, ...]]]:
-    if isinstance(op, (Tiles, Loop)):
-        yield op.body, ()
-    elif isinstance(op, If):
-        yield op.body, ((op.test, True),)
-        yield op.orelse, ((op.test, False),)
 
 
 def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula | None:
     """The conjunction of the tests above `op` with the program's names replaced by `values`; None where there is none."""
-    found = conditions(s.step.program.body, op)
     values = {n: int(v) for n, v in s.step.constants if isinstance(v, (bool, int))} | {RANKS.name: s.ranks} | values
     out: Formula | None = None
-    for test, branch in found or ():
+    for test, branch in site_of(s.step.program, op).tests:
         if test.formula is None or not F.symbols(test.formula) <= values.keys():
             raise TilelinkError(
                 "TL304",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Expr, If, Loop, Notify, Op, TileProgram, Tiles, Wait
-from tilelink.mapping.verify.sites import Site, sites
+from tilelink.mapping.sites import Site, sites
 
 
 def check_form(plan: Plan) -> str:

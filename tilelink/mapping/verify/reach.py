@@ -13,8 +13,8 @@ from tilelink.ir.formula import Formula
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Bounds, Gather, Holder, Index, IndexEntry, OfTile, Tiles, Whole, walk
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+from tilelink.mapping.sites import Site
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
-from tilelink.mapping.verify.sites import Site
 from tilelink.mapping.views import extent
 
 Key: TypeAlias = "int | str"

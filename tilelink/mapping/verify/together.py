@@ -15,10 +15,10 @@ from tilelink.ir import formula as F
 from tilelink.ir.partition import RANK, GridAxis
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.shape import rank_along
+from tilelink.mapping.sites import sites
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
-from tilelink.mapping.verify.sites import sites
 from tilelink.mapping.verify.words import Told, signals_on
 
 

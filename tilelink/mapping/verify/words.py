@@ -14,9 +14,9 @@ from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, Signal
 from tilelink.ir.program import At, Index, IndexEntry, Notify, OfTile, Tiles, Wait
 from tilelink.mapping.libraries import tiled
+from tilelink.mapping.sites import Site, site_of, sites
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans
 from tilelink.mapping.verify.reach import EVERYWHERE, Key, Laid, Mask
-from tilelink.mapping.verify.sites import Site, sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def signals_on(plan: Plan, laid: Mapping[str, Laid], channel: Channel, action: s
 
 
 def _told(channel: Channel, laid: Laid, signal: Signal) -> Told:
-    site = site_of(laid, signal.op)
+    site = site_of(laid.step.step.program, signal.op)
     mask = _without_own(laid, signal.op, laid.mask(site))
     words = tuple(_words(laid, signal.op, axis, mask) for axis in channel.axes)
     told = Told(signal, channel, laid, site, mask, words)
@@ -134,10 +134,6 @@ def _without_own(laid: Laid, op: Wait | Notify, mask: Mask) -> Mask:
             before = mask.by.get(at.key)
             return Mask({**mask.by, at.key: others if before is None else before & others}, mask.data)
     return mask
-
-
-def site_of(laid: Laid, op: Wait | Notify) -> Site:
-    return next(s for s in sites(laid.step.step.program) if s.op == op)
 
 
 def entry_on(laid: Laid, op: Wait | Notify, axis: int) -> IndexEntry | None:

@@ -23,6 +23,10 @@ def sites(program: TileProgram) -> tuple[Site, ...]:
     return tuple(_walk(program.body, (), ()))
 
 
+def site_of(program: TileProgram, op: Op) -> Site:
+    return next(s for s in sites(program) if s.op == op)
+
+
 def _walk(body: tuple[Op, ...], tests: tuple[Test, ...], loops: tuple[Tiles | Loop, ...]) -> Iterator[Site]:
     for op in body:
         yield Site(op, tests, loops)
