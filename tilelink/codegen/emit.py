@@ -245,7 +245,7 @@ def _trace_roots(plan: Plan, kernel: KernelPlan) -> list[Root]:
     roots = [Root(names[path], workers, _known_total(plan.step(path))) for path, workers in kernel.beside]
     roots += [Root(names[path], None, _known_total(plan.step(path)), turn) for turn, path in enumerate(kernel.in_turn)]
     for turn, step in enumerate(_behind(plan, kernel), len(kernel.in_turn)):
-        tickets = step.own_tiles(plan.step(step.into or "")) * step.pieces
+        tickets = step.own_tiles(plan.step(step.executor)) * step.pieces
         roots.append(Root(naming.drivers[step.path], None, tickets, turn, names[step.path]))
     return roots
 

@@ -60,7 +60,7 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
 
 def emit_behind(plan: Plan, step: StepPlan, watch: Watch) -> tuple[Function, Function]:
     """A fused step behind its host's tiles: the function that takes tickets, and what it calls for each."""
-    scope = open_scope(plan, plan.step(step.into or ""), watch)
+    scope = open_scope(plan, plan.step(step.executor), watch)
     bounds = _open_tiles(scope)
     ticket = behind.names_of_ticket(scope)
     outer, scope.lines = scope.lines, Lines()

@@ -336,7 +336,7 @@ def signals_of(plan: Plan) -> int:
 def _taken(plan: Plan, step: StepPlan, rank: int) -> int:
     """What workers say of tiles that come behind their host's: that each is made, and of which they take tickets, one each
     too many."""
-    host = plan.step(step.into or "")
+    host = plan.step(step.executor)
     own = int(F.evaluate(step.own_tiles(host), plan.env(rank)))
     kernel = next(k for k in plan.kernels if host.path in k.in_turn)
     return own + own * step.pieces + _through(plan, kernel, rank)
@@ -394,7 +394,7 @@ def _host(plan: Plan, step: HostStep) -> str:
         case Join(stream):
             return f"wait for side stream {stream}"
         case Launch(kernel, stream):
-            k = next(k for k in plan.kernels if k.name == kernel)
+            k = plan.kernel(kernel)
             roles = [*((path, n) for path, n in k.beside), (", then ".join(k.in_turn), k.roles[-1][1])]
             inside = " and ".join(f"{path} on {workers} SMs" for path, workers in roles)
             return f"launch {kernel}: {inside}" + (f", on side stream {stream}" if stream else "")

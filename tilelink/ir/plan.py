@@ -91,6 +91,11 @@ class StepPlan:
     def path(self) -> str:
         return self.step.path
 
+    @property
+    def executor(self) -> str:
+        """The step whose workers, or stream, run it."""
+        return self.path if self.into is None else self.into
+
     def turns(self, env: Mapping[str, F.Number]) -> dict[str, Any]:
         """`env`, of a rank, with the positions `t` of all tiles that it takes, and the indices `i0`, `i1`, … of each."""
         found: dict[str, Any] = {**env, "t": np.arange(max(int(F.evaluate(self.total, env)), 0))}
@@ -312,6 +317,13 @@ class Plan:
 
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)
+
+    def kernel(self, name: str) -> KernelPlan:
+        return next(k for k in self.kernels if k.name == name)
+
+    def kernel_of(self, step: StepPlan) -> KernelPlan | None:
+        """The kernel whose workers run a step; None: no kernel's do."""
+        return next((k for k in self.kernels if step.executor in dict(k.roles)), None)
 
     def buffer(self, tensor: str) -> Buffer:
         return next(b for b in self.buffers if b.tensor == tensor)

@@ -57,6 +57,10 @@ class TensorDecl:
             return False
         return self.axes[view.axis].over is not None or view.axis == self.owned
 
+    def names_holders(self, view: tuple[ViewAxis, ...]) -> bool:
+        """Whether a tile lies on one rank only; else every rank has its own."""
+        return any(v.axis is None or self.names_holder(v) for v in view)
+
     def split_over(self, axis: str) -> bool:
         """Whether the ranks along an axis hold parts or slices of it."""
         return any(a.over == axis for a in self.axes)
@@ -106,6 +110,11 @@ class Step:
 
     def binding(self, param: str) -> Binding:
         return next(b for b in self.bindings if b.param == param)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Its constants that formulas may name."""
+        return {name: int(value) for name, value in self.constants if isinstance(value, (bool, int))}
 
     @property
     def takes(self) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def with_behind(
         if wanted is False:
             out.append(step)
             continue
-        host = by_path[step.into or ""]
+        host = by_path[step.executor]
         why = _sharing(step, host, kernels) or _heard(step, host, signals) or _nowhere(wiring, step, host, steps)
         hint = ""
         if not why and not _own_last(step, host, sizes, topology):

@@ -217,7 +217,7 @@ def _of_paths(step: Step) -> str | None:
 def _positions(step: Step) -> frozenset[str]:
     """The names in a program whose values are known for each tile."""
     program = step.program
-    known = {n for n, value in step.constants if isinstance(value, (bool, int))} | {"RANKS"}
+    known = {*step.numbers, "RANKS"}
     known |= {op.target for op in walk(program.body) if isinstance(op, Loop) and op.target is not None}
     own = {n for n in tile_names(program) if n is not None}
     for op in walk(program.body):

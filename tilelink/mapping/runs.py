@@ -52,8 +52,7 @@ class _Walk:
     def __init__(self, plan: Plan, step: StepPlan, rank: int, bounds: Sequence[Span]) -> None:
         self._plan, self._step, self._rank = plan, step, rank
         self._tile = {g.var: b for g, b in zip(step.grid, bounds, strict=True)}
-        self._names: dict[str, F.Number] = {RANKS.name: plan.topology.size(step.axis)}
-        self._names |= {n: int(v) for n, v in step.step.constants if isinstance(v, (bool, int))}
+        self._names: dict[str, F.Number] = {RANKS.name: plan.topology.size(step.axis), **step.step.numbers}
 
     def intervals(self, size: int) -> Iterator[Span]:
         """Begin and end of each, in the program's order, on an axis of `size` elements."""

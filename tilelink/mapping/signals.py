@@ -93,18 +93,14 @@ def _notifies(wiring: Wiring, tensor: str, steps: dict[str, StepPlan]) -> list[t
 
 def _implied(consumer: StepPlan, producer: StepPlan, where: Placement) -> str | None:
     """What keeps a local dependence without a signal."""
-    if consumer.into is not None and _root(consumer) == _root(producer):
+    if consumer.into is not None and consumer.executor == producer.executor:
         return "worker"
     if consumer.engine == "stream" or producer.engine == "stream":
         return None
-    if where.kernel_of[_root(consumer)] == where.kernel_of[_root(producer)]:
+    if where.kernel_of[consumer.executor] == where.kernel_of[producer.executor]:
         return None
-    same_stream = where.stream(_root(consumer)) == where.stream(_root(producer))
-    return "stream" if same_stream and where.rank_of(_root(producer)) < where.rank_of(_root(consumer)) else None
-
-
-def _root(s: StepPlan) -> str:
-    return s.into if s.into is not None else s.path
+    same_stream = where.stream(consumer.executor) == where.stream(producer.executor)
+    return "stream" if same_stream and where.rank_of(producer.executor) < where.rank_of(consumer.executor) else None
 
 
 # --------------------------------------------------------------------------------------------------------------- notifies

@@ -55,7 +55,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
             symmetric = b.space == "symmetric" or b.staged
             out += [Region(f"{b.tensor}/{s}", nbytes, symmetric) for s in range(b.slots)]
     for step in (s for s in plan.steps if s.behind):
-        own = int(F.evaluate(step.own_tiles(plan.step(step.into or "")), plan.env(0)))  # of the rank that has most
+        own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))  # of the rank that has most
         for s in range(slots):
             out += [
                 Region(f"{step.path}.made/{s}", 8 * max(1, own), False),

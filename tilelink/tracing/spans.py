@@ -78,7 +78,7 @@ def _functions(plan: Plan, source: KernelSource) -> dict[str, tuple[str, Kind]]:
     together: dict[str, list[StepPlan]] = {s.path: [s] for s in plan.steps if s.into is None}
     for s in plan.steps:
         if s.into is not None:
-            together[_root(plan, s)].append(s)
+            together[s.executor].append(s)
     found: dict[str, tuple[str, Kind]] = {}
     for steps in together.values():
         moving = [s.step.program.movement is not None for s in steps]
@@ -95,12 +95,6 @@ def kind_of(plan: Plan, path: str) -> Kind:
         return "communicate"
     telling = any(g.path == path and g.action == "notify" and g.to != "self" for g in plan.signals)
     return "compute + communicate" if telling else "compute"
-
-
-def _root(plan: Plan, step: StepPlan) -> str:
-    while step.into is not None:
-        step = plan.step(step.into)
-    return step.path
 
 
 def _spans(records: list[Record], worker: int | None, steps: Mapping[str, tuple[str, Kind]]) -> list[tuple[str, Span]]:

@@ -125,7 +125,7 @@ class _Host:
                 self.heads[MAIN] = [*self.heads[MAIN], *self.heads.get(h.stream, [])]
                 self.open_streams.discard(h.stream)
             elif isinstance(h, Launch):
-                self._launch(next(k for k in self.plan.kernels if k.name == h.kernel), h.stream)
+                self._launch(self.plan.kernel(h.kernel), h.stream)
             elif isinstance(h, Keep):
                 step = self.plan.step(h.path)
                 for position, op in enumerate(_written_out(kept, self.plan, step, self.rank)):
@@ -152,7 +152,7 @@ class _Host:
                     self.call.faults.append((f"`{s.path}` does not take each of its tiles once", s.step.loc, True))
 
             if s.behind:
-                self._check_behind(s, self.plan.step(s.into or ""))
+                self._check_behind(s, self.plan.step(s.executor))
 
     def _check_behind(self, s: StepPlan, host: StepPlan) -> None:
         """Tickets stand for the last tiles of the host, one for each of this rank's own."""
@@ -163,12 +163,13 @@ class _Host:
         count = self.sizes.value(s.own_tiles(host), self.rank) if s.own_axis is not None else -1
         if own != [k >= len(tiles) - count for k in range(len(tiles))]:
             self.call.faults.append((f"`{s.path}` takes other tiles than this rank's own", s.step.loc, False))
-        if any(len(k.roles) > 1 for k in self.plan.kernels if host.path in dict(k.roles)):
+        kernel = self.plan.kernel_of(host)
+        if kernel is not None and len(kernel.roles) > 1:
             self.call.faults.append((f"tickets for `{s.path}` are drawn by workers of other steps", s.step.loc, False))
 
     def _check_started(self) -> None:
         for s in self.plan.steps:
-            times = self.started.count(s.into or s.path)
+            times = self.started.count(s.executor)
             if times != 1:
                 self.call.faults.append((f"`{s.path}` is started {times} times in a call", s.step.loc, False))
             for op in walk(s.step.program.body):

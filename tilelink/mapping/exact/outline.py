@@ -48,7 +48,7 @@ class Outline(TileRun):
         return self.recorder
 
     def any_tile(self) -> None:
-        self.names |= {n: int(v) for n, v in self.step.step.constants if isinstance(v, (bool, int))}
+        self.names |= self.step.step.numbers
         self._body(self.step.step.program.body)
 
     def _op(self, op: Op) -> None:

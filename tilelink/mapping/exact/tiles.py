@@ -150,7 +150,7 @@ class TileRun:
                 self.spans[name], self.grids[name] = span, g
                 if g.kind == "own" or v.unit:
                     self.names[name] = span[0]
-        self.names |= {n: int(v) for n, v in self.step.step.constants if isinstance(v, (bool, int))}
+        self.names |= self.step.step.numbers
         if program.movement is not None:
             self._move()
         else:

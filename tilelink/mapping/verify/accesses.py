@@ -90,7 +90,9 @@ def _accesses(laid: Laid, *, writing: bool) -> list[Access]:
         # Its one transfer happens as the schedule says, not as it is written.
         site = next(s for s in sites(step.step.program) if isinstance(s.op, (Move, Store)))
         param = movement.destination if writing else movement.source
-        away = step.push if writing else not step.push and _has_holders(laid, param)
+        away = (
+            step.push if writing else not step.push and laid.tensor(param).names_holders(step.step.binding(param).view)
+        )
         return [access(laid, site, param, None, remote=bool(away))]
     out: list[Access] = []
     for site in sites(step.step.program):
@@ -100,12 +102,6 @@ def _accesses(laid: Laid, *, writing: bool) -> list[Access]:
         elif not writing and isinstance(op, Load):
             out.append(access(laid, site, op.param, op.index, remote=False))
     return out
-
-
-def _has_holders(laid: Laid, param: str) -> bool:
-    """Whether a tile of the parameter is on some ranks only; else every rank reads its own."""
-    tensor = laid.tensor(param)
-    return any(v.axis is None or tensor.names_holder(v) for v in laid.step.step.binding(param).view)
 
 
 def access(laid: Laid, site: Site, param: str, index: Index | None, *, remote: bool, masked: bool = False) -> Access:

@@ -19,8 +19,8 @@ def check_behind(plan: Plan, world: World) -> None:
     TilelinkError: TL604, tickets that stand for other tiles than those the step is for; TL606, one that others wait for.
     """
     for step in (s for s in plan.steps if s.behind):
-        host = plan.step(step.into or "")
-        kernel = next((k for k in plan.kernels if host.path in [path for path, _ in k.roles]), None)
+        host = plan.step(step.executor)
+        kernel = plan.kernel_of(host)
         if kernel is None or len(kernel.roles) != 1:
             raise _refused(step, host, "TL604", "others share its workers, whose tickets they would be")
         if step.own_axis is None or not _last(world, step, host):

@@ -80,7 +80,7 @@ def _check_implied(plan: Plan, step: StepPlan, op: Wait, signal: Signal, tensor:
     if _reads_remote(plan, step, op.param):
         raise _lost(step, op, "it reads what other ranks make")
     for maker in makers:
-        if _pushes(plan, maker, tensor.name):
+        if _pushes(maker, tensor.name):
             raise _lost(
                 step, op, f"`{maker.path}` of other ranks writes it", Note("written here", maker.step.program.loc)
             )
@@ -108,12 +108,10 @@ def _reads_remote(plan: Plan, step: StepPlan, param: str) -> bool:
     if movement is None or step.push or movement.source != param:
         return False
     binding = step.step.binding(param)
-    axes = plan.wiring.tensor(binding.tensor).axes
-    return any(v.axis is None or (axes[v.axis].over is not None and not v.local) for v in binding.view)
+    return plan.wiring.tensor(binding.tensor).names_holders(binding.view)
 
 
-def _pushes(plan: Plan, step: StepPlan, tensor: str) -> bool:
-    del plan
+def _pushes(step: StepPlan, tensor: str) -> bool:
     movement = step.step.program.movement
     if movement is not None:
         return bool(step.push)
@@ -128,7 +126,7 @@ def _check_tables(plan: Plan, step: StepPlan) -> None:
     """The offsets of a run-time split are read before the first tile, where no wait of the program can cover them."""
     for table in dict.fromkeys(g.table for g in step.grid if g.table is not None):
         for maker in _makers(plan, table):
-            if _pushes(plan, maker, table) or not _launched_before(plan, maker, step):
+            if _pushes(maker, table) or not _launched_before(plan, maker, step):
                 raise TilelinkError(
                     "TL609",
                     f"`{step.path}` is split by `{table}`, which `{maker.path}` may still be making",
@@ -196,9 +194,8 @@ def _launched_before(plan: Plan, maker: StepPlan, reader: StepPlan) -> bool:
 
 
 def _launch_of(plan: Plan, launches: list[Launch], step: StepPlan) -> int | None:
-    root = step.into or step.path
-    kernel = next((k.name for k in plan.kernels if root in [path for path, _ in k.roles]), None)
-    return next((i for i, h in enumerate(launches) if h.kernel == kernel), None)
+    kernel = plan.kernel_of(step)
+    return next((i for i, h in enumerate(launches) if kernel is not None and h.kernel == kernel.name), None)
 
 
 def _lost(step: StepPlan, op: Wait | Notify, what: str, *notes: Note) -> TilelinkError:

@@ -99,7 +99,7 @@ class _Flow:
 
     def _read(self, param: str, load: Fact, state: State, *, remote: bool) -> None:
         tensor = self.wiring.tensor(load.tensor)
-        crosses = remote and _on_other_ranks(self.wiring, self.step, param)
+        crosses = remote and tensor.names_holders(self.step.binding(param).view)
         if tensor.origin == "argument" and not crosses:
             return
         self.loads += 1
@@ -146,11 +146,10 @@ def _token(op: If) -> Token:
 
 def _settled(op: If, step: Step) -> bool | None:
     """Which branch is taken where constants alone say so."""
-    known = {name: int(value) for name, value in step.constants if isinstance(value, (bool, int))}
     formula = op.test.formula
-    if formula is None or not symbols(formula) <= known.keys():
+    if formula is None or not symbols(formula) <= step.numbers.keys():
         return None
-    return bool(evaluate(formula, known))
+    return bool(evaluate(formula, step.numbers))
 
 
 def _target(op: Tiles | Loop) -> frozenset[str]:
@@ -167,13 +166,6 @@ def _bound(op: Op) -> frozenset[str]:
     if isinstance(op, (Tiles, Loop)):
         return _target(op)
     return frozenset()
-
-
-def _on_other_ranks(wiring: Wiring, step: Step, param: str) -> bool:
-    """Whether tiles of the parameter may lie on other ranks."""
-    binding = step.binding(param)
-    axes = wiring.tensor(binding.tensor).axes
-    return any(v.axis is None or (axes[v.axis].over is not None and not v.local) for v in binding.view)
 
 
 # ----------------------------------------------------------------------------------------------------------- diagnostics

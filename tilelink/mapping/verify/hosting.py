@@ -18,11 +18,6 @@ Graph: TypeAlias = "nx.DiGraph[str]"
 """Over executors; edges carry `by`: order | words."""
 
 
-def root(step: StepPlan) -> str:
-    """The executor of a step: the step whose workers, or stream, run it."""
-    return step.into if step.into is not None else step.path
-
-
 def executors(plan: Plan) -> Graph:
     """Executors with an edge from each to those that cannot finish before it.
 
@@ -36,10 +31,10 @@ def executors(plan: Plan) -> Graph:
         using = [s for s in plan.signals if s.channel == channel.name]
         for notify in (s for s in using if s.action == "notify"):
             for wait in (s for s in using if s.action == "await"):
-                _by_words(graph, root(plan.step(notify.path)), root(plan.step(wait.path)))
+                _by_words(graph, plan.step(notify.path).executor, plan.step(wait.path).executor)
     for wait in (s for s in plan.signals if s.action == "ready"):
         if graph.has_node(STAGING):
-            _by_words(graph, STAGING, root(plan.step(wait.path)))
+            _by_words(graph, STAGING, plan.step(wait.path).executor)
     return graph
 
 
@@ -60,11 +55,11 @@ class _Sequence:
     staged: set[str] = field(default_factory=set[str])
 
     def run(self) -> None:
-        self.graph.add_nodes_from(root(s) for s in self.plan.steps)
+        self.graph.add_nodes_from(s.executor for s in self.plan.steps)
         for h in self.plan.host:
             self._step(h)
         for s in self.plan.steps:
-            times = self.started.get(root(s), 0)
+            times = self.started.get(s.executor, 0)
             if times != 1:
                 why = "each step runs once per call, on workers or a stream of its own or of the step it is fused into"
                 raise _wrong(f"`{s.path}` is started {times} times in a call", why, s.step.loc)
@@ -89,7 +84,7 @@ class _Sequence:
                 why = "that may wait for it, and comes before it on the same stream or takes SMs"
                 raise _wrong(f"what `{h.path}` keeps comes behind `{first}`", why, self.plan.step(h.path).step.loc)
         elif isinstance(h, Launch):
-            kernel = next(k for k in self.plan.kernels if k.name == h.kernel)
+            kernel = self.plan.kernel(h.kernel)
             self._start([path for path, _ in kernel.roles], [h.stream])
             self.graph.add_edges_from(pairwise(kernel.in_turn), by="order")
         elif isinstance(h, Transfer):

@@ -73,9 +73,8 @@ class _Meeting:
         step = self.wait.laid.step
         if step.step.program.movement is None or step.push or self.world.along(step.axis) == 1:
             return False
-        axes = self.plan.wiring.tensor(self.channel.tensor).axes
-        view = self.wait.laid.step.step.binding(self.wait.op.param).view
-        return any(v.axis is None or (axes[v.axis].over is not None and not v.local) for v in view)
+        tensor = self.plan.wiring.tensor(self.channel.tensor)
+        return tensor.names_holders(step.step.binding(self.wait.op.param).view)
 
     # ------------------------------------------------------------------------------------------------------ the ranks
     def _check_holder(self, to: Delivery) -> None:

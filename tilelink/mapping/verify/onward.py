@@ -16,7 +16,7 @@ import numpy as np
 
 from tilelink.ir.plan import Plan
 from tilelink.mapping.verify.geometry import Bools, World
-from tilelink.mapping.verify.hosting import STAGING, root
+from tilelink.mapping.verify.hosting import STAGING
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.words import Told, delivery, signals_on
 
@@ -31,16 +31,16 @@ def onward(plan: Plan, world: World, laid: Mapping[str, Laid], graph: Any, membe
     here.add_edges_from((a, b) for a, b, by in graph.subgraph(members).edges(data="by") if by != "words")
     arrows = np.zeros((world.ranks, world.ranks), dtype=np.bool_)
     for channel in plan.channels:
-        notifies = [t for t in signals_on(plan, laid, channel, "notify") if root(t.laid.step) in members]
+        notifies = [t for t in signals_on(plan, laid, channel, "notify") if t.executor in members]
         for wait in signals_on(plan, laid, channel, "await"):
-            if root(wait.laid.step) not in members:
+            if wait.executor not in members:
                 continue
             for notify in notifies:
                 told = _tells(world, notify, wait)
                 if told is None:
                     return False
                 if bool(told.diagonal().any()):
-                    here.add_edge(root(notify.laid.step), root(wait.laid.step))
+                    here.add_edge(notify.executor, wait.executor)
                 arrows |= told
     np.fill_diagonal(arrows, val=False)
     if int(arrows.sum()) > MOST_ARROWS or not nx.is_directed_acyclic_graph(here):

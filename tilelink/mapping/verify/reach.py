@@ -186,18 +186,15 @@ class Laid:
         return Spans(begin, begin + 1, real)
 
 
-def lay(world: World, step: StepPlan, *, dense: bool = False) -> Laid:
-    """`dense`: columns are the grid's own indices, also where few of them exist on a rank."""
-    spans: dict[Key, Spans | None] = {a: _domain_axis(world, step, a, dense=dense) for a in range(len(step.grid))}
+def lay(world: World, step: StepPlan) -> Laid:
+    spans: dict[Key, Spans | None] = {a: _domain_axis(world, step, a) for a in range(len(step.grid))}
     names: dict[str, Value] = {}
     laid = Laid(world, step, spans, names)
     for a, g in enumerate(step.grid):
         found, unit = spans[a], step.step.binding(step.domain).view[a].unit
         if g.var is not None and unit and found is not None:
             names[g.var] = Value(a if g.kind != "own" else None, found.begin)
-    for name, constant in step.step.constants:
-        if isinstance(constant, (bool, int)):
-            names[name] = Value(None, np.full((1, 1), int(constant)))
+    names |= {name: Value(None, np.full((1, 1), number)) for name, number in step.step.numbers.items()}
     for op in walk(step.step.program.body):
         if isinstance(op, Tiles):
             _loop(laid, spans, op)
@@ -208,7 +205,7 @@ def lay(world: World, step: StepPlan, *, dense: bool = False) -> Laid:
     return laid
 
 
-def _domain_axis(world: World, step: StepPlan, a: int, *, dense: bool) -> Spans | None:
+def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
     g = step.grid[a]
     found = world.axis(g)
     view = step.step.binding(step.domain).view[a]
@@ -217,8 +214,7 @@ def _domain_axis(world: World, step: StepPlan, a: int, *, dense: bool) -> Spans 
     tensor = world.plan.wiring.tensor(step.step.binding(step.domain).tensor)
     at, over = world.at(step.axis), tensor.axes[view.axis].over
     if step.own_rows and (over == step.axis or view.axis == tensor.owned):
-        found = found.where(world.holders(tensor, view.axis, found.begin) == at)
-        found = found if dense else found.packed()
+        found = found.where(world.holders(tensor, view.axis, found.begin) == at).packed()
     if step.into is None:
         return found
     # A fused step is called with its host's tile: positions in the tensor, for own rows only where it has only those.

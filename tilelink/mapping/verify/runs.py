@@ -21,7 +21,6 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
-from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.taking import turn_of
 from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on, spans_on
@@ -213,18 +212,15 @@ class _Runs:
         """Every wait is for an earlier run, or for the same one of another executor, which then never waits back."""
         level: nx.DiGraph[str] = nx.DiGraph()
         for channel in self.plan.channels:
-            notifies = [t for t in signals_on(self.plan, self.laid, channel, "notify") if self._root(t) in self.hosts]
-            waits = [t for t in signals_on(self.plan, self.laid, channel, "await") if self._root(t) in self.hosts]
+            notifies = [t for t in signals_on(self.plan, self.laid, channel, "notify") if t.executor in self.hosts]
+            waits = [t for t in signals_on(self.plan, self.laid, channel, "await") if t.executor in self.hosts]
             for w in waits:
                 for n in notifies:
                     if not self._holds(channel, w, n, np.less):
                         if not self._holds(channel, w, n, np.less_equal):
                             return False
-                        level.add_edge(self._root(n), self._root(w))
+                        level.add_edge(n.executor, w.executor)
         return nx.is_directed_acyclic_graph(level)
-
-    def _root(self, told: Told) -> str:
-        return root(told.laid.step)
 
     def _holds(self, channel: Channel, wait: Told, notify: Told, before: Any) -> bool:
         """Whether the run of each notify is `before` that of the waits which hear it."""
@@ -265,17 +261,17 @@ class _Runs:
             return False
         alone = np.array_equal(notify.first, notify.last) and np.array_equal(wait.first, wait.last)
         other = np.diff(notify.first, axis=1) > 0
-        if axis == self.hosts[self._root(told)][1] and self._to_parts(told, delivery(told)):
+        if axis == self.hosts[told.executor][1] and self._to_parts(told, delivery(told)):
             other = other | (np.diff(spans.begin // self._part(told), axis=1) != 0)
         return alone and host_axes[wait.key] == axis and bool(other.all())
 
     def _part(self, told: Told) -> int:
-        host, axis = self.hosts[self._root(told)]
+        host, axis = self.hosts[told.executor]
         return self.world.part(host.grid[axis].size)
 
     def _grid_axis(self, told: Told) -> int | None:
         step = told.laid.step
-        _, axis = self.hosts[self._root(told)]
+        _, axis = self.hosts[told.executor]
         if step.into is None:
             return axis
         return next((k for k, a in enumerate(step.host_axes) if a == axis), None)

@@ -51,7 +51,7 @@ def _check_fused(world: World, step: StepPlan, host: StepPlan) -> None:
 def _check_pieces(plan: Plan, world: World, step: StepPlan) -> None:
     """The pieces of a host's tile are its columns, each once; nobody hears of them one by one."""
     columns = step.grid[-1].tile or 0
-    if step.host_axes[-1] != plan.step(step.into or "").columns:
+    if step.host_axes[-1] != plan.step(step.executor).columns:
         raise TilelinkError(
             "TL604",
             f"`{step.path}` takes `{step.grid[-1].dim}` in pieces, which are not the columns of its host's tile",

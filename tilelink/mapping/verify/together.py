@@ -17,7 +17,6 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.shape import rank_along
 from tilelink.mapping.sites import sites
 from tilelink.mapping.verify.geometry import World
-from tilelink.mapping.verify.hosting import root
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.words import Told, signals_on
 
@@ -35,7 +34,7 @@ def _pairs(plan: Plan, laid: Mapping[str, Laid], path: str) -> Iterator[tuple[To
     for channel in plan.channels:
         for wait in signals_on(plan, laid, channel, "await"):
             for notify in signals_on(plan, laid, channel, "notify"):
-                if root(wait.laid.step) == root(notify.laid.step) == path:
+                if wait.executor == notify.executor == path:
                     yield wait, notify
 
 

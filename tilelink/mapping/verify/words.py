@@ -76,6 +76,10 @@ class Told:
     def path(self) -> str:
         return self.signal.path
 
+    @property
+    def executor(self) -> str:
+        return self.laid.step.executor
+
 
 def signals_on(plan: Plan, laid: Mapping[str, Laid], channel: Channel, action: str) -> tuple[Told, ...]:
     """The notifies, or the waits (`await`), that use a channel."""
