@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from benchmarks.mutants.bodies import elsewhere, put_op, turned_around
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
@@ -133,8 +131,7 @@ def _goes_to_oneself(plan: Plan, s: Signal) -> bool:
     world = World(plan)
     laid = {step.path: lay(world, step) for step in plan.steps}
     told = signals_on(plan, laid, plan.channel(s.channel or ""), "notify")
-    to = delivery(next(t for t in told if t.signal is s))
-    return to.to is not None and to.kind == "one" and bool((to.to == np.arange(world.ranks)).all())
+    return delivery(next(t for t in told if t.signal is s)).stays
 
 
 def _turned(plan: Plan, s: Signal) -> Iterator[Mutation]:

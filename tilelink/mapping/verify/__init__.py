@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
@@ -48,32 +48,34 @@ def verify(plan: Plan) -> Verdict:
             that nothing keeps, TL610 a missing credit, TL611 bounds, TL612 a signal that does not reach far enough,
             TL613 no SM for what a stream does.
     """
-    if plan.unverified:
-        return _unverified(plan)
-    proofs: list[Proof] = []
-    trust: list[str] = []
-    _prove(plan, proofs, trust)
-    return Verdict(True, tuple(proofs), assumed=tuple(dict.fromkeys(trust)))
-
-
-def _unverified(plan: Plan) -> Verdict:
-    """Neither proved nor refused."""
-    names = ", ".join(f"`{path}`" for path in plan.unverified)
-    return Verdict(False, (), assumed=(f"nothing is proven: {names} uses raw pointers, which no proof sees through",))
+    verdict = _judged(plan)
+    if verdict.error is not None:
+        raise verdict.error
+    return verdict
 
 
 def judge(plan: Plan) -> Verdict:
     """The same as a verdict in any case: with the diagnostic and, where a small world shows what goes wrong, with an
     interleaving that does."""
+    verdict = _judged(plan)
+    return verdict if verdict.error is None else replace(verdict, counterexample=counterexample(plan))
+
+
+def _judged(plan: Plan) -> Verdict:
     if plan.unverified:
-        return _unverified(plan)
+        # Neither proved nor refused.
+        names = ", ".join(f"`{path}`" for path in plan.unverified)
+        return Verdict(
+            False, (), assumed=(f"nothing is proven: {names} uses raw pointers, which no proof sees through",)
+        )
     proofs: list[Proof] = []
     trust: list[str] = []
+    error: TilelinkError | None = None
     try:
         _prove(plan, proofs, trust)
-    except TilelinkError as error:
-        return Verdict(False, tuple(proofs), error, counterexample(plan), tuple(dict.fromkeys(trust)))
-    return Verdict(True, tuple(proofs), assumed=tuple(dict.fromkeys(trust)))
+    except TilelinkError as found:
+        error = found
+    return Verdict(error is None, tuple(proofs), error, assumed=tuple(dict.fromkeys(trust)))
 
 
 def rules_of(plan: Plan, trust: list[str]) -> tuple[tuple[str, Callable[[], str]], ...]:

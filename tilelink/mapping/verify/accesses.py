@@ -9,8 +9,8 @@ from tilelink.errors import Loc
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import At, Gather, Index, Load, Move, OfTile, Store
 from tilelink.mapping.sites import Site, sites
-from tilelink.mapping.verify.geometry import Bools, Ints, Spans
-from tilelink.mapping.verify.reach import NOWHERE, Key, Laid, Mask, Reach
+from tilelink.mapping.verify.geometry import NOWHERE, Bools, Ints, Spans
+from tilelink.mapping.verify.reach import Key, Laid, Mask, Reach
 
 
 @dataclass(frozen=True, slots=True)

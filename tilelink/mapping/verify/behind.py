@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilelink.errors import TilelinkError
-from tilelink.ir import formula as F
-from tilelink.ir.formula import Sym
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.mapping.behind import own_come_last
 from tilelink.mapping.verify.geometry import World
 
 EACH = 2_000_000
@@ -34,26 +33,15 @@ def check_behind(plan: Plan, world: World) -> None:
 
 def _last(world: World, step: StepPlan, host: StepPlan) -> bool:
     """Whether the last tiles of the host's order are the rank's own, and no others."""
-    count = np.broadcast_to(world.value(step.own_tiles(host)), (world.ranks, 1))[:, 0]
-    total = np.broadcast_to(world.value(host.total), (world.ranks, 1))[:, 0]
+    count = world.each(world.value(step.own_tiles(host)))
+    total = world.each(world.value(host.total))
     ranks = range(world.ranks)
     if int(total.sum()) > EACH and host.sort_key is None:
         # Orders are the same formula everywhere: ranks differ in where they begin, and in how many tiles are their own.
         kinds = np.unique(count, return_index=True)[1].tolist()
         ranks = sorted({0, 1 % world.ranks, world.ranks // 2, world.ranks - 1, *kinds})
-    return all(_last_of(world, step, host, r, int(count[r])) for r in ranks)
-
-
-def _last_of(world: World, step: StepPlan, host: StepPlan, rank: int, count: int) -> bool:
-    axis = step.own_axis or 0
-    grid = host.grid[axis]
-    env = host.turns(world.plan.env(rank))
-    total = len(env["t"])
-    if not total:
-        return count <= 0
-    begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), env), (total,))
-    own = begin // int(F.evaluate(grid.part, env)) == world.plan.topology.at(rank, step.axis)
-    return bool((own == (env["t"] >= total - count)).all())
+    at = world.plan.topology.at
+    return all(own_come_last(step, host, world.plan.env(r), at(r, step.axis)) for r in ranks)
 
 
 def _refused(step: StepPlan, host: StepPlan, code: str, why: str) -> TilelinkError:

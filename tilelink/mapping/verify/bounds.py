@@ -9,7 +9,8 @@ import numpy as np
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.mapping.verify.accesses import Access, reads, writes
-from tilelink.mapping.verify.geometry import Bools, Ints, World
+from tilelink.mapping.verify.geometry import NOWHERE, Bools, Ints, World
+from tilelink.mapping.verify.mistakes import REPORT
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.words import Told, signals_on
 
@@ -70,11 +71,11 @@ def _check_access(plan: Plan, world: World, a: Access) -> int:
 def _moves_nothing(a: Access) -> Bools:
     """Ranks all of whose tiles stay where they are."""
     if a.laid.world.along(a.laid.step.axis) == 1 and a.tensor in a.laid.step.forwarded:
-        return np.ones((1, 1), dtype=np.bool_)  # the one slice is in registers
+        return ~NOWHERE  # the one slice is in registers
     movement = a.laid.step.step.program.movement
     holder = a.holder() if a.remote and a.laid.keeps_own else None
     if movement is None or a.param != movement.destination or holder is None:
-        return np.zeros((1, 1), dtype=np.bool_)
+        return NOWHERE
     key, to = holder
     spans = a.laid.spans[key] if key is not None else None
     away: Bools = np.asarray((to != a.laid.rank) & (spans.filled if spans is not None else True))
@@ -118,7 +119,7 @@ def _check_words(world: World, told: Told) -> None:
                 f"`{told.path}` on rank {row} touches word {last} of `{told.channel.tensor}`, which has {width} there",
                 loc=told.op.loc,
                 why="the words of a channel are as many as its axes say",
-                hint="this is the plan's mistake and not yours: please report it with the schedule",
+                hint=REPORT,
             )
 
 
@@ -142,5 +143,5 @@ def _uneven(plan: Plan, tensor: str) -> TilelinkError:
         f"`{tensor}` has another size on each rank",
         loc=decl.loc or plan.wiring.loc,
         why="symmetric memory has one layout: peers work out addresses from their own",
-        hint="this is the plan's mistake and not yours: please report it with the schedule",
+        hint=REPORT,
     )

@@ -8,6 +8,7 @@ from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import Load, Wait, walk
 from tilelink.mapping.libraries import RUN, tiled
 from tilelink.mapping.runs import axis_of
+from tilelink.mapping.verify.mistakes import REPORT
 
 
 def check_brought(plan: Plan) -> str:
@@ -93,6 +94,6 @@ def _wrong(step: StepPlan, tensor: str, what: str, makers: list[StepPlan]) -> Ti
         f"`{step.path}` reads `{tensor}`, {what}",
         loc=step.step.loc,
         why="a rank's own part is not moved where all who read it find it in the argument that the rank has brought along",
-        hint="this is the plan's mistake and not yours: please report it with the schedule",
+        hint=REPORT,
         notes=tuple(Note("moved here", m.step.loc) for m in makers),
     )

@@ -19,6 +19,7 @@ from tilelink.ir.formula import Binary, Formula
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Loop, Notify
 from tilelink.mapping.verify.geometry import Bools, Ints, World
+from tilelink.mapping.verify.mistakes import REPORT
 from tilelink.mapping.verify.reach import Key, Laid
 from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on, unproven
 
@@ -307,7 +308,7 @@ class _Comparison:
                 f"the target of `{self.channel.tensor}` names {', '.join(f'`{n}`' for n in sorted(named - known))}",
                 loc=(self.told or self.waits)[0].op.loc,
                 why="both sides work it out from sizes, the rank and the word's own indices",
-                hint="this is the plan's mistake and not yours: please report it with the schedule",
+                hint=REPORT,
             )
 
     def _check_writers(self) -> None:
@@ -320,7 +321,7 @@ class _Comparison:
                     f"`{t.path}` notifies words of `{self.channel.tensor}` that are kept for another kind of engine",
                     loc=t.op.loc,
                     why="a wait looks for a count where workers add, and for the call where a copy engine sets",
-                    hint="this is the plan's mistake and not yours: please report it with the schedule",
+                    hint=REPORT,
                 )
 
     def _check_joined(self) -> None:
@@ -336,7 +337,7 @@ class _Comparison:
                 f"the tiles of `{t.path}` that notify `{self.channel.tensor}` are not counted by the table that splits them",
                 loc=t.op.loc,
                 why="who waits for tiles of a run-time split waits for the last of them, which the device finds out",
-                hint="this is the plan's mistake and not yours: please report it with the schedule",
+                hint=REPORT,
             )
 
     def _check_lengths(self) -> None:
@@ -382,9 +383,7 @@ class _Comparison:
             f"{where} is raised {_times(real)} on rank {rank}, and its target is {target}",
             loc=told.op.loc,
             why="a word is complete when it was raised as often as producer tiles notify it",
-            hint="notify once per tile, behind the loop"
-            if told.site.loops
-            else "this is the plan's mistake and not yours: please report it with the schedule",
+            hint="notify once per tile, behind the loop" if told.site.loops else REPORT,
             notes=tuple(Note("waited for here", w.op.loc) for w in self.waits[:1]),
         )
 

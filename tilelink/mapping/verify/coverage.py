@@ -15,7 +15,7 @@ from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.wiring import TensorDecl
 from tilelink.mapping.verify.accesses import Access, reads, writes
 from tilelink.mapping.verify.covers import Cover, beside, contains, cover, flattened
-from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
+from tilelink.mapping.verify.geometry import NOWHERE, Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Laid
 
 PAIRS = 50_000_000
@@ -87,14 +87,14 @@ class _Tensor:
             return True
         if not holder[1].shape[1]:
             return False  # there is no tile
-        return len(np.unique(np.broadcast_to(holder[1], (self.world.ranks, 1)))) < self.world.ranks
+        return len(np.unique(self.world.each(holder[1]))) < self.world.ranks
 
     def _instance(self, w: Access, spans: Spans) -> Spans:
         """Rows by the rank that writes become rows by the rank that holds."""
         holder = w.holder() if w.remote else None
         if holder is None or spans.rows == 1 or not holder[1].shape[1]:
             return spans
-        source = np.argsort(np.broadcast_to(holder[1], (self.world.ranks, 1))[:, 0])
+        source = np.argsort(self.world.each(holder[1]))
         begin, end = (a if len(a) == 1 else a[source] for a in (spans.begin, spans.end))
         return Spans(begin, end, spans.real if len(spans.real) == 1 else spans.real[source])
 
@@ -199,7 +199,7 @@ class _Tensor:
 
     def _void(self, *, shared: bool) -> Bools:
         """Instances without elements."""
-        void = np.zeros((1, 1), dtype=np.bool_)
+        void = NOWHERE
         for a, axis in enumerate(self.tensor.axes):
             if not axis.own_slice:
                 low, high = self._extent(a, shared=shared)
@@ -260,7 +260,7 @@ class _Tensor:
         axis = w.laid.step.axis
         if not (w.remote and self.tensor.split_over(axis) and w.holder_axis() is None):
             return
-        senders = np.broadcast_to(~w.idle(), (self.world.ranks, 1))[:, 0]
+        senders = self.world.each(~w.idle())
         lines = self.world.lines(axis)
         if bool(((senders if lines is None else senders[lines]).sum(axis=-1) > 1).any()):
             raise self._twice(next(a for a, of in enumerate(self.tensor.axes) if of.over == axis), None)

@@ -12,6 +12,7 @@ from tilelink.ir.plan import Plan
 from tilelink.mapping.exact import Moment, NotExact, Outside, circle_of, described, small_worlds
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.hosting import STAGING, executors
+from tilelink.mapping.verify.mistakes import REPORT
 from tilelink.mapping.verify.onward import onward
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.runs import runs_of
@@ -106,7 +107,7 @@ def _advice(plan: Plan, cycle: tuple[Moment, ...]) -> str:
     """Whoever hands rows on must take the others' rows first, and all of the circle in one order."""
     hosts = [plan.step(path) for path in sorted({m.event.executor for m in cycle if m.event.kind != "host"})]
     if not hosts:
-        return "this is the plan's mistake and not yours: please report it with the schedule"
+        return REPORT
     names = " and ".join(f"`{h.path}`" for h in hosts)
     have = [", ".join(f'"{n}"' for n in h.order_names) for h in hosts]
     if len(hosts) > 1:

@@ -7,6 +7,7 @@ from tilelink.ir.host import Launch, Stage
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import Load, Move, Notify, OfTile, Store, Wait, walk
 from tilelink.ir.wiring import TensorDecl, entries
+from tilelink.mapping.verify.mistakes import REPORT
 
 
 def check_elided(plan: Plan) -> str:
@@ -205,6 +206,6 @@ def _lost(step: StepPlan, op: Wait | Notify, what: str, *notes: Note) -> Tilelin
         f"nothing keeps this {word} of `{op.param}` in `{step.path}`: {what}",
         loc=op.loc,
         why="a signal may only be left out where the same worker, the order of kernels or another signal implies it",
-        hint="this is the plan's mistake and not yours: please report it with the schedule",
+        hint=REPORT,
         notes=notes,
     )

@@ -14,8 +14,10 @@ import numpy as np
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.partition import RANKS
 from tilelink.ir.plan import Plan
-from tilelink.ir.program import Loop, Tiles
+from tilelink.ir.program import Loop, Notify, Tiles, Wait
+from tilelink.mapping.sites import site_of
 from tilelink.mapping.verify.geometry import Bools, Ints, World
+from tilelink.mapping.verify.mistakes import REPORT
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, holder_of, signals_on
 
@@ -59,7 +61,7 @@ def heard_by(plan: Plan, world: World, laid: Mapping[str, Laid]) -> dict[str, Bo
 
     for s in plan.signals:
         if s.action == "ready":
-            add(laid[s.path].tensor(s.op.param).name, _ready(laid[s.path], s.op.param, world))
+            add(laid[s.path].tensor(s.op.param).name, _ready(laid[s.path], s.op, world))
     for channel in plan.channels:
         told = signals_on(plan, laid, channel, "notify")
         for wait in signals_on(plan, laid, channel, "await"):
@@ -74,10 +76,10 @@ def heard(plan: Plan, world: World, laid: Mapping[str, Laid]) -> Bools:
     return np.logical_or.reduce([np.eye(world.ranks, dtype=np.bool_), *found])
 
 
-def _ready(laid: Laid, param: str, world: World) -> Bools:
+def _ready(laid: Laid, op: Wait | Notify, world: World) -> Bools:
     """A rank waits for the holder of each tile that it pulls."""
     out = np.zeros((world.ranks, world.ranks), dtype=np.bool_)
-    found = holder_of(laid, param, None)
+    found = holder_of(laid, op.param, op.index)
     if found.to is None or found.kind != "tile" or found.key is None:
         return out
     spans = laid.spans[found.key]
@@ -88,23 +90,13 @@ def _ready(laid: Laid, param: str, world: World) -> Bools:
         out[:, holder[rows]] = True
     else:
         out[rows[0], holder[rows]] = True
-    return out & _busy(laid, world)
-
-
-def _busy(laid: Laid, world: World) -> Bools:
-    """(ranks, 1): ranks on which the step has tiles."""
-    busy = np.ones((world.ranks, 1), dtype=np.bool_)
-    for a in range(len(laid.step.grid)):
-        spans = laid.spans[a]
-        if spans is not None:
-            busy = busy & spans.filled.any(axis=1, keepdims=True)
-    return busy
+    return out & ~laid.idle(site_of(laid.step.step.program, op))
 
 
 def _pair(wait: Told, notify: Told, world: World) -> Bools:
     """(rank, source): some word that the source raises on the rank is waited for there."""
     to = delivery(notify)
-    if to.kind == "one" and to.to is not None and bool((to.to == np.arange(world.ranks)).all()):
+    if to.stays:
         return np.eye(world.ranks, dtype=np.bool_)  # at most: whoever tells itself hears of no other
     return met(wait, notify, to, world)
 
@@ -147,7 +139,7 @@ def _done(told: Told, world: World) -> Bools:
     if told.mask.data or not all(_goes_round(laid, loop) for loop in told.site.loops):
         return never
     keys = [*range(len(laid.step.grid)), *(loop.var for loop in told.site.loops if isinstance(loop, Tiles))]
-    done = _busy(laid, world) & told.mask.by.get(None, ~never).any(axis=1, keepdims=True)
+    done = ~never & told.mask.by.get(None, ~never)
     for key in keys:
         spans = laid.spans[key]
         if spans is not None:
@@ -195,6 +187,6 @@ def _refused(plan: Plan, tensor: str, slots: int, rank: int, source: int) -> Til
         f"rank {rank} may write `{tensor}` again while rank {source} still uses it from {slots} calls ago",
         loc=decl.loc or plan.wiring.loc,
         why=why,
-        hint="this is the plan's mistake and not yours: please report it with the schedule",
+        hint=REPORT,
         notes=(Note("a rank without rows signals nothing"),),
     )

@@ -13,6 +13,7 @@ from tilelink.ir.wiring import Step, entries
 Token: TypeAlias = "Formula | int"
 """A test: what it computes, where positions alone decide it; else the one `if` it stands in."""
 When = frozenset[tuple[Token, bool]]
+EMPTY: When = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

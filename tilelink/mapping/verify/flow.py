@@ -28,9 +28,7 @@ from tilelink.ir.program import (
     walk,
 )
 from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping.verify.facts import WHOSE, Fact, State, Token, When, after_loop, fact, merged
-
-EMPTY: When = frozenset()
+from tilelink.mapping.verify.facts import EMPTY, WHOSE, Fact, State, Token, When, after_loop, fact, merged
 
 
 def check_flow(plan: Plan) -> str:

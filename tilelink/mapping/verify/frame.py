@@ -8,6 +8,7 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.channel import Channel
 from tilelink.ir.host import MAIN, Enter, Fork, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.plan import Plan
+from tilelink.mapping.verify.mistakes import REPORT
 
 
 def check_frame(plan: Plan) -> str:
@@ -105,10 +106,9 @@ def _check_scope(plan: Plan, channel: Channel) -> None:
             f"the signals of `{channel.tensor}` reach no further than one GPU",
             loc=told[0].op.loc if told else plan.wiring.loc,
             why="another rank or a copy engine gives them: an acquire of GPU scope does not make its data readable",
-            hint="this is the plan's mistake and not yours: please report it with the schedule",
+            hint=REPORT,
         )
 
 
 def _refused(loc: Loc, message: str, why: str) -> TilelinkError:
-    hint = "this is the plan's mistake and not yours: please report it with the schedule"
-    return TilelinkError("TL609", message, loc=loc, why=why, hint=hint)
+    return TilelinkError("TL609", message, loc=loc, why=why, hint=REPORT)

@@ -11,12 +11,14 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.partition import GridAxis, here, holder, part
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.wiring import TensorDecl
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+NOWHERE: Bools = np.zeros((1, 1), dtype=np.bool_)
+"""Of ranks: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,10 @@ class World:
         """The greatest value over the ranks."""
         return int(self.value(formula).max())
 
+    def each(self, column: Any) -> Any:
+        """One value for each rank, of a column that may have one for all."""
+        return np.broadcast_to(column, (self.ranks, 1))[:, 0]
+
     def part(self, size: Formula, over: str = RANK_AXIS) -> int:
         return self.number(part(size, over))
 
@@ -143,6 +149,15 @@ class World:
             for edge in (grid.begin, grid.end)
         )
         return Spans(begin, end, index < count)
+
+    def by_rank(self, *formulas: Formula) -> bool:
+        """Whether some of the formulas are not the same on every rank."""
+        ranked = {rank_along(axis).name for axis in (RANK_AXIS, *self.plan.axes)}
+        return any(ranked & F.symbols(f) for f in formulas)
+
+    def several(self, step: StepPlan) -> tuple[int, ...]:
+        """The axes of a step's grid along which a rank may have several tiles."""
+        return tuple(a for a, g in enumerate(step.grid) if g.kind == "table" or self.number(g.count) > 1)
 
     def holders(self, tensor: TensorDecl, axis: int, at: Ints) -> Ints:
         """Which of the ranks along the axis of the split holds each of some positions, in their shape."""

@@ -11,6 +11,7 @@ import networkx as nx
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.host import MAIN, Fork, HostStep, Join, Keep, Launch, Stage, Transfer
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.mapping.verify.mistakes import REPORT
 
 STAGING = "the staging of arguments"
 """Stands among the executors for what the main stream does before it says that arguments are ready."""
@@ -113,5 +114,4 @@ class _Sequence:
 
 
 def _wrong(what: str, why: str, loc: Loc | None) -> TilelinkError:
-    hint = "this is the plan's mistake and not yours: please report it with the schedule"
-    return TilelinkError("TL609", what, loc=loc, why=why, hint=hint)
+    return TilelinkError("TL609", what, loc=loc, why=why, hint=REPORT)

@@ -16,12 +16,20 @@ from tilelink.ir.program import Notify, Wait
 from tilelink.mapping.verify.accesses import Access, writes
 from tilelink.mapping.verify.counts import Product, count
 from tilelink.mapping.verify.epochs import met
-from tilelink.mapping.verify.facts import When, fact
+from tilelink.mapping.verify.facts import EMPTY, fact
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Key, Laid
-from tilelink.mapping.verify.words import Delivery, Told, delivery, holder_of, leaving, signals_on, spans_on, unproven
-
-EMPTY: When = frozenset()
+from tilelink.mapping.verify.words import (
+    Delivery,
+    Told,
+    delivery,
+    holder_of,
+    leaving,
+    signals_on,
+    spans_on,
+    to_itself,
+    unproven,
+)
 
 
 def check_meeting(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
@@ -82,8 +90,7 @@ class _Meeting:
         for w in self.stored:
             if w.path != self.notify.path or w.tensor != self.channel.tensor or not self._announces(w):
                 continue
-            own = Delivery("one", None, np.arange(self.world.ranks, dtype=np.int64))
-            place = holder_of(w.laid, w.param, w.index) if w.remote else own
+            place = holder_of(w.laid, w.param, w.index) if w.remote else to_itself(self.world)
             if not to.agrees(place) and self._several():
                 raise self._refused("the tile is written on one rank and announced on another")
 
@@ -128,7 +135,7 @@ class _Meeting:
         if axis.axis is None:
             if bool((mine.first <= 0).all()) and bool((mine.last >= self.world.number(axis.count) - 1).all()):
                 return  # those of all ranks
-            own = not self._sends() or (to.kind == "one" and to.to is not None and _identity(to.to))
+            own = not self._sends() or to.stays
             if not remote and not own and self._several():
                 raise self._refused("the words of one source rank are waited for, and every rank raises its own")
             return
@@ -192,11 +199,7 @@ def _peer(told: Told, op: Wait | Notify, world: World) -> Ints | None:
     found = told.laid.coordinate(op.peer) if op.peer is not None else None
     if found is None or found.key is not None:
         return None
-    return np.broadcast_to(world.peers(told.laid.step.axis, found.array), (world.ranks, 1))[:, 0]
-
-
-def _identity(to: Ints) -> bool:
-    return bool((to == np.arange(len(to))).all())
+    return world.each(world.peers(told.laid.step.axis, found.array))
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +287,7 @@ def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Ch
     if channel.scope != "gpu" or not waits:
         return
     widths = [world.number(a.count) for a in channel.axes]
-    own = Delivery("one", None, np.arange(world.ranks, dtype=np.int64))
+    own = to_itself(world)
     taken = [_product(w if channel.rings is None else leaving(w), widths, own, world) for w in waits]
     heard = taken[0]
     times = heard.most()

@@ -14,7 +14,7 @@ from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Bounds, Gather, Holder, Index, IndexEntry, OfTile, Tiles, Whole, walk
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 from tilelink.mapping.sites import Site
-from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
+from tilelink.mapping.verify.geometry import NOWHERE, Bools, Ints, Spans, World
 from tilelink.mapping.views import extent
 
 Key: TypeAlias = "int | str"
@@ -53,7 +53,6 @@ class Mask:
 
 
 EVERYWHERE = Mask({}, False)
-NOWHERE: Bools = np.zeros((1, 1), dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.host import Keep
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.mapping.exact.room import most_workers
+from tilelink.mapping.verify.mistakes import REPORT
 
 
 def check_room(plan: Plan) -> str:
@@ -26,7 +27,7 @@ def check_room(plan: Plan) -> str:
             f"`{first.path}` needs an SM while {taken} workers, which may wait for it, can have all {sms}",
             loc=first.step.loc,
             why="a GPU copies within itself by its SMs, and a stream waits for peers by a kernel",
-            hint="this is the plan's mistake and not yours: please report it with the schedule",
+            hint=REPORT,
         )
     return f"; of {sms} SMs, streams find {sms - taken} free"
 

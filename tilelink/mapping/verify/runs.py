@@ -18,7 +18,6 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.formula import Formula
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Laid
@@ -96,7 +95,7 @@ def _order(world: World, host: StepPlan, axis: int) -> Order | None:
     total = world.value(host.total)
     if int(total.max()) == 0:
         return Order(np.zeros((world.ranks, 0), np.int64), np.zeros((world.ranks, 0), np.bool_))
-    if len(total) == 1 and not any(_depends(value, "rank") for _, value in host.order):
+    if len(total) == 1 and not world.by_rank(*(value for _, value in host.order)):
         return _same_for_all(world, host, axis, int(total.max()))
     found = _rotation(world, host, axis, total) if len(total) == 1 else None
     if found is None and int(total.max()) * world.ranks <= DIRECT:
@@ -106,9 +105,7 @@ def _order(world: World, host: StepPlan, axis: int) -> Order | None:
 
 def _same_for_all(world: World, host: StepPlan, axis: int, total: int) -> Order | None:
     """The order of all ranks, where it is one: the parts in turn."""
-    env: dict[str, Any] = {"t": np.arange(total, dtype=np.int64)[None, :]}
-    for name, value in host.order:
-        env[name] = world.value(value, env)
+    env = _turns(world, host, total)
     parts = _part_of(world, host, axis, np.broadcast_to(env[f"i{axis}"], (1, total)))
     if parts is None:
         return None
@@ -117,6 +114,14 @@ def _same_for_all(world: World, host: StepPlan, axis: int, total: int) -> Order 
         return None
     shape = (world.ranks, len(turns))
     return Order(np.broadcast_to(turns, shape), np.ones(shape, dtype=np.bool_))
+
+
+def _turns(world: World, host: StepPlan, total: int) -> dict[str, Any]:
+    """What the order makes of positions up to `total`, on all ranks."""
+    env: dict[str, Any] = {"t": np.arange(total, dtype=np.int64)[None, :]}
+    for name, value in host.order:
+        env[name] = world.value(value, env)
+    return env
 
 
 def _part_of(world: World, host: StepPlan, axis: int, index: Any) -> Ints | None:
@@ -130,9 +135,7 @@ def _part_of(world: World, host: StepPlan, axis: int, index: Any) -> Ints | None
 
 
 def _direct(world: World, host: StepPlan, axis: int, total: Any) -> Order | None:
-    env: dict[str, Any] = {"t": np.arange(int(total.max()), dtype=np.int64)[None, :]}
-    for name, value in host.order:
-        env[name] = world.value(value, env)
+    env = _turns(world, host, int(total.max()))
     parts = _part_of(world, host, axis, env[f"i{axis}"])
     if parts is None:
         return None
@@ -153,7 +156,7 @@ def _rotation(world: World, host: StepPlan, axis: int, total: Any) -> Order | No
     for n, value in host.order:
         if n == name:
             break
-        if not _depends(value, "rank"):
+        if not world.by_rank(value):
             env[n] = world.value(value, env)
     size = int(world.value(length, env).max())
     steps = world.value(rises, env)
@@ -165,10 +168,6 @@ def _rotation(world: World, host: StepPlan, axis: int, total: Any) -> Order | No
         return None
     first = np.broadcast_to(world.value(start, env), (world.ranks, 1)) % size
     return _round(parts[0], first, int(steps[0, 0]), int(steps[0, -1]))
-
-
-def _depends(value: Formula, name: str) -> bool:
-    return name in F.symbols(value)
 
 
 def _index_on_circle(world: World, host: StepPlan, axis: int, name: str, size: int) -> Any | None:
@@ -248,9 +247,10 @@ class _Runs:
         step, host = wait.laid.step, notify.laid.step
         if step.into is None or step.into != host.path:
             return False
-        tiled = [a for a, g in enumerate(host.grid) if g.kind != "own" and self.world.number(g.count) > 1]
         pairs = list(zip(wait.words, notify.words, strict=True))
-        return all(any(self._of_one_tile(w, n, notify, step.host_axes, a) for w, n in pairs) for a in tiled)
+        return all(
+            any(self._of_one_tile(w, n, notify, step.host_axes, a) for w, n in pairs) for a in self.world.several(host)
+        )
 
     def _of_one_tile(
         self, wait: Words, notify: Words, told: Told, host_axes: tuple[int | None, ...], axis: int

@@ -9,10 +9,10 @@ import numpy as np
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula
-from tilelink.ir.partition import RANK
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.shape import rank_along
 from tilelink.mapping.verify.geometry import World
+from tilelink.mapping.verify.mistakes import REPORT
 
 EACH = 20_000_000
 """Tiles of all ranks that may be looked at one by one."""
@@ -37,11 +37,11 @@ def check_taking(plan: Plan, world: World) -> str:
 
 def _check_fused(world: World, step: StepPlan, host: StepPlan) -> None:
     """Each tile of the host is another tile of what is fused into it."""
-    for a, g in enumerate(host.grid):
-        if a not in step.host_axes and (g.kind == "table" or bool((world.value(g.count) > 1).any())):
+    for a in world.several(host):
+        if a not in step.host_axes:
             raise TilelinkError(
                 "TL604",
-                f"`{step.path}` takes the same tile once for each tile of `{host.path}` along `{g.dim}`",
+                f"`{step.path}` takes the same tile once for each tile of `{host.path}` along `{host.grid[a].dim}`",
                 loc=step.step.loc,
                 why="it runs after every tile of its host, and has no such axis",
                 hint="place it on SMs of its own",
@@ -79,7 +79,7 @@ def _check_pieces(plan: Plan, world: World, step: StepPlan) -> None:
 
 
 def _check(world: World, step: StepPlan) -> int:
-    total = np.broadcast_to(world.value(step.total), (world.ranks, 1))[:, 0]
+    total = world.each(world.value(step.total))
     counts = np.ones((world.ranks, 1), dtype=np.int64)
     for g in step.grid:
         counts = counts * world.value(g.count)
@@ -95,10 +95,9 @@ def _ranks(world: World, step: StepPlan, total: Any) -> range:
     """The ranks to look at: one where all go through the same sequence, or round the same circle from elsewhere."""
     if step.sort_key is not None:
         return range(world.ranks)
-    ranked = {rank_along(axis).name for axis in world.plan.axes} | {RANK.name}
-    alike = bool((total == total[0]).all()) and all(not ranked & F.symbols(g.count) for g in step.grid)
-    lets = [value for name, value in step.order if not _own(step, name)]
-    if alike and (all(not ranked & F.symbols(v) for v in lets) or turn_of(step) is not None):
+    alike = bool((total == total[0]).all()) and not world.by_rank(*(g.count for g in step.grid))
+    lets = (value for name, value in step.order if not _own(step, name))
+    if alike and (not world.by_rank(*lets) or turn_of(step) is not None):
         return range(1)
     if int(total.sum()) > EACH:
         raise TilelinkError(
@@ -160,5 +159,5 @@ def _wrong(step: StepPlan, rank: int, what: str) -> TilelinkError:
         f"`{step.path}` on rank {rank} {what}",
         loc=step.step.loc,
         why="an order names every tile of the domain once",
-        hint="this is the plan's mistake and not yours: please report it with the schedule",
+        hint=REPORT,
     )

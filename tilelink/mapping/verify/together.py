@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.partition import RANK, GridAxis
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.shape import rank_along
 from tilelink.mapping.sites import sites
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.reach import Laid
@@ -41,9 +40,8 @@ def _pairs(plan: Plan, laid: Mapping[str, Laid], path: str) -> Iterator[tuple[To
 def _same_tiles(world: World, step: StepPlan) -> bool:
     """Whether no rank has other tiles than the others, or takes them in another order."""
     own = {f"i{a}" for a, g in enumerate(step.grid) if g.kind == "own"}
-    ranked = {rank_along(axis).name for axis in world.plan.axes} | {RANK.name}
     values = [step.total, *(value for name, value in step.order if name not in own)]
-    if step.sort_key is not None or any(F.symbols(v) & {*ranked, *own} for v in values):
+    if step.sort_key is not None or world.by_rank(*values) or any(F.symbols(v) & own for v in values):
         return False
     return all(_same(world, g) for g in step.grid)
 
@@ -61,7 +59,7 @@ def _tile_by_tile(world: World, host: StepPlan, wait: Told, notify: Told) -> boo
     if wait.path != notify.path or step.own_rows or notify.site.tests or notify.site.loops:
         return False
     axes = step.host_axes if step.into is not None else tuple(range(len(step.grid)))
-    tiled = [a for a, g in enumerate(host.grid) if g.kind != "own" and world.number(g.count) > 1]
+    tiled = world.several(host)
     if not set(tiled) <= set(axes):
         return False
     return _before(step, notify, wait) and all(_told_apart(wait, notify, axes.index(a)) for a in tiled)

@@ -15,7 +15,7 @@ from tilelink.ir.plan import Plan, Signal
 from tilelink.ir.program import At, Index, IndexEntry, Notify, OfTile, Tiles, Wait
 from tilelink.mapping.libraries import tiled
 from tilelink.mapping.sites import Site, site_of, sites
-from tilelink.mapping.verify.geometry import Bools, Ints, Spans
+from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import EVERYWHERE, Key, Laid, Mask
 
 
@@ -48,6 +48,11 @@ class Delivery:
     key: Key | None = None
     to: Ints | None = None
 
+    @property
+    def stays(self) -> bool:
+        """Whether each rank's go to itself."""
+        return self.kind == "one" and self.to is not None and bool((self.to == np.arange(len(self.to))).all())
+
     def agrees(self, other: Delivery) -> bool:
         """Whether what goes with `other` is told by this."""
         if self.kind == "all":
@@ -55,6 +60,10 @@ class Delivery:
         if self.kind != other.kind or self.key != other.key or self.to is None or other.to is None:
             return False
         return bool(np.all(self.to == other.to))
+
+
+def to_itself(world: World) -> Delivery:
+    return Delivery("one", None, np.arange(world.ranks, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +247,12 @@ def _to(laid: Laid, key: Key | None, at: Ints, mask: Mask = EVERYWHERE) -> Deliv
     to = laid.world.peers(laid.step.axis, at)
     single = to.shape[1] == 1
     if single and (key is None or _alone(laid, key)):
-        return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
+        return Delivery("one", None, laid.world.each(to))
     spans = laid.spans[key] if key is not None else None
     asked = mask.on(spans, key).filled if spans is not None else None
     # Where neither differs from rank to rank, several tiles are of several ranks.
     if asked is not None and (single or len(to) > 1 or len(asked) > 1) and bool(((to == laid.rank) | ~asked).all()):
-        return Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
+        return to_itself(laid.world)
     return Delivery("tile", key, to)
 
 
@@ -256,19 +265,17 @@ def delivery(told: Told) -> Delivery:
     """Whose words a notify raises."""
     laid, signal, op = told.laid, told.signal, told.op
     assert isinstance(op, Notify)
-    own = Delivery("one", None, np.arange(laid.world.ranks, dtype=np.int64))
     copies = laid.step.engine == "stream" and laid.step.library is None
     if signal.to == "self" or (signal.to == "owner" and copies and not laid.step.push):
         # A copy engine tells the rank that it has copied to: when it pulls, its own.
-        return own
+        return to_itself(laid.world)
     if signal.to == "all":
         return Delivery("all")
     if signal.to == "peer":
         at = laid.coordinate(op.peer) if op.peer is not None else None
         if at is None or at.key is not None:
             raise unproven(told, "the rank that it is for is not this rank's coordinate plus a constant")
-        to = laid.world.peers(laid.step.axis, at.array)
-        return Delivery("one", None, np.broadcast_to(to, (laid.world.ranks, 1))[:, 0])
+        return Delivery("one", None, laid.world.each(laid.world.peers(laid.step.axis, at.array)))
     if laid.step.library is not None:
         return _waiter(told)  # its tiles are this rank's own
     found = holder_of(laid, op.param, op.index, told.mask)
