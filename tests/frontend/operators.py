@@ -187,7 +187,7 @@ def operator(signature):
 
 
 def of_library(op):
-    return Operator(op.signature.text, op.fn)
+    return Operator(str(op.signature), op.fn)
 
 
 ag_gemm, gemm_rs, gemm_rs_ring = map(of_library, (ops.ag_gemm, ops.gemm_rs, ops.gemm_rs_ring))

@@ -15,7 +15,6 @@ from tests.frontend.harness import HEADER, run_cell
 from tilelink.errors import TilelinkError
 from tilelink.frontend import Program, SymbolicTensor, parse_signature, trace
 from tilelink.frontend.binding import names_of
-from tilelink.frontend.codes import CODES
 from tilelink.frontend.source import plain_function, read_source
 from tilelink.ir.shape import Signature
 from tilelink.ir.wiring import Wiring
@@ -88,7 +87,7 @@ def test_unchanged_programs_are_captured(program: Program) -> None:
 def test_changed_programs(program: Program, at: int, new: str, dropped: int, moved: int) -> None:
     error = outcome(mutated(program, at, new, dropped, moved))
     if error is not None:
-        assert error.code in CODES
+        assert error.code.startswith(("TL1", "TL2"))
         assert error.loc is not None
         assert error.why
         assert error.hint
@@ -123,7 +122,7 @@ def test_programs_connected_at_random(
 
     error, wiring = traced(body, signature, sizes, ranks)
     if error is not None:
-        assert error.code in CODES
+        assert error.code.startswith(("TL1", "TL2"))
         assert error.why
         assert error.hint
     else:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.project.users import Users
-from tilelink.frontend.codes import CODES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -138,11 +137,6 @@ def test_the_error_page_lists_the_codes_that_are_raised() -> None:
     assert listed == sorted(set(listed))
     assert raised - set(listed) == set(), "raised, but not in docs/errors.md"
     assert set(listed) - raised == set(), "in docs/errors.md, but never raised"
-
-
-def test_the_error_page_says_what_the_frontend_says() -> None:
-    page = (ROOT / "docs" / "errors.md").read_text().splitlines()
-    assert [code for code, meaning in CODES.items() if f"| {code} | {meaning} |" not in page] == []
 
 
 def test_the_glossary_is_in_order() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from inspect import Parameter
 from inspect import signature as parameters_of
@@ -14,9 +13,9 @@ import torch
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.explore.contents import table
-from tilelink.frontend import trace
+from tilelink.frontend import sizes_of, trace
 from tilelink.ir import formula as F
-from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Product, Shape, Size, Sum
+from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, Sum
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
@@ -245,7 +244,7 @@ class Case:
     def wiring(self) -> Wiring:
         """Tensors and steps, made from sizes alone."""
         op = self.operator
-        sizes = {n: v for n, v in self.sizes if n in _dims(op)}
+        sizes = {n: v for n, v in self.sizes if n in sizes_of(op.signature)}
         dtypes = [s.dtype or self.dtype for s in op.signature.inputs]
         ranks, axes = self.topology.ranks, axes_of(op.name, op.signature, self.topology, op.loc)
         return trace(op.name, op.fn, op.signature, sizes, dtypes, self._constants, op.loc, ranks=ranks, axes=axes)
@@ -344,17 +343,4 @@ def flags_of(operator: Operator) -> list[str]:
 
 def _names(operator: Operator) -> list[str]:
     """The sizes that an operator's inputs have, in the order in which they appear, and its constants."""
-    return [*_dims(operator), *constants_of(operator)]
-
-
-def _dims(operator: Operator) -> list[str]:
-    found = (n for shape in operator.signature.inputs for axis in shape.axes for n in _names_of(axis.size))
-    return list(dict.fromkeys(n for n in found if n not in operator.signature.axes))
-
-
-def _names_of(size: Size) -> Iterator[str]:
-    if isinstance(size, Dim):
-        yield size.name
-    elif isinstance(size, (Sum, Product)):
-        yield from _names_of(size.left)
-        yield from _names_of(size.right)
+    return [*sizes_of(operator.signature), *constants_of(operator)]

@@ -245,7 +245,7 @@ def _axis(plan: Plan, a: TensorAxis) -> str:
 
 def _whose(t: TensorDecl) -> str:
     if t.owner_map is not None:
-        return t.owner_map.text
+        return str(t.owner_map)
     split = [a for a in t.axes if a.over is not None]
     if any(a.own_slice for a in split):
         return "each rank its slice"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record
 from tilelink.frontend.wording import count
 from tilelink.ir.formula import Const, Formula, cdiv
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum, ranks_along
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum, dims_of, ranks_along
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +273,11 @@ class Dimensions:
         Raises:
             TilelinkError: TL205.
         """
-        if isinstance(size, int):
-            return Const(size), size
-        if isinstance(size, (Sum, Product)):
-            (f, a), (g, b) = self.visible(size.left), self.visible(size.right)
-            return (f + g, a + b) if isinstance(size, Sum) else (f * g, a * b)
-        seen = self.get(size.name)
-        if seen.over is not None and size.name not in self._globals and not self._operator:
+        return evaluate_size(size, self._visible)
+
+    def _visible(self, name: str) -> tuple[Formula, int]:
+        seen = self.get(name)
+        if seen.over is not None and name not in self._globals and not self._operator:
             return cdiv(seen.size, ranks_along(seen.over)), -(-seen.extent // self.ranks.sizes[seen.over])
         return seen.size, seen.extent
 
@@ -355,16 +353,9 @@ def evaluate_size(size: Size, known: Callable[[str], tuple[Formula, int]]) -> tu
     return Const(size), size
 
 
-def dims_of(size: Size) -> tuple[str, ...]:
-    """The names in a size, in order."""
-    if isinstance(size, (Sum, Product)):
-        return (*dims_of(size.left), *dims_of(size.right))
-    return (size.name,) if isinstance(size, Dim) else ()
-
-
 def sizes_of(signature: Signature) -> tuple[str, ...]:
     """The dimensions of the inputs: what a call may pass by name."""
-    return names_of(Signature(signature.inputs, (), signature.text, axes=signature.axes))
+    return names_of(replace(signature, outputs=()))
 
 
 def names_of(signature: Signature) -> tuple[str, ...]:

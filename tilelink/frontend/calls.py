@@ -9,7 +9,7 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.arguments import check_dtype, outside, record_of, unknown_keyword, wrong_count
 from tilelink.frontend.binding import Dimensions, Given, Ranks, Slot, align, names_of
 from tilelink.frontend.callsite import call_site
-from tilelink.frontend.running import Trace, tracing
+from tilelink.frontend.running import NOWHERE, Trace, tracing
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep, PendingView
 from tilelink.ir.program import Constant, TileProgram
@@ -17,7 +17,6 @@ from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS
 
 Plain = bool | int | float | str
-NOWHERE = Loc("<operator>", 1)
 
 
 def call_program(

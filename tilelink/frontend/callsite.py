@@ -8,6 +8,7 @@ from itertools import islice
 from types import FrameType
 
 from tilelink.errors import Loc
+from tilelink.frontend.source import characters
 
 _ROOMS = ("tilelink.frontend", "tilelink.pipeline")
 
@@ -25,11 +26,6 @@ def call_site() -> Loc | None:
     if line is None or column is None:
         return Loc(code.co_filename, frame.f_lineno)
     text = linecache.getline(code.co_filename, line, frame.f_globals).rstrip("\n")
-    start = _characters(text, column)
-    end = _characters(text, end_column) if end_column is not None and end_line == line else len(text)
+    start = characters(text, column)
+    end = characters(text, end_column) if end_column is not None and end_line == line else len(text)
     return Loc(code.co_filename, line, start, end, text)
-
-
-def _characters(text: str, offset: int) -> int:
-    # Python counts bytes of UTF-8; a caret counts characters.
-    return len(text.encode()[:offset].decode(errors="ignore"))

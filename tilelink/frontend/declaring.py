@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.binding import Dimensions, Seen, dims_of
+from tilelink.frontend.binding import Dimensions, Seen
 from tilelink.frontend.grammar import parse_shape
 from tilelink.frontend.owners import parse_owner
 from tilelink.frontend.running import in_progress
 from tilelink.frontend.symbolic import Record, SymbolicTensor, formula_of
 from tilelink.frontend.wording import count, nearest
-from tilelink.ir.shape import Axis
+from tilelink.ir.shape import Axis, dims_of
 
 
 def symmetric(

@@ -10,7 +10,7 @@ from lark import Token, Tree
 
 from tilelink.errors import Loc
 from tilelink.frontend.reading import Text, parse, span, text_of, trees
-from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Axis, Contract, Dim, Product, Shape, Signature, Size, Sum
+from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Axis, Contract, Dim, Product, Shape, Signature, Size, Sum, dims_of
 
 CONTRACTS = ("offsets", "permutation")
 _AXIS_RULE = (
@@ -107,7 +107,7 @@ def _signature(source: Text, named: tuple[str, ...]) -> Signature:
             outputs = [_shape(source, t, shift, named) for t in trees(child)]
         else:
             inputs.append(_shape(source, child, shift, named))
-    return Signature(tuple(inputs), tuple(outputs), source.text, axes=named)
+    return Signature(tuple(inputs), tuple(outputs), axes=named)
 
 
 def _shape(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -> Shape:
@@ -179,13 +179,13 @@ def _axis(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -
             "TL102", f"`{size}` is no dtype here", start, end, f"dtypes are {', '.join(ITEM_BYTES)}", f"write `{word}`"
         )
     for ranks in named if not isinstance(size, Dim) else ():
-        if ranks in _dims(size):
+        if ranks in dims_of(size):
             why = f"{ranks} is the axis of ranks; its size is their number"
             source.fail("TL102", f"`{size}` computes with {ranks}", start, end, why, "name a size of its own")
-    if RANK_AXIS in _dims(size) and RANK_AXIS not in named:
+    if RANK_AXIS in dims_of(size) and RANK_AXIS not in named:
         why = f"the ranks have the axes {', '.join(named)} here, and R is the name of an axis of ranks"
         source.fail("TL102", "`R` where the axes of ranks have names", start, end, why, "write one of them")
-    if reserved := _dims(size) & {*ITEM_BYTES, *CONTRACTS}:
+    if reserved := {*dims_of(size)} & {*ITEM_BYTES, *CONTRACTS}:
         word = sorted(reserved)[0]
         why = f"`{word}` is the name of a dtype or a contract"
         source.fail("TL102", f"`{word}` is not a size", start, end, why, "give the axis another name")
@@ -244,9 +244,3 @@ def _size(source: Text, node: Tree[Token] | Token, shift: int, named: tuple[str,
             "TL102", "an axis of size 0", *span(node, shift), "an axis has at least one element", "leave it out"
         )
     return int(node)
-
-
-def _dims(size: Size) -> set[str]:
-    if isinstance(size, (Sum, Product)):
-        return _dims(size.left) | _dims(size.right)
-    return {size.name} if isinstance(size, Dim) else set()

@@ -12,7 +12,7 @@ from copy import deepcopy
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.scope import BUILTINS, Jitted, Language, Number, Opaque, Primitive, Scope
-from tilelink.frontend.source import FunctionSource, read_source
+from tilelink.frontend.source import FunctionSource, bound_names, read_source
 from tilelink.ir.program import Helper
 
 _HELPER_BUILTINS = ("len", "print", "isinstance", "list", "tuple", "getattr", "hasattr")
@@ -48,7 +48,7 @@ class Helpers:
 
     def _copy(self, source: FunctionSource) -> str:
         scope = Scope.around(source.function, self._vocabulary)
-        own = frozenset(_own_names(source.node))
+        own = frozenset(bound_names(source.node))
         renames: dict[str, str] = {}
         for node in _outer_names(source.node, own):
             self._need(source, scope, node, own, renames)
@@ -100,14 +100,6 @@ class Helpers:
 
 def _refuse(source: FunctionSource, node: ast.AST, message: str, why: str, hint: str) -> None:
     raise TilelinkError("TL124", message, loc=source.loc(node), why=why, hint=hint)
-
-
-def _own_names(function: ast.FunctionDef) -> Iterator[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
 
 
 def _outer_names(function: ast.FunctionDef, own: frozenset[str]) -> Iterator[ast.expr]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tilelink.errors import Loc, Note
+from tilelink.errors import Loc
 from tilelink.frontend import primitives
 from tilelink.frontend.bounds import Walk
 from tilelink.frontend.lowering import Lowering, is_index
@@ -55,16 +55,7 @@ def _target(state: Lowering, node: ast.For) -> ast.Name:
         state.fail("TL111", target, f"a loop into `{ast.unparse(target)}` in a tile program", why, "write one name")
     state.check_target(target)
     if is_index(old := state.env.get(target.id)):
-        note = Note(f"`{target.id}` is bound here", old.loc)
-        why = "an index keeps its name while it lasts"
-        state.fail(
-            "TL153",
-            target,
-            f"`{target.id}` is the name of an index and is bound again",
-            why,
-            "use another name",
-            (note,),
-        )
+        state.bound_again(target.id, old.loc, target)
     return target
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import keyword
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import NoReturn, TypeGuard
 
@@ -15,7 +15,7 @@ from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.jitted import Helpers
 from tilelink.frontend.merging import without_root
 from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
-from tilelink.frontend.source import FunctionSource
+from tilelink.frontend.source import FunctionSource, bound_names
 from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value, Variable
 from tilelink.frontend.wording import nearest
 from tilelink.ir.program import Op, Param, Tile
@@ -62,7 +62,7 @@ class Lowering:
         self.bounds: dict[tuple[object, ...], str] = {}
         self.conditional: str | None = None
         self.raw = False
-        bound = list(_bound_names(source.node))
+        bound = list(bound_names(source.node))
         self.locals = frozenset(bound)
         self._once = frozenset(n for n in bound if bound.count(n) == 1)
         self._taken = {n.id for n in ast.walk(source.node) if isinstance(n, ast.Name)} | self.locals | RESERVED
@@ -120,12 +120,19 @@ class Lowering:
         """Gives a name of the program a meaning."""
         old = self.env.get(name)
         if is_index(old) and old != binding:
-            self.fail(
-                "TL153", node, f"`{name}` is the name of an index and is bound again", "an index keeps its name while it lasts",
-                "use another name", (Note(f"`{name}` is bound here", old.loc),),
-            )  # fmt: skip
+            self.bound_again(name, old.loc, node)
         self.forget(name)
         self.env[name] = binding
+
+    def bound_again(self, name: str, before: Loc, node: ast.AST) -> NoReturn:
+        """Refuses to bind the name of an index.
+
+        Raises:
+            TilelinkError: TL153.
+        """
+        why, note = "an index keeps its name while it lasts", Note(f"`{name}` is bound here", before)
+        message = f"`{name}` is the name of an index and is bound again"
+        self.fail("TL153", node, message, why, "use another name", (note,))
 
     def forget(self, name: str) -> None:
         """What was computed from the old value of `name` is no longer known in terms of it."""
@@ -180,12 +187,3 @@ class Lowering:
 def is_index(binding: Binding | None) -> TypeGuard[TileIndex | TileTuple | Variable]:
     """Bound by `tile_id` or `tiles`."""
     return isinstance(binding, (TileIndex, TileTuple)) or (isinstance(binding, Variable) and binding.dim is not None)
-
-
-def _bound_names(function: ast.FunctionDef) -> Iterator[str]:
-    arguments = function.args
-    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        yield argument.arg
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id

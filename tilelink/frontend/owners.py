@@ -9,7 +9,6 @@ from lark import Token, Tree
 from tilelink.errors import Loc
 from tilelink.frontend.reading import Text, parse, span, text_of
 from tilelink.ir.formula import Const, Formula, Sym, binary
-from tilelink.ir.formula import text as formula_text
 from tilelink.ir.shape import RANK_AXIS, MapTerm
 
 _OWNER_RULE = "an owner map is `names -> expression`, with names, numbers, `R`, + - * // % and parentheses"
@@ -37,7 +36,7 @@ def _owner(source: Text) -> MapTerm:
                 "TL104", f"`{name}` is no variable", *place, "each axis has a lower-case name of its own", "rename it"
             )
     formula = _owner_formula(source, expression, variables, shift)
-    return MapTerm(variables, formula_text(formula), formula)
+    return MapTerm(variables, formula)
 
 
 def _owner_formula(source: Text, node: Tree[Token] | Token, variables: tuple[str, ...], shift: int) -> Formula:

@@ -11,7 +11,7 @@ from tilelink.frontend.source import FunctionSource
 from tilelink.frontend.values import constant_of
 from tilelink.frontend.wording import count, nearest
 from tilelink.ir.program import Constant, Param
-from tilelink.ir.shape import RANK_AXIS, Dim, Product, Signature, Size, Sum
+from tilelink.ir.shape import RANK_AXIS, Signature, dims_of
 
 KINDS = ("bool", "int", "float", "str")
 
@@ -81,17 +81,11 @@ def _tables(source: FunctionSource, params: tuple[Param, ...], param: Param, arg
 
 def _constants(source: FunctionSource, signature: Signature) -> tuple[Constant, ...]:
     arguments = source.node.args
-    dims = {d for s in signature.shapes for a in s.axes for d in _dims(a.size)}
+    dims = {d for s in signature.shapes for a in s.axes for d in dims_of(a.size)}
     return tuple(
         _one(source, argument, default, dims)
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     )
-
-
-def _dims(size: Size) -> set[str]:
-    if isinstance(size, (Sum, Product)):
-        return _dims(size.left) | _dims(size.right)
-    return {size.name} if isinstance(size, Dim) else set()
 
 
 OF_A_USE = MappingProxyType(

@@ -15,6 +15,9 @@ from tilelink.frontend.wiring import PendingStep
 from tilelink.ir.program import TileProgram
 from tilelink.ir.schedule import Placement
 
+NOWHERE = Loc("<operator>", 1)
+"""Where an operator stands that no file has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:

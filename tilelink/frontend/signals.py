@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import cast
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.ir.program import Expr, If, Loop, Notify, Op, Tiles, Wait
+from tilelink.ir.program import Expr, If, Loop, Notify, Op, Tiles, Wait, walk
 
 
 def check_signals(body: tuple[Op, ...]) -> None:
@@ -16,17 +16,13 @@ def check_signals(body: tuple[Op, ...]) -> None:
     Raises:
         TilelinkError: TL160 (branch), TL161 (while), TL162 (loop).
     """
-    for op in body:
+    for op in walk(body):
         if isinstance(op, If):
             _branch(op)
-            check_signals(op.body)
-            check_signals(op.orelse)
         elif isinstance(op, Loop):
             _loop(op)
-            check_signals(op.body)
         elif isinstance(op, Tiles):
             _tiles(op)
-            check_signals(op.body)
 
 
 def _branch(op: If) -> None:
@@ -49,7 +45,7 @@ def _branch(op: If) -> None:
 
 def _loop(op: Loop) -> None:
     if op.target is None:
-        signal = next(_signals(op.body), None)
+        signal = next((o for o in walk(op.body) if isinstance(o, (Notify, Wait))), None)
         if signal is not None:
             word = "notify" if isinstance(signal, Notify) else "wait"
             why = "nobody can tell how often a `while` goes round, so nobody can count its signals"
@@ -78,19 +74,8 @@ def _length(body: tuple[Op, ...], bounds: list[Expr], loop: Loc) -> None:
     )
 
 
-def _signals(body: tuple[Op, ...]) -> Iterator[Notify | Wait]:
-    for op in body:
-        if isinstance(op, (Notify, Wait)):
-            yield op
-        elif isinstance(op, If):
-            yield from _signals(op.body)
-            yield from _signals(op.orelse)
-        elif isinstance(op, (Loop, Tiles)):
-            yield from _signals(op.body)
-
-
 def _notifies(body: tuple[Op, ...]) -> Iterator[Notify]:
-    return (op for op in _signals(body) if isinstance(op, Notify))
+    return (op for op in walk(body) if isinstance(op, Notify))
 
 
 def _shape_of(node: object) -> str:

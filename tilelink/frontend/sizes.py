@@ -8,9 +8,10 @@ from operator import index
 from typing import NoReturn
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.binding import dims_of, names_of
+from tilelink.frontend.binding import evaluate_size, names_of
 from tilelink.frontend.wording import count, nearest
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum
+from tilelink.ir.formula import Sym
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Sum, dims_of
 
 MOST = 2**31 - 1
 """Elements along one axis: what kernels count in 32 bits."""
@@ -196,15 +197,7 @@ def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
     ):
         sizes.known[size.left.name] = (value - size.right, label)
     if all(d in sizes.known for d in dims_of(size)):
-        wanted = _evaluate(size, sizes)
+        _, wanted = evaluate_size(size, lambda name: (Sym(name), sizes.known[name][0]))
         total = value * sizes.ranks.get(axis.split or "", 1)
         if wanted != total:
             sizes.contradiction(axis.name, (wanted, "the other sizes"), (total, label))
-
-
-def _evaluate(size: Size, sizes: _Sizes) -> int:
-    if isinstance(size, Sum):
-        return _evaluate(size.left, sizes) + _evaluate(size.right, sizes)
-    if isinstance(size, Product):
-        return _evaluate(size.left, sizes) * _evaluate(size.right, sizes)
-    return sizes.known[size.name][0] if isinstance(size, Dim) else size

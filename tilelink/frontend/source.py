@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -43,8 +43,8 @@ class FunctionSource:
         line = getattr(node, "lineno", 1)
         text = self._line(line)
         ends_here = getattr(node, "end_lineno", None) == line
-        end = _characters(text, getattr(node, "end_col_offset", 0)) if ends_here else len(text)
-        return Loc(self.file, line, _characters(text, getattr(node, "col_offset", 0)), end, text)
+        end = characters(text, getattr(node, "end_col_offset", 0)) if ends_here else len(text)
+        return Loc(self.file, line, characters(text, getattr(node, "col_offset", 0)), end, text)
 
     def _line(self, line: int) -> str:
         return self.lines[line - 1].rstrip("\n") if 0 < line <= len(self.lines) else ""
@@ -55,9 +55,18 @@ class FunctionSource:
         return "".join(self.lines[_first_line(self.node) - 1 : self.node.end_lineno])
 
 
-def _characters(text: str, offset: int) -> int:
-    # `ast` counts bytes of UTF-8; a caret counts characters.
+def characters(text: str, offset: int) -> int:
+    """A column in characters, as a caret counts them. (Python counts bytes of UTF-8.)"""
     return len(text.encode()[:offset].decode(errors="ignore"))
+
+
+def bound_names(function: ast.FunctionDef) -> Iterator[str]:
+    """What a function binds: parameters, and names each time that they are assigned."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

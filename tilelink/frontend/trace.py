@@ -16,22 +16,20 @@ from tilelink.frontend.binding import (
     Ranks,
     Slot,
     align,
-    dims_of,
     evaluate_size,
     names_of,
     sizes_of,
 )
 from tilelink.frontend.callsite import call_site
-from tilelink.frontend.running import Frame, Trace, running, tracing
+from tilelink.frontend.running import NOWHERE, Frame, Trace, running, tracing
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wiring import assemble
 from tilelink.frontend.wording import count
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.schedule import Placement, under
-from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature, ranks_along
+from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature, dims_of, ranks_along
 from tilelink.ir.wiring import Wiring
 
-NOWHERE = Loc("<operator>", 1)
 Pairs = list[tuple[Given, tuple[Slot, ...]]]
 
 

@@ -47,7 +47,7 @@ class PendingStep:
     constants: tuple[tuple[str, bool | int | float | str], ...]
     loc: Loc
     shipped: Placement | None
-    axis: str | None = RANK_AXIS
+    axis: str | None
     """None: it speaks of no ranks, and goes with those around it."""
 
 
@@ -61,7 +61,7 @@ def assemble(
     arguments: Sequence[Record],
     results: Sequence[Record],
     loc: Loc,
-    axes: Sequence[str] = (RANK_AXIS,),
+    axes: Sequence[str],
 ) -> Wiring:
     """The frozen form of a trace. Declared tensors that nobody uses or returns are left out. `axes`: those of the ranks."""
     kept = [r for r in records if r.origin != "declared" or r.uses or r in results]

@@ -35,7 +35,7 @@ def pieces(size: Formula, length: Formula, per: Formula, over: str = RANK_AXIS) 
 
 def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
     """f_R: the rank that holds position `at` of an axis, by the tensor's owner map, else by its shape."""
-    if tensor.owner_map is not None and tensor.owner_map.formula is not None and axis == tensor.owned:
+    if tensor.owner_map is not None and axis == tensor.owned:
         return F.substitute(tensor.owner_map.formula, dict.fromkeys(tensor.owner_map.variables, at))
     of = tensor.axes[axis]
     return F.of(at) if of.own_slice else F.of(at) // part(of.size, of.over)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.formula import Formula, Sym, substitute
 
 RANK_AXIS = "R"
 """The axis of ranks, where there is one; in a tile program, the one that the step speaks of."""
@@ -73,6 +73,13 @@ class Product:
 Size: TypeAlias = Dim | int | Sum | Product
 
 
+def dims_of(size: Size) -> tuple[str, ...]:
+    """The names in a size, in order."""
+    if isinstance(size, (Sum, Product)):
+        return (*dims_of(size.left), *dims_of(size.right))
+    return (size.name,) if isinstance(size, Dim) else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One axis of a signature. `split` is `"R"` or another axis of ranks, the name of an offsets table, or None."""
@@ -131,7 +138,6 @@ class Signature:
 
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
-    text: str
     loc: Loc | None = None
     axes: tuple[str, ...] = (RANK_AXIS,)
     along: str | None = None
@@ -158,11 +164,10 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class MapTerm:
-    """An owner map such as `m -> m // 2048 % R`: variables, and one rank expression in Triton's integer operators.
-
-    `formula` is the same expression, in which `R` is spelled `RANKS` and other names are variables or sizes.
-    """
+    """An owner map such as `m -> m // 2048 % R`: variables, and the rank as a formula in these, sizes and `RANKS`."""
 
     variables: tuple[str, ...]
-    text: str
-    formula: Formula | None = None
+    formula: Formula
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.variables)} -> {substitute(self.formula, {ranks_along().name: Sym(RANK_AXIS)})}"

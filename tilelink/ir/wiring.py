@@ -46,7 +46,7 @@ class TensorDecl:
     @property
     def owned(self) -> int | None:
         """The axis along which an owner map says who holds what."""
-        if self.owner_map is None or self.owner_map.formula is None:
+        if self.owner_map is None:
             return None
         used = symbols(self.owner_map.formula)
         return next((a for a, name in enumerate(self.owner_map.variables) if name in used), 0)

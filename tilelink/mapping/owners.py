@@ -33,7 +33,7 @@ def check_owners(wiring: Wiring, steps: tuple[StepPlan, ...], sizes: dict[str, i
 
 def _holders(tensor: TensorDecl, axis: int, env: dict[str, Any], ranks: int) -> Any:
     """The rank of each position on the map's axis."""
-    assert tensor.owner_map is not None and tensor.owner_map.formula is not None
+    assert tensor.owner_map is not None
     variables = dict(zip(tensor.owner_map.variables, range(len(tensor.axes)), strict=False))
     named = F.symbols(tensor.owner_map.formula)
     if len(named & variables.keys()) > 1:
@@ -135,11 +135,9 @@ def _check_tiles(
 
 
 def _refused(tensor: TensorDecl, loc: Loc | None, why: str, hint: str) -> TilelinkError:
-    assert tensor.owner_map is not None
-    text = f"{', '.join(tensor.owner_map.variables)} -> {tensor.owner_map.text.replace('RANKS', 'R')}"
     return TilelinkError(
         "TL306",
-        f"`{tensor.name}` cannot be held as its owner map `{text}` says",
+        f"`{tensor.name}` cannot be held as its owner map `{tensor.owner_map}` says",
         loc=loc or tensor.loc,
         why=why,
         hint=hint,
