@@ -10,10 +10,11 @@ from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.partition import RANKS, GridAxis, here, holder, part
+from tilelink.ir.partition import GridAxis, here, holder, part
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
+from tilelink.ir.ring import RANKS
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 
 PLACES = 1024
@@ -134,10 +135,9 @@ def terms(
         place = scope.places.get(tensor.name)
         if place is not None and place.axis == v.axis:
             position = f"({position} - {place.first})"
-        of = tensor.axes[v.axis]
-        if of.over is not None and not v.local:
-            first = scope.text(F.of(holder) * part(of.size, of.over), F.FACTOR)
-            position = f"({position} - {first})"
+        first = first_of(tensor, v, holder)
+        if first is not None:
+            position = f"({position} - {scope.text(first, F.FACTOR)})"
         placed[stored] = Term(position, block, mask, scope.stride(tensor.name, stored, extents))
     return [placed[k] for k in sorted(placed)], blocks
 
@@ -180,12 +180,18 @@ def nearest(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Li
 
 def _reachable(tensor: TensorDecl, v: ViewAxis, size: Formula, holder: F.Like | None) -> tuple[Formula, Formula]:
     """These positions as the program counts: `[first, end)`."""
-    assert v.axis is not None
-    over = tensor.axes[v.axis].over
-    if over is None or v.local or holder is None:
+    first = None if holder is None else first_of(tensor, v, holder)
+    if first is None:
         return F.of(0), size
-    first = F.of(holder) * part(size, over)
-    return first, F.minimum(first + part(size, over), size)
+    assert v.axis is not None
+    return first, F.minimum(first + part(size, tensor.axes[v.axis].over), size)
+
+
+def first_of(tensor: TensorDecl, v: ViewAxis, holder: F.Like) -> Formula | None:
+    """The program's position on an axis with which the instance of rank `holder` begins; None: with 0."""
+    assert v.axis is not None
+    of = tensor.axes[v.axis]
+    return F.of(holder) * part(of.size, of.over) if of.over is not None and not v.local else None
 
 
 def in_range(scope: Scope, e: At) -> bool:

@@ -11,9 +11,8 @@ from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import part
 from tilelink.ir.program import At, Bounds, IndexEntry, Let, Load, OfTile, Tiles, Whole, walk
-from tilelink.ir.shape import ITEM_BYTES, rank_along
+from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
@@ -136,13 +135,11 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> str:
 def _coordinate(scope: Scope, tensor: TensorDecl, v: ViewAxis, begin: str) -> str:
     """Where a position of the program's lies along an axis of the instance."""
     assert v.axis is not None
-    of = tensor.axes[v.axis]
     place = scope.places.get(tensor.name)
     if place is not None and place.axis == v.axis:
         return f"{begin} - {place.first}"
-    if of.over is None or v.local:
-        return begin
-    return f"{begin} - {scope.text(rank_along(of.over) * part(of.size, of.over), F.FACTOR)}"
+    first = access.first_of(tensor, v, rank_along(tensor.axes[v.axis].over or RANK_AXIS))
+    return begin if first is None else f"{begin} - {scope.text(first, F.FACTOR)}"
 
 
 def _has_dot(scope: Scope) -> bool:

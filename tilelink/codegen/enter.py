@@ -13,7 +13,7 @@ from tilelink.codegen import waiting, words
 from tilelink.codegen.access import power_of_two
 from tilelink.codegen.functions import Function, arguments
 from tilelink.codegen.scope import Scope, open_scope
-from tilelink.codegen.text import Lines, Names
+from tilelink.codegen.text import Names
 from tilelink.codegen.waiting import Word
 from tilelink.codegen.watching import Watch
 from tilelink.ir import formula as F
@@ -100,7 +100,7 @@ def _credits(scope: Scope) -> None:
     if checks.watchdog:
         lines.add(f"for {pe} in range(RANKS):")
         lines.depth += 1
-        waiting.wait_until(scope, lines, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
+        waiting.wait_until(scope, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
         lines.depth -= 1
     else:
         lanes = power_of_two(scope.plan.topology.ranks)
@@ -113,7 +113,7 @@ def _all_totals(scope: Scope) -> None:
     names = Passing(*(scope.names.fresh(name) for name in ("start", "word", "inside")))
     for channel in scope.plan.channels:
         if channel.writers != "stream" and not channel.counted:
-            _totals(scope, scope.lines, channel, names)
+            _totals(scope, channel, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,8 @@ def _single(plan: Plan, watch: Watch) -> Scope:
     return scope
 
 
-def _totals(scope: Scope, lines: Lines, channel: Channel, names: Passing) -> None:
+def _totals(scope: Scope, channel: Channel, names: Passing) -> None:
+    lines = scope.lines
     due = scope.arg(Arg(words.due(channel), "due", channel.name))
     lines.say(f"what the words of `{channel.tensor}` will have counted up to after this call")
     if not channel.axes:
@@ -168,7 +169,7 @@ def emit_leave(plan: Plan, watch: Watch) -> Function:
     pe = scope.names.fresh("pe")
     lines.add(f"for {pe} in range(RANKS):")
     lines.depth = 1
-    waiting.wait_until(scope, lines, Word(flags, pe, "left", "", path="leave"), f"tl.load({epoch})")
+    waiting.wait_until(scope, Word(flags, pe, "left", "", path="leave"), f"tl.load({epoch})")
     lines.depth = 0
     return _function("leave", scope)
 

@@ -46,24 +46,16 @@ def bounds_passed(host: Scope, step: StepPlan) -> tuple[list[str], str | None]:
     """Begin and end of the host's tile per axis, as the fused step counts; and whose the tile is."""
     passed: list[str] = []
     owner: str | None = None
-    for g, (a, v) in zip(step.grid, enumerate(step.step.binding(step.domain).view), strict=True):
-        at = step.host_axes[a]
+    tensor = host.plan.wiring.tensor(step.step.binding(step.domain).tensor)
+    for g, v, at in zip(step.grid, step.step.binding(step.domain).view, step.host_axes, strict=True):
         if at is None:
             continue
         names = host.tiles[host.step.grid[at].var or ""]
         names.used.add("end")
         first = ""
-        if (
-            v.local
-            and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].over == step.axis
-        ):
-            first = f" - {host.text(g.rank * g.part, F.FACTOR)}"
+        if (v.local or step.own_rows) and tensor.axes[v.axis or 0].over == step.axis:
             owner = host.text(Sym(names.begin) // g.part)
-        elif (
-            step.own_rows
-            and host.plan.wiring.tensor(step.step.binding(step.domain).tensor).axes[v.axis or 0].over == step.axis
-        ):
-            owner = host.text(Sym(names.begin) // g.part)
+            first = f" - {host.text(g.rank * g.part, F.FACTOR)}" if v.local else ""
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]
     return passed, owner
 
@@ -198,5 +190,5 @@ def _push_block(
     where, mask = access.address(scope, there, pieces, blocks)
     lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
     if signal.action == "notify":
-        notifying.notify(scope, lines, notify, replace(signal, to="owner"), pe)
+        notifying.notify(scope, notify, replace(signal, to="owner"), pe)
     lines.depth = 0

@@ -19,7 +19,7 @@ def load(scope: Scope, op: Load) -> None:
     if held is None:
         _load_memory(scope, op, tensor, name)
         return
-    slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.dim == "R" or v.unit]
+    slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.unit]
     if scope.plan.buffer_or_none(tensor.name) is None or not slices:
         scope.lines.add(f"{name} = {held}", op.loc)
         return

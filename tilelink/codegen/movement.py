@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilelink.codegen import notifying, waiting
+from tilelink.codegen.access import first_of
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import GridAxis, holder, part
-from tilelink.ir.plan import Buffer
+from tilelink.ir.partition import GridAxis, holder
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
-from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,8 @@ def run_of(scope: Scope, param: str, holder: F.Like, walked: tuple[Walk, ...]) -
         if v.axis is None or tensor.axes[v.axis].own_slice:
             continue
         if k in at or not whole_axis(g):
-            offset = _local(tensor, v, Sym(at.get(k, begin(g, step.grid))), holder) * behind + offset
+            position, first = Sym(at.get(k, begin(g, step.grid))), first_of(tensor, v, holder)
+            offset = (position if first is None else position - first) * behind + offset
         if k in at or k in cut or not whole_axis(g):
             row = behind if row is None else row
         behind = behind * extents.pop()
@@ -82,7 +82,7 @@ def _seen(scope: Scope, param: str) -> tuple[Formula, ...]:
     movement = scope.step.step.program.movement
     assert movement is not None
     pulled = param == movement.source and not scope.step.push
-    return _buffer(scope, scope.declared(param).name).seen(by_peers=pulled)
+    return scope.plan.buffer(scope.declared(param).name).seen(by_peers=pulled)
 
 
 def whole_axis(g: GridAxis) -> bool:
@@ -97,14 +97,6 @@ def begin(g: GridAxis, grid: tuple[GridAxis, ...]) -> str:
 def named(g: GridAxis) -> bool:
     """Whether the program has a name for the axis; those of `...` have numbers."""
     return not g.dim.startswith("_")
-
-
-def _local(tensor: TensorDecl, v: ViewAxis, at: Formula, holder: F.Like) -> Formula:
-    assert v.axis is not None
-    of = tensor.axes[v.axis]
-    if of.over is not None and not v.local:
-        return at - F.of(holder) * part(of.size, of.over)
-    return at
 
 
 def holders(scope: Scope, param: str) -> Formula | None:
@@ -125,7 +117,6 @@ def emit_tile(scope: Scope) -> None:
     assert movement is not None
     wait = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Wait))
     notify = next(op for op in walk(scope.step.step.program.body) if isinstance(op, Notify))
-    lines = scope.lines
     cut = next((scope.step.grid[k] for k in reversed(cut_axes(scope))), None)
     length = F.of(1)
     if cut is not None and cut.kind != "unit":
@@ -139,10 +130,13 @@ def emit_tile(scope: Scope) -> None:
         named = _name(scope, "source", where)
     signal = scope.plan.signal(scope.step.path, wait)
     if signal.action == "ready":
-        waiting.ready(scope, lines, wait, scope.step.step.binding(source).tensor, named)
+        waiting.ready(scope, wait, scope.step.step.binding(source).tensor, named)
     elif signal.action == "await":
-        waiting.await_signal(scope, lines, wait, signal, Sym(named))
-    (_push if scope.step.push else _pull)(scope, movement.source, movement.destination, length, named, notify)
+        waiting.await_signal(scope, wait, signal, Sym(named))
+    if scope.step.push:
+        _push(scope, movement.source, movement.destination, length, notify)
+    else:
+        _pull(scope, movement.source, movement.destination, length, named, notify)
 
 
 def end(g: GridAxis) -> str:
@@ -161,10 +155,6 @@ def tile_alias(scope: Scope, k: int, g: GridAxis) -> None:
 def _name(scope: Scope, base: str, formula: Formula) -> str:
     text = scope.text(formula)
     return text if text.isidentifier() else scope.named(base, text)
-
-
-def _buffer(scope: Scope, tensor: str) -> Buffer:
-    return scope.plan.buffer(tensor)
 
 
 def _offset(scope: Scope, pointer: str, offset: Formula) -> str:
@@ -201,7 +191,7 @@ def _pull(scope: Scope, source: str, target: str, length: Formula, named: str, n
     walked = walks(scope)
     there, row = run_of(scope, source, Sym(named), walked)
     here, _ = run_of(scope, target, scope.step.rank, walked)
-    pointer = scope.arg(Arg(f"{src}_stage", "stage", src)) if _buffer(scope, src).staged else scope.tensor(src)
+    pointer = scope.arg(Arg(f"{src}_stage", "stage", src)) if scope.plan.buffer(src).staged else scope.tensor(src)
     _open(scope, walked)
     ends = f"{_offset(scope, scope.tensor(dst), here)}, {_offset(scope, pointer, there)}, {_count(scope, length, row)}"
     # What stays on its rank may lie in memory that no peer reaches.
@@ -211,12 +201,11 @@ def _pull(scope: Scope, source: str, target: str, length: Formula, named: str, n
     lines.depth -= len(walked)
     signal = scope.plan.signal(scope.step.path, notify)
     if signal.action == "notify":
-        notifying.notify(scope, lines, notify, signal, None)
+        notifying.notify(scope, notify, signal, None)
 
 
-def _push(scope: Scope, source: str, target: str, length: Formula, named: str, notify: Notify) -> None:
+def _push(scope: Scope, source: str, target: str, length: Formula, notify: Notify) -> None:
     lines = scope.lines
-    del named
     src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
     owner = holders(scope, target)
     walked = walks(scope)
@@ -245,10 +234,10 @@ def _push(scope: Scope, source: str, target: str, length: Formula, named: str, n
         # One release for all of them: each waits until what was written before it has arrived.
         lines.depth -= 1
         if signal.action == "notify":
-            notifying.notify(scope, lines, notify, signal, None)
+            notifying.notify(scope, notify, signal, None)
         return
     if signal.action == "notify":
-        notifying.notify(scope, lines, notify, signal, pe)
+        notifying.notify(scope, notify, signal, pe)
     lines.depth -= 1 if owner is None or scope.step.skip_own else 0
 
 

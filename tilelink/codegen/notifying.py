@@ -16,26 +16,27 @@ from tilelink.ir.plan import Signal
 from tilelink.ir.program import Notify
 
 
-def notify(scope: Scope, lines: Lines, op: Notify, signal: Signal, owner: str | None) -> None:
+def notify(scope: Scope, op: Notify, signal: Signal, owner: str | None) -> None:
     """Raise the word of a completed tile at everyone who waits for it."""
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
     if channel.counted:
-        _count(scope, lines, op, channel)
+        _count(scope, op, channel)
         return
     # What is stored for one word may still be on its way while the word's total is fetched.
     late = scope.stored_async and channel.bells and signal.to == "self" and channel.scope == "gpu"
     if scope.stored_async and not late:
-        lines.add("shmem.async_store_quiet()")
-    spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
+        scope.lines.add("shmem.async_store_quiet()")
+    spans = [words.span(scope, a, op, None) for a in channel.axes]
     pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
-    raise_ = _raiser(scope, lines, channel, pointer, op, signal, owner, late=late)
-    words.each_word(scope, lines, channel, spans, op.loc, raise_)
+    raise_ = _raiser(scope, channel, pointer, op, signal, owner, late=late)
+    words.each_word(scope, channel, spans, op.loc, raise_)
 
 
-def _count(scope: Scope, lines: Lines, op: Notify, channel: Channel) -> None:
+def _count(scope: Scope, op: Notify, channel: Channel) -> None:
     """Ring the bells of a tile, of which a stream counts the strokes; what stays has none."""
-    spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
+    lines = scope.lines
+    spans = [words.span(scope, a, op, None) for a in channel.axes]
     bells = scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
 
     def ring(flat: str) -> None:
@@ -48,12 +49,11 @@ def _count(scope: Scope, lines: Lines, op: Notify, channel: Channel) -> None:
         lines.add(f"shmem.count({bells} + {flat})", op.loc)
         lines.depth = depth
 
-    words.each_word(scope, lines, channel, spans, op.loc, ring)
+    words.each_word(scope, channel, spans, op.loc, ring)
 
 
 def _raiser(
     scope: Scope,
-    lines: Lines,
     channel: Channel,
     pointer: str,
     op: Notify,
@@ -66,10 +66,10 @@ def _raiser(
     loc: Loc = op.loc
     if signal.to == "self" and channel.scope == "gpu":
         if channel.joined is not None:
-            return lambda flat: _add_last(scope, lines, channel, pointer, flat, loc)
+            return lambda flat: _add_last(scope, channel, pointer, flat, loc)
         if channel.bells:
-            return lambda flat: _add_and_ring(scope, lines, channel, pointer, flat, loc, late=late)
-        return lambda flat: lines.add(f"shmem.local_add({pointer} + {flat}, 1)", loc)
+            return lambda flat: _add_and_ring(scope, channel, pointer, flat, loc, late=late)
+        return lambda flat: scope.lines.add(f"shmem.local_add({pointer} + {flat}, 1)", loc)
     target = owner if owner is not None else scope.rank
     if signal.to == "peer":
         assert op.peer is not None
@@ -80,26 +80,25 @@ def _raiser(
     def remote(flat: str) -> None:
         ctx = scope.context(channel.tensor)
         if signal.to == "all":
-            _tell_all(lines, f"{pointer} + {flat}", f"1, shmem.SIGNAL_ADD, {scope.ranks}, {ctx}", loc)
+            _tell_all(scope.lines, f"{pointer} + {flat}", f"1, shmem.SIGNAL_ADD, {scope.ranks}, {ctx}", loc)
             return
-        lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
+        scope.lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
 
     return remote
 
 
-def _add_last(scope: Scope, lines: Lines, channel: Channel, pointer: str, flat: str, loc: Loc) -> None:
+def _add_last(scope: Scope, channel: Channel, pointer: str, flat: str, loc: Loc) -> None:
     """The last tile of a run-time split adds for all of them."""
     counts = scope.arg(Arg(f"{channel.tensor}_counts", "counts", channel.name))
     often = words.of_word(channel, channel.target, Sym(flat))
     tiles = scope.text(Sym(f"{channel.joined}_tiles") * often)
-    lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", loc)
-    lines.add(f"    shmem.local_add({pointer} + {flat}, {scope.text(often)})")
+    scope.lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", loc)
+    scope.lines.add(f"    shmem.local_add({pointer} + {flat}, {scope.text(often)})")
 
 
-def _add_and_ring(
-    scope: Scope, lines: Lines, channel: Channel, pointer: str, flat: str, loc: Loc, *, late: bool
-) -> None:
+def _add_and_ring(scope: Scope, channel: Channel, pointer: str, flat: str, loc: Loc, *, late: bool) -> None:
     """Whoever completes a word rings its bell, once."""
+    lines = scope.lines
     total = scope.arg(Arg(words.due(channel), "due", channel.name))
     bells = scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
     expected = scope.names.fresh(f"{channel.tensor}_expected")
@@ -122,7 +121,7 @@ def _tell_all(lines: Lines, word: str, how: str, loc: Loc) -> None:
     lines.add(f"shmem.signal_all({word}, {how})", loc)
 
 
-def notify_for_none(scope: Scope, lines: Lines) -> None:
+def notify_for_none(scope: Scope) -> None:
     """A run-time split that makes no tile at all has no last one: the first worker notifies."""
     notifies = [s for s in scope.plan.signals if s.path == scope.step.path and s.action == "notify"]
     for signal in notifies:
@@ -131,8 +130,8 @@ def notify_for_none(scope: Scope, lines: Lines) -> None:
             continue
         pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
         word = scope.names.fresh("c")
-        lines.add(f"if (worker == 0) & ({scope.text(Sym(f'{channel.joined}_tiles'))} == 0):", signal.op.loc)
-        lines.add(f"    for {word} in range({scope.text(channel.words)}):")
-        lines.add(
+        scope.lines.add(f"if (worker == 0) & ({scope.text(Sym(f'{channel.joined}_tiles'))} == 0):", signal.op.loc)
+        scope.lines.add(f"    for {word} in range({scope.text(channel.words)}):")
+        scope.lines.add(
             f"        shmem.local_add({pointer} + {word}, {scope.text(words.of_word(channel, channel.target, Sym(word)))})"
         )

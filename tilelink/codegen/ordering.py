@@ -25,7 +25,7 @@ def wait(scope: Scope, op: Wait) -> None:
         at = next(e for v, e in found if isinstance(e, At) and v.unit)
         scope.lines.add(f"if {expression(scope, at.expr)} != {scope.rank}:")
         scope.lines.depth += 1
-        waiting.await_signal(scope, scope.lines, op, signal, None)
+        waiting.await_signal(scope, op, signal, None)
         scope.lines.depth -= 1
         return
     fence = ("shmem.async_load_fence()",) if read_by_tma(scope, op) else ()
@@ -34,9 +34,9 @@ def wait(scope: Scope, op: Wait) -> None:
         _await_others(scope, op, own, fence)
         return
     if signal.action == "await" and scope.step.engine == "workers" and op in _unrolled(scope.step.step.program.body):
-        waiting.await_once(scope, scope.lines, op, signal, fence)
+        waiting.await_once(scope, op, signal, fence)
         return
-    waiting.await_signal(scope, scope.lines, op, signal, None)
+    waiting.await_signal(scope, op, signal, None)
     for line in fence:
         scope.lines.add(line)
 
@@ -52,7 +52,7 @@ def wait_each(scope: Scope, op: Wait, each: str) -> bool:
     inside = f"{each} < {scope.ranks}"
     if tensor in scope.forwarded:
         inside = f"({inside}) & ({each} != {scope.rank})"
-    if not waiting.await_each(scope, scope.lines, op, signal, each, inside):
+    if not waiting.await_each(scope, op, signal, each, inside):
         return False
     if read_by_tma(scope, op):
         scope.lines.add("shmem.async_load_fence()")
@@ -74,7 +74,7 @@ def _await_others(scope: Scope, op: Wait, own: InPlace, fence: tuple[str, ...]) 
     size = tensors[0].axes[own.axis].size
     holder = scope.text(Sym(scope.tiles[own.var].begin) // part(size), F.SUMMAND)
     away = scope.named(f"{own.tensor}_away", f"{holder} != {scope.rank}")
-    waiting.await_once(scope, lines, op, scope.plan.signal(scope.step.path, op), fence, only_if=away)
+    waiting.await_once(scope, op, scope.plan.signal(scope.step.path, op), fence, only_if=away)
     loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
     found = [descriptors.could_be_tma(scope, t, op.param, loads, always=True) for t in tensors]
     names = [
@@ -106,7 +106,7 @@ def notify(scope: Scope, op: Notify) -> None:
     if signal.to == "owner":
         found = access.holder_of(scope, op.param, op.index)
         owner = access.owner_name(scope, found if found is not None else _waiter(scope, op))
-    notifying.notify(scope, scope.lines, op, signal, owner)
+    notifying.notify(scope, op, signal, owner)
 
 
 def _waiter(scope: Scope, op: Notify) -> Formula:

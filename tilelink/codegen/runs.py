@@ -98,7 +98,7 @@ def _await_run(scope: Scope, op: Tiles, waits: list[Wait], axis: ChannelAxis, sp
     for wait, fence in zip(waits, fenced, strict=True):
         signal = scope.plan.signal(scope.step.path, wait)
         known = {axis.axis: Sym(run)} if signal.channel == first else {}
-        waiting.await_signal(scope, scope.lines, wait, signal, None, known)
+        waiting.await_signal(scope, wait, signal, None, known)
         if fence:
             scope.lines.add("shmem.async_load_fence()")
     scope.tiles[op.var] = kept

@@ -39,7 +39,7 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
                 functions.append(call_fused(scope, fused))
     inner, scope.lines = scope.lines, outer
     outer.extend(scope.carry)
-    notifying.notify_for_none(scope, outer)
+    notifying.notify_for_none(scope)
     outer.add(f"for t in {_tiles_range(scope)}:", scope.tile_loc)
     outer.depth = 1
     _say_order(scope)
@@ -151,9 +151,9 @@ def _unit_name(scope: Scope, grid: GridAxis) -> str:
     return scope.local(grid.var) if grid.var else f"{grid.dim}_at"
 
 
-def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames | None]]:
+def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
     """Declare the domain's tiles; their lines come later, when it is known which of them are used."""
-    out: list[tuple[int, GridAxis, TileNames | None]] = []
+    out: list[tuple[int, GridAxis, TileNames]] = []
     for a, g in enumerate(scope.step.grid):
         if g.var is None:
             continue
@@ -168,7 +168,7 @@ def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames | None]]:
     return out
 
 
-def _bounds_of_movement(scope: Scope) -> list[tuple[int, GridAxis, TileNames | None]]:
+def _bounds_of_movement(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
     return [
         (a, g, TileNames(movement.begin(g, scope.step.grid), movement.end(g), "", "", g, 1, {"end"}))
         for a, g in enumerate(scope.step.grid)
@@ -176,12 +176,11 @@ def _bounds_of_movement(scope: Scope) -> list[tuple[int, GridAxis, TileNames | N
     ]
 
 
-def _late(scope: Scope, bounds: list[tuple[int, GridAxis, TileNames | None]]) -> Lines:
+def _late(scope: Scope, bounds: list[tuple[int, GridAxis, TileNames]]) -> Lines:
     """Begin, end, lanes and masks of the domain's tiles, as far as the body uses them."""
     lines = Lines()
     read = read_names(scope.step.step.program.body)
     for a, g, names in bounds:
-        assert names is not None
         if g.kind == "table":
             tables.tile(scope, lines, a, g, names)
         else:

@@ -41,21 +41,20 @@ class Word:
     path: str | None = None
 
 
-def wait_until(scope: Scope, lines: Lines, word: Word, value: str, loc: Loc | None = None) -> None:
+def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> None:
     """Wait until a word is at least `value`; with a time limit where the plan is emitted so."""
     name = "signal_wait" if word.remote else "local_wait"
     what = f"{word.pointer} + {word.index}, shmem.CMP_GE, {value}"
     if not scope.watch.checks.watchdog:
-        lines.add(f"shmem.{name}_until({what})", loc)
+        scope.lines.add(f"shmem.{name}_until({what})", loc)
         return
     report = scope.report(word.kind, word.of, loc, word.path)
     tile = "t" if word.path is None else "-1"
-    lines.add(f"shmem.{name}_within({what}, {report}, {tile}, {word.index})", loc)
+    scope.lines.add(f"shmem.{name}_within({what}, {report}, {tile}, {word.index})", loc)
 
 
 def await_signal(
     scope: Scope,
-    lines: Lines,
     op: Wait,
     signal: Signal,
     source: F.Like | None,
@@ -65,17 +64,15 @@ def await_signal(
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
     given = {axis: Span(index, index) for axis, index in (known or {}).items()}
-    spans = [given.get(a.axis) or words.span(scope, lines, a, op, source) for a in channel.axes]
+    spans = [given.get(a.axis) or words.span(scope, a, op, source) for a in channel.axes]
     of_all = _first_of_all(scope, channel, spans)
     if of_all is not None:
-        _wait_for_all(scope, lines, channel, words.named(scope, lines, "c", of_all, op.loc), op.loc)
+        _wait_for_all(scope, channel, words.named(scope, "c", of_all, op.loc), op.loc)
         return
-    words.each_word(
-        scope, lines, channel, spans, op.loc, lambda word: _wait_for_one(scope, lines, channel, word, op.loc)
-    )
+    words.each_word(scope, channel, spans, op.loc, lambda word: _wait_for_one(scope, channel, word, op.loc))
 
 
-def await_each(scope: Scope, lines: Lines, op: Wait, signal: Signal, each: str, inside: str) -> bool:
+def await_each(scope: Scope, op: Wait, signal: Signal, each: str, inside: str) -> bool:
     """Wait for a block of words at once, where the index names one for each of its lanes; else False, and no line.
 
     Args:
@@ -87,20 +84,18 @@ def await_each(scope: Scope, lines: Lines, op: Wait, signal: Signal, each: str, 
     gathered = any(isinstance(e, Gather) for e in entries(scope.step.step, op.param, op.index))
     if gathered or channel.scope != "sys" or scope.watch.checks.watchdog:
         return False
-    spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
+    spans = [words.span(scope, a, op, None) for a in channel.axes]
     if not all(s.single for s in spans):
         return False
     formula = words.flat_of(channel, spans, first=True)
     if each not in F.symbols(formula):
         return False
-    flat = words.named(scope, lines, "c_each", formula, op.loc)
-    _await_block(scope, lines, channel, flat, inside, op.loc)
+    flat = words.named(scope, "c_each", formula, op.loc)
+    _await_block(scope, channel, flat, inside, op.loc)
     return True
 
 
-def await_once(
-    scope: Scope, lines: Lines, op: Wait, signal: Signal, then: tuple[str, ...], only_if: str | None = None
-) -> None:
+def await_once(scope: Scope, op: Wait, signal: Signal, then: tuple[str, ...], only_if: str | None = None) -> None:
     """`await_signal` and the lines `then`, left out where this worker's last wait here was for the same words.
 
     `only_if`: a condition, by name, under which there is something to wait for at all.
@@ -108,27 +103,28 @@ def await_once(
     A worker's tiles mostly share a word with the one before, and a look at a word costs a trip to L2. Without a loop of
     its own this wait also lets Triton fuse the loop over tiles with the loop inside a tile.
     """
+    lines = scope.lines
     assert signal.channel is not None
     channel = scope.plan.channel(signal.channel)
     vector = _of_few(scope, channel, op) if only_if is None else None
     if vector is not None:
-        return _await_members(scope, lines, channel, op, vector, then)
-    spans = [words.span(scope, lines, a, op, None) for a in channel.axes]
+        return _await_members(scope, channel, op, vector, then)
+    spans = [words.span(scope, a, op, None) for a in channel.axes]
     of_all = _first_of_all(scope, channel, spans)
     depth = lines.depth
     kept: list[str] = []
     if of_all is not None:
-        kept = _await_new(scope, lines, channel, of_all, only_if, op.loc, _wait_for_all)
+        kept = _await_new(scope, channel, of_all, only_if, op.loc, _wait_for_all)
     elif all(s.single for s in spans[:-1]):
         first, last = (words.flat_of(channel, spans, begin) for begin in (True, False))
         if first == last:
-            kept = _await_new(scope, lines, channel, first, only_if, op.loc, _wait_for_one)
+            kept = _await_new(scope, channel, first, only_if, op.loc, _wait_for_one)
         else:
-            kept = _await_new_run(scope, lines, channel, op, (first, last), only_if)
+            kept = _await_new_run(scope, channel, op, (first, last), only_if)
     else:
         if only_if is not None:
             _open_if(lines, only_if, op.loc)
-        words.each_word(scope, lines, channel, spans, op.loc, lambda c: _wait_for_one(scope, lines, channel, c, op.loc))
+        words.each_word(scope, channel, spans, op.loc, lambda c: _wait_for_one(scope, channel, c, op.loc))
     for line in then:
         lines.add(line)
     lines.depth = depth
@@ -144,28 +140,28 @@ def _open_if(lines: Lines, test: str, loc: Loc | None) -> None:
 
 def _await_new(
     scope: Scope,
-    lines: Lines,
     channel: Channel,
     index: Formula,
     only_if: str | None,
     loc: Loc,
-    wait: Callable[[Scope, Lines, Channel, str, Loc], None],
+    wait: Callable[[Scope, Channel, str, Loc], None],
 ) -> list[str]:
     """Wait for one word, or one and its like of all ranks, if it is not the last one awaited here. Leaves a branch open;
     gives what is to be remembered behind it."""
-    word = words.named(scope, lines, "c", index, loc)
+    word = words.named(scope, "c", index, loc)
     waited = scope.carried(f"{channel.tensor}_waited", "-1")
     new = f"{word} != {waited}"
-    _open_if(lines, new if only_if is None else f"{only_if} & ({new})", loc)
-    wait(scope, lines, channel, word, loc)
+    _open_if(scope.lines, new if only_if is None else f"{only_if} & ({new})", loc)
+    wait(scope, channel, word, loc)
     return [f"{waited} = {word}"]
 
 
 def _await_new_run(
-    scope: Scope, lines: Lines, channel: Channel, op: Wait, ends: tuple[Formula, Formula], only_if: str | None
+    scope: Scope, channel: Channel, op: Wait, ends: tuple[Formula, Formula], only_if: str | None
 ) -> list[str]:
     """The same of words that follow one another."""
-    first, last = (words.named(scope, lines, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
+    lines = scope.lines
+    first, last = (words.named(scope, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
     low, high = remembered(scope, channel.tensor)
     new = f"({first} < {low}) | ({last} > {high})"
     _open_if(lines, new if only_if is None else f"{only_if} & ({new})", op.loc)
@@ -177,7 +173,7 @@ def _await_new_run(
     if _scattered(scope, op):
         _open_if(lines, f"({word} < {low}) | ({word} > {high})", None)
         kept = joined(scope, first, last, low, high)
-    _wait_for_one(scope, lines, channel, word, op.loc)
+    _wait_for_one(scope, channel, word, op.loc)
     lines.depth = inside
     return kept
 
@@ -210,12 +206,11 @@ def _most(scope: Scope, channel: Channel) -> int:
     return max(int(F.evaluate(channel.axes[0].count, scope.plan.env(r))) for r in ranks)
 
 
-def _await_members(
-    scope: Scope, lines: Lines, channel: Channel, op: Wait, entry: Gather, then: tuple[str, ...]
-) -> None:
+def _await_members(scope: Scope, channel: Channel, op: Wait, entry: Gather, then: tuple[str, ...]) -> None:
     """Wait for the words that the vector's positions have, those left out that this worker has waited for before."""
+    lines = scope.lines
     axis = channel.axes[0]
-    vector, inside = words.elements(scope, lines, axis, op, entry)
+    vector, inside = words.elements(scope, axis, op, entry)
     count = power_of_two(_most(scope, channel))
     names = [scope.names.fresh(n) for n in ("wanted", "missing", "c")]
     wanted, missing, word = names
@@ -228,7 +223,7 @@ def _await_members(
     lines.add(f"        if ({missing} >> {word}) & 1 != 0:")
     depth = lines.depth
     lines.depth += 3
-    _wait_for_one(scope, lines, channel, word, op.loc)
+    _wait_for_one(scope, channel, word, op.loc)
     lines.depth = depth + 1
     for line in then:
         lines.add(line)
@@ -253,14 +248,14 @@ def _scattered(scope: Scope, op: Wait) -> bool:
     return any(isinstance(e, Gather) for e in entries(scope.step.step, op.param, op.index))
 
 
-def _wait_for_one(scope: Scope, lines: Lines, channel: Channel, word: str, loc: Loc) -> None:
+def _wait_for_one(scope: Scope, channel: Channel, word: str, loc: Loc) -> None:
     """Wait for a word, given its number."""
     pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
-    value = _due(scope, lines, channel, word)
-    wait_until(scope, lines, Word(pointer, word, "channel", channel.name, channel.scope == "sys"), value, loc)
+    value = _due(scope, channel, word)
+    wait_until(scope, Word(pointer, word, "channel", channel.name, channel.scope == "sys"), value, loc)
 
 
-def _wait_for_all(scope: Scope, lines: Lines, channel: Channel, first: str, loc: Loc) -> None:
+def _wait_for_all(scope: Scope, channel: Channel, first: str, loc: Loc) -> None:
     """Wait for the words of all source ranks, of which that of rank 0 is the first."""
     source = next(k for k, axis in enumerate(channel.axes) if axis.every)
     apart: Formula = F.of(1)
@@ -268,19 +263,19 @@ def _wait_for_all(scope: Scope, lines: Lines, channel: Channel, first: str, loc:
         apart = apart * axis.count
     ranks = scope.plan.topology.size(channel.axes[source].over)
     every, word = scope.names.fresh("every"), scope.names.fresh("c_each")
-    lines.add(f"{every} = tl.arange(0, {power_of_two(ranks)})", loc)
-    lines.add(f"{word} = {scope.text(Sym(first) + Sym(every) * apart)}")
-    _await_block(scope, lines, channel, word, f"{every} < {scope.text(channel.axes[source].count)}", loc)
+    scope.lines.add(f"{every} = tl.arange(0, {power_of_two(ranks)})", loc)
+    scope.lines.add(f"{word} = {scope.text(Sym(first) + Sym(every) * apart)}")
+    _await_block(scope, channel, word, f"{every} < {scope.text(channel.axes[source].count)}", loc)
 
 
-def _await_block(scope: Scope, lines: Lines, channel: Channel, word: str, inside: str, loc: Loc) -> None:
+def _await_block(scope: Scope, channel: Channel, word: str, inside: str, loc: Loc) -> None:
     """Wait for a block of words, by name, as far as `inside` says."""
     pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
-    value = _due(scope, lines, channel, word, f", mask={inside}, other=0")
-    lines.add(f"shmem.signal_wait_each({pointer} + {word}, shmem.CMP_GE, {value}, {inside})", loc)
+    value = _due(scope, channel, word, f", mask={inside}, other=0")
+    scope.lines.add(f"shmem.signal_wait_each({pointer} + {word}, shmem.CMP_GE, {value}, {inside})", loc)
 
 
-def _due(scope: Scope, lines: Lines, channel: Channel, flat: str, mask: str = "") -> str:
+def _due(scope: Scope, channel: Channel, flat: str, mask: str = "") -> str:
     """What a word comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
     if channel.writers == "stream":
         return f"tl.load({scope.epoch()})"
@@ -290,18 +285,18 @@ def _due(scope: Scope, lines: Lines, channel: Channel, flat: str, mask: str = ""
     used = F.symbols(channel.target) | F.symbols(0 if channel.guard is None else channel.guard)
     if used & {f"c{k}" for k in range(len(channel.axes))} and not flat.isidentifier():
         word = scope.names.fresh("c")
-        lines.add(f"{word} = {flat}")
+        scope.lines.add(f"{word} = {flat}")
         flat = word
     return f"{total} + {words.raised(scope, channel, Sym(flat))}"
 
 
-def ready(scope: Scope, lines: Lines, op: Wait, tensor: str, source: str) -> None:
+def ready(scope: Scope, op: Wait, tensor: str, source: str) -> None:
     """Wait until the rank that holds an argument has it ready for this call."""
     staged = scope.plan.buffer(tensor).staged
     kind = "ready" if staged else "entered"
     flags = scope.arg(Arg(f"{kind}_at", "state", kind))
     at = scope.text(global_rank(scope, Sym(source)), F.SUMMAND)
-    wait_until(scope, lines, Word(flags, at, kind, tensor), f"tl.load({scope.epoch()})", op.loc)
+    wait_until(scope, Word(flags, at, kind, tensor), f"tl.load({scope.epoch()})", op.loc)
 
 
 def global_rank(scope: Scope, at: Formula) -> Formula:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tilelink.codegen.access import expression, from_data, in_range, nearest, position, there
 from tilelink.codegen.scope import Scope
-from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
@@ -40,7 +39,6 @@ def due(channel: Channel) -> str:
 
 def span(
     scope: Scope,
-    lines: Lines,
     axis: ChannelAxis,
     op: Wait | Notify,
     source: F.Like | None,
@@ -65,24 +63,24 @@ def span(
             view = next(v for v in scope.step.step.binding(op.param).view if v.axis == axis.axis)
             # Whatever data says, the words that are looked at are those of the tensor.
             inside = nearest(scope, scope.text(at), scope.declared(op.param), view, _whose(axis))
-            at = Sym(named(scope, lines, "at", Sym(from_data(entry.expr, inside)), scope.loc))
+            at = Sym(named(scope, "at", Sym(from_data(entry.expr, inside)), scope.loc))
         return Span(axis.index(base + at), axis.index(base + at))
     if isinstance(entry, Gather):
-        vector, inside = elements(scope, lines, axis, op, entry)
+        vector, inside = elements(scope, axis, op, entry)
         low, high = scope.names.fresh("low"), scope.names.fresh("high")
-        lines.add(f"{high} = {from_data(entry.expr, f'tl.max(tl.where({inside}, {vector}, -1), 0)')}", scope.loc)
+        scope.lines.add(f"{high} = {from_data(entry.expr, f'tl.max(tl.where({inside}, {vector}, -1), 0)')}", scope.loc)
         least = f"tl.min(tl.where({inside}, {vector}, tl.maximum({high}, 0)), 0)"
-        lines.add(f"{low} = {from_data(entry.expr, least)}", scope.loc)
+        scope.lines.add(f"{low} = {from_data(entry.expr, least)}", scope.loc)
         return Span(axis.index(base + Sym(low)), axis.index(base + F.maximum(Sym(high), 0)))
     return Span(F.of(0), axis.filled - 1)
 
 
-def elements(scope: Scope, lines: Lines, axis: ChannelAxis, op: Wait | Notify, entry: Gather) -> tuple[str, str]:
+def elements(scope: Scope, axis: ChannelAxis, op: Wait | Notify, entry: Gather) -> tuple[str, str]:
     """A vector of positions by name, and which of them are elements: past an edge there are no words to wait for."""
     view = next(v for v in scope.step.step.binding(op.param).view if v.axis == axis.axis)
     vector = expression(scope, entry.expr)
     if not vector.isidentifier():
-        vector = named(scope, lines, f"{op.param}_index", Sym(vector), scope.loc)
+        vector = named(scope, f"{op.param}_index", Sym(vector), scope.loc)
     return vector, there(scope, vector, scope.declared(op.param), view, _whose(axis))
 
 
@@ -114,20 +112,19 @@ def flat_of(channel: Channel, spans: list[Span], first: bool) -> Formula:
     return channel.flat(tuple(s.first if first else s.last for s in spans))
 
 
-def named(scope: Scope, lines: Lines, name: str, flat: Formula, loc: Loc | None) -> str:
+def named(scope: Scope, name: str, flat: Formula, loc: Loc | None) -> str:
     """The word's number under a name."""
     text = scope.text(flat)
     if text.isidentifier():
         return text
     name = scope.names.fresh(name)
-    lines.add(f"{name} = {text}", loc)
+    scope.lines.add(f"{name} = {text}", loc)
     return name
 
 
-def each_word(
-    scope: Scope, lines: Lines, channel: Channel, spans: list[Span], loc: Loc, emit: Callable[[str], None]
-) -> None:
+def each_word(scope: Scope, channel: Channel, spans: list[Span], loc: Loc, emit: Callable[[str], None]) -> None:
     """Loops over the axes that need one; `emit` gets the text of the word's number."""
+    lines = scope.lines
     depth = lines.depth
     indices: list[Formula] = []
     for k, span in enumerate(spans):

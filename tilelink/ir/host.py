@@ -63,7 +63,7 @@ class Keep:
 
     @property
     def stream(self) -> int:
-        return 0
+        return MAIN
 
 
 @dataclass(frozen=True, slots=True)

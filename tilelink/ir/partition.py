@@ -10,7 +10,6 @@ from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.wiring import TensorDecl
 
 RANK = rank_along()
-RANKS = ranks_along()
 
 
 def part(size: F.Like, over: str | None = RANK_AXIS) -> Formula:

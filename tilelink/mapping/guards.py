@@ -6,9 +6,9 @@ from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula
-from tilelink.ir.partition import RANKS
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Holder, Notify, OfTile, Wait, walk
+from tilelink.ir.ring import RANKS
 from tilelink.ir.wiring import entries
 from tilelink.mapping.sites import site_of
 from tilelink.mapping.uses import own_names

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilelink.ir import formula as F
-from tilelink.ir.partition import RANKS, GridAxis, part
+from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Expr, Loop, Op, Tiles
+from tilelink.ir.ring import RANKS
 from tilelink.mapping.libraries import turns, walked
 from tilelink.mapping.views import extent
 

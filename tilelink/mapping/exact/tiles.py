@@ -11,7 +11,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula
-from tilelink.ir.partition import RANKS, GridAxis
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.partition import holder as plan_holder
 from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import (
@@ -34,6 +34,7 @@ from tilelink.ir.program import (
     Whole,
     walk,
 )
+from tilelink.ir.ring import RANKS
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 from tilelink.mapping.exact.events import Access, Box, Instance, Recorder, Word
 

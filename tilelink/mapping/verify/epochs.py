@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilelink.errors import Note, TilelinkError
-from tilelink.ir.partition import RANKS
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Loop, Notify, Tiles, Wait
+from tilelink.ir.ring import RANKS
 from tilelink.mapping.sites import site_of
 from tilelink.mapping.verify.geometry import Bools, Ints, World
 from tilelink.mapping.verify.mistakes import REPORT
