@@ -293,7 +293,7 @@ class _Preparation:
             return self.workspace.view(what, torch.int64, self.world.ranks)
         if what == "last":
             return self.workspace.view("last", torch.int64, 2 * self.plan.schedule.slots)[2 * self.slot :]
-        return self.workspace.view("through" if what == "through" else "epoch", torch.int64, 1)
+        return self.workspace.view(what, torch.int64, 1)
 
     # --------------------------------------------------------------------------------------------------------- launches
     def _launch(self, name: str, stream: int) -> Placed:

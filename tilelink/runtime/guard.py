@@ -102,11 +102,6 @@ class Guard:
         return bool(self._seen[_FIRST])
 
     @property
-    def stopped(self) -> bool:
-        """Whether kernels have been told to end their waits."""
-        return bool(self._seen[device.STOP.value])
-
-    @property
     def failed(self) -> bool:
         """Whether anything is wrong, raised already or not."""
         return self.reported or self._outside is not None
