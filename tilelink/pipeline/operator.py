@@ -53,6 +53,11 @@ def _hashable(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str))
 
 
+def _are_lists(tensors: Sequence[Any]) -> bool:
+    """Whether the arguments are those of all ranks at once: lists with one tensor per rank."""
+    return bool(tensors) and isinstance(tensors[0], (list, tuple))
+
+
 def _tuple(values: Any) -> tuple[Any, ...]:
     return values if isinstance(values, tuple) else (values,)
 
@@ -175,11 +180,11 @@ class Operator:
         session = current()
         if topology is None and session is not None:
             topology = session.world.topology
-        if not tensors or not isinstance(tensors[0], (list, tuple)):
+        if not _are_lists(tensors):
             topology = topology or Topology(ranks or 1)
             return bind(self.name, self.signature, tensors, given, topology, self.loc), topology
-        topology = topology or Topology(ranks or listed(tensors))
-        listed(tensors, topology.ranks)
+        count = listed(tensors, ranks if topology is None else topology.ranks)
+        topology = topology or Topology(count)
         return self._alike(list(zip(*tensors, strict=True)), given, topology), topology
 
     def _alike(self, by_rank: Sequence[Sequence[Any]], given: dict[str, Any], topology: Topology) -> Bound:
@@ -224,7 +229,7 @@ class Operator:
         session = session or (current() if group is None else require())
         if session is None:
             check_keywords(self.name, self.fn, self.signature, given)
-            if tensors and isinstance(tensors[0], (list, tuple)):
+            if _are_lists(tensors):
                 if out is None:
                     return spread(lambda *mine: self(*mine, **given), tensors)
                 return spread(lambda *mine: self(*mine[:-1], out=mine[-1], **given), (*tensors, out))
@@ -289,8 +294,8 @@ class Operator:
         """
         session = session or (current() if group is None else require())
         if session is None:
-            mine = tensors if tensors and isinstance(tensors[0], (list, tuple)) else [[t] for t in tensors]
-            return spread(lambda *mine: self.trace(*mine, **given), mine)[0]
+            lists = tensors if _are_lists(tensors) else [[t] for t in tensors]
+            return spread(lambda *mine: self.trace(*mine, **given), lists)[0]
         session = session.of(group)
         chosen = self._tiled(bind_here(self.maker, session, tensors, given), session.world.topology)
         plain = prepare(chosen.maker, session, tensors, (), given)
