@@ -325,20 +325,21 @@ def _own_slice(axis: Axis) -> bool:
 
 def constants_of(operator: Operator) -> list[str]:
     """The constants that a call has to name."""
-    known = parameters_of(operator.fn).parameters.values()
-    return [p.name for p in known if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
+    return [p.name for p in _keywords(operator) if p.default is Parameter.empty]
 
 
 def numbers_of(operator: Operator) -> dict[str, int]:
     """The constants that a call may name and that are whole numbers, as `splits`, and what they are otherwise."""
-    known = parameters_of(operator.fn).parameters.values()
-    return {p.name: p.default for p in known if p.kind is Parameter.KEYWORD_ONLY and type(p.default) is int}
+    return {p.name: p.default for p in _keywords(operator) if type(p.default) is int}
 
 
 def flags_of(operator: Operator) -> list[str]:
     """The constants that a call may name and that are true or false, as `causal`."""
-    known = parameters_of(operator.fn).parameters.values()
-    return [p.name for p in known if p.kind is Parameter.KEYWORD_ONLY and type(p.default) is bool]
+    return [p.name for p in _keywords(operator) if type(p.default) is bool]
+
+
+def _keywords(operator: Operator) -> list[Parameter]:
+    return [p for p in parameters_of(operator.fn).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
 
 
 def _names(operator: Operator) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.schedule import Fused, Library, Placement
-from tilelink.pipeline.schedules import copy_engine, fused, library, sms
+from tilelink.pipeline.schedules import copy_engine, fused, is_number, library, sms
 
 PLACEMENTS: dict[str, Callable[..., Placement]] = {
     "sms": sms,
@@ -18,17 +18,14 @@ PLACEMENTS: dict[str, Callable[..., Placement]] = {
     "library": library,
 }
 FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "count": ("a number of SMs, or a part of all", lambda v: (_number(v) and v > 0) or isinstance(v, float)),
-    "order": (
-        '"row", "column", "group N", "ring", "ring+N", "across N" or a tuple of them',
-        lambda v: _words(v),
-    ),
+    "count": ("a number of SMs, or a part of all", lambda v: (is_number(v) and v > 0) or isinstance(v, float)),
+    "order": ('"row", "column", "group N", "ring", "ring+N", "across N" or a tuple of them', lambda v: _words(v)),
     "push": ("True or False", lambda v: v is None or isinstance(v, bool)),
-    "num_warps": ("a number", lambda v: _number(v) and v > 0),
-    "num_stages": ("a number", lambda v: _number(v) and v > 0),
+    "num_warps": ("a number", lambda v: is_number(v) and v > 0),
+    "num_stages": ("a number", lambda v: is_number(v) and v > 0),
     "own_kernel": ("True or False", lambda v: isinstance(v, bool)),
     "joins": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
-    "streams": ("a number of side streams", lambda v: _number(v) and v > 0),
+    "streams": ("a number of side streams", lambda v: is_number(v) and v > 0),
     "behind": ("True, False or None", lambda v: v is None or isinstance(v, bool)),
     "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "function": ('the name of a function, as "torch.mm"', lambda v: isinstance(v, str)),
@@ -140,15 +137,11 @@ def _span(begin: int, node: ast.expr) -> tuple[int, int]:
     return begin + node.col_offset, begin + (node.end_col_offset or node.col_offset + 1)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _words(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(v, str) for v in value))
 
 
-_TILE: tuple[str, Callable[[Any], bool]] = ("a number of elements", _number)
+_TILE: tuple[str, Callable[[Any], bool]] = ("a number of elements", is_number)
 
 
 def _refused(text: str, option: str, begin: int, end: int, why: str, hint: str) -> TilelinkError:
