@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from benchmarks import render
+from tests.cli import commands
+from tests.cli.commands import alone
 from tilelink.bench import SUBJECTS, sweep
-from tilelink.cli import app
 
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("TILELINK_WORLD", "simulated")
-
-
-def command(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(app, ["bench", *arguments])
-    assert done.exit_code == code, done.output + repr(done.exception)
-    return done
-
+__all__ = ["alone"]  # in force here, too
+command = partial(commands.command, "bench")
 
 SMALL = {"ag_gemm": "70x64x64", "gemm_rs": "70x64x64", "gemm_rs_ring": "3x64x64", "mlp": "M=70,H=64,I=64"}
 """Where our own halves stand in for cuBLAS and NCCL."""

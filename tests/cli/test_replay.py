@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import tilelink
+from tests.cli.commands import command
 from tests.simulated.breaking import Break, breaking, dropped
-from tilelink import cli, ops
+from tilelink import ops
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case
 from tilelink.explore.naming import operator_named
@@ -94,26 +94,21 @@ def test_a_failure_prints_its_token_and_the_token_repeats_it(breaking: Break) ->
     made = Recipe.parse(found[1])
     assert (made.operator, made.ranks, made.calls, made.policy) == ("ag_gemm", "2", 2, "straggler-1-4")
     assert made.delayed_stores
-    again = CliRunner().invoke(cli.app, ["replay", found[1]])
-    assert again.exit_code == 1
-    assert str(caught.value) in again.output
-    assert found[0] in again.output
+    again = command("replay", found[1], code=1).output
+    assert str(caught.value) in again
+    assert found[0] in again
 
 
 def test_a_run_that_was_right_is_right_again() -> None:
     outcome = run_case(small(), policy=Policy("priorities", 2))
     found = TOKEN.search(outcome.again[0])
     assert found is not None
-    again = CliRunner().invoke(cli.app, ["replay", found[1]])
-    assert again.exit_code == 0, again.output
-    assert "priorities-2" in again.output
+    assert "priorities-2" in command("replay", found[1]).output
 
 
 def test_stress_ends_at_the_first_failure(breaking: Break) -> None:
-    command = ["stress", "ag_gemm", "--shape", "40x32x32", "--world", "2", "--runs", "3"]
     placed = ["--schedule", "gather=sms(2, M=16)", "--schedule", "matmul=sms(M=16, N=16, K=16)"]
-    good = CliRunner().invoke(cli.app, [*command, *placed])
-    assert good.exit_code == 0, good.output
+    good = command("stress", "ag_gemm", "--shape", "40x32x32", "--world", "2", "--runs", "3", *placed)
     assert "3, all right" in good.output
     breaking(dropped("shmem.async_load_fence()"))
     with pytest.raises(RaceError):

@@ -38,12 +38,7 @@ def picked_whole(rows: Any, at: Any, out: Any) -> None:
     tl.tile_store(out, (t, n), tl.tile_load(rows, (tl.tile_load(at, t, other=-1), n)))
 
 
-@tilelink.program("M ... -> M ...")
-def copied(src: Any, dst: Any) -> None:
-    tile = tl.tile_id(src)
-    tl.consumer_tile_wait(src, tile)
-    tl.tile_push_data(dst, tile, tl.tile_load(src, tile))
-    tl.producer_tile_notify(dst, tile)
+copied = tilelink.program("M ... -> M ...", name="copied")(move)
 
 
 @tilelink.operator("P H, e+1 i32 offsets, e H N, T i32 -> T N")
