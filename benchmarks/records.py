@@ -12,9 +12,11 @@ import triton
 
 from tilelink.bench.running import commit
 
+ROOT = Path(__file__).parents[1]
+
 
 def write(path: Path | None, rows: list[dict[str, Any]], *, gpus: int, world: str) -> None:
-    """Nothing where there is no path."""
+    """Nothing where there is no path. What rows quote of this repository's files is named from its root."""
     if path is None:
         return
     about = {
@@ -26,4 +28,4 @@ def write(path: Path | None, rows: list[dict[str, Any]], *, gpus: int, world: st
         "python": platform.python_version(),
         "commit": commit(),
     }
-    path.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+    path.write_text(json.dumps({"about": about, "rows": rows}, indent=1).replace(f"{ROOT}/", "") + "\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import compile_time, judging, render
+from benchmarks import compile_time, judging, records, render
 
 PROOF = " ".join((render.ROOT / "docs" / "proof.md").read_text().split())
 
@@ -52,6 +52,15 @@ def test_the_compiler_keeps_its_limits() -> None:
     assert [row for row in rows if not row.ok] == []
     simulated = {"simulate", "simulate, first call", "simulate and look for races"}
     assert {row.stage for row in rows} == {"plan and verify", "emit", *simulated}
+
+
+def test_results_name_files_from_the_root_of_the_repository(tmp_path: Path) -> None:
+    for path in render.RESULTS.glob("*.json"):
+        assert re.findall(r"--> /\S+", path.read_text()) == [], path.name
+    records.write(tmp_path / "rows.json", [{"said": f"  --> {__file__}:7"}], gpus=1, world="peer")
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"] == [
+        {"said": "  --> tests/project/test_benchmarks.py:7"}
+    ]
 
 
 def test_a_row_over_its_limit_is_not_ok() -> None:
