@@ -14,19 +14,21 @@ import torch
 
 import tilelink
 from benchmarks.mutants import mappings
+from examples.data_and_tensor_parallel import linear
 from tilelink import Operator, TilelinkError, copy_engine, library, ops, sms
 from tilelink.bench.parts import gemm
 from tilelink.explore.cases import Case
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.topology import Device, Topology
+from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.ops import programs
 from tilelink.pipeline.arguments import Bound, bind
 from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.choosing import Choice, estimated, even, problem_of
 from tilelink.runtime.session import require
-from tilelink.tuning import forms
+from tilelink.tuning import estimate, forms, space_of
 from tilelink.tuning.estimate import Rates
+from tilelink.tuning.search import complete
 from tilelink.tuning.tables import Entry, Problem
 
 RANKS = 2
@@ -415,8 +417,6 @@ def test_what_is_split_at_run_time_runs_as_it_comes(name: str) -> None:
 
 
 def test_plain_forms_know_even_parts_only() -> None:
-    from tilelink.pipeline.arguments import Bound
-
     def of(m: int) -> Bound:
         return Bound((("M", m), ("K", 8), ("N", 8)), ("bf16", "bf16"), (), ())
 
@@ -429,11 +429,6 @@ def test_plain_forms_know_even_parts_only() -> None:
 
 
 def test_ranks_along_several_axes_are_another_problem() -> None:
-    from examples.data_and_tensor_parallel import linear
-    from tilelink.ir.topology import RankAxis
-    from tilelink.pipeline.arguments import Bound
-    from tilelink.pipeline.choosing import problem_of
-
     def along(data: int, tensor: int) -> Topology:
         return Topology(data * tensor, axes=(RankAxis("DP", data), RankAxis("TP", tensor)))
 
@@ -443,6 +438,22 @@ def test_ranks_along_several_axes_are_another_problem() -> None:
     assert not even(linear.signature, bound, along(2, 8))  # S and N
     problems = {problem_of("linear", linear.signature, bound, along(*axes)) for axes in ((2, 4), (4, 2))}
     assert len(problems) == 2
+
+
+def test_estimates_and_candidates_are_of_the_line_of_a_step() -> None:
+    """How many ranks lie along another axis changes nothing."""
+
+    def body(x: Any, weight: Any) -> Any:
+        return programs.matmul(programs.gather(x), weight)
+
+    alone: Operator = tilelink.operator("M/R K, K N/R -> M N/R", name="alone")(body)
+    along: Operator = tilelink.operator("M/TP K, K N/TP -> M N/TP", axes="DP TP", name="along")(body)
+    sizes = (("M", 4096), ("K", 4096), ("N", 16384))
+    cases = [Case(alone, sizes, 4), *(Case(along, sizes, (("DP", data), ("TP", 4))) for data in (1, 3))]
+    plans = [c.stages(replace(c.topology, world=H200.world, device=H200.device)).plan for c in cases]
+    assert len({forms(plan) for plan in plans}) == 1
+    assert len({estimate(plan, complete(plan, Schedule())) for plan in plans}) == 1
+    assert space_of(plans[0]) == space_of(plans[1]) == space_of(plans[2])
 
 
 # -------------------------------------------------------------------------------------------------- functions by runs

@@ -121,7 +121,7 @@ def forms(plan: Plan, rates: Rates = Rates(), moving: Moving = Moving()) -> Form
     taken = {s.path for s in moved if any(plan.step(m) in matmuls for m in makers(plan, s))}
     for s in moved:  # nothing is computed meanwhile
         if s.path not in fed | taken:
-            behind += moving.arrivals(_bytes(plan, s) / max(1, plan.topology.ranks - 1), plan.topology.ranks)[-1]
+            behind += moving.arrivals(_each(plan, s), plan.topology.size(s.axis))[-1]
     return Forms(
         work=work,
         overlapped=moving.start + sum(_overlapped(plan, s, rates, moving) for s in matmuls) + behind,
@@ -131,9 +131,9 @@ def forms(plan: Plan, rates: Rates = Rates(), moving: Moving = Moving()) -> Form
 
 def _overlapped(plan: Plan, step: StepPlan, rates: Rates, moving: Moving) -> float:
     """From when a matmul's kernel begins until all is made, and is where it goes."""
-    ranks, sms = plan.topology.ranks, plan.topology.device.sms
+    ranks, sms = plan.topology.size(step.axis), plan.topology.device.sms
     going = [s for s in plan.steps if s.step.program.movement is not None and step.path in makers(plan, s)]
-    come, go = (sum(_bytes(plan, s) for s in some) / max(1, ranks - 1) for some in (_feeding(plan, step), going))
+    come, go = (sum(_each(plan, s) for s in some) for some in (_feeding(plan, step), going))
     found = _product(plan, step)
     whole = found is not None and (found[0].parts > 1 or not come + go)
     if found is not None and whole and found[0].waves(found[1], sms) <= WAVES:
@@ -186,7 +186,7 @@ def _passed(plan: Plan, step: StepPlan) -> float:
     made = math.prod(_extent(plan, step, g.dim) for g in step.grid if g.kind not in ("unit", "own"))
     mine = [g for g in step.grid if g.kind == "mine" or (g.ring is not None and step.own_rows)]
     read = math.prod(_extent(plan, step, g.dim) for g in step.loops if g.kind == "unit")
-    return 2.0 * made * (1 + read) / (plan.topology.ranks if mine else 1)
+    return 2.0 * made * (1 + read) / (plan.topology.size(step.axis) if mine else 1)
 
 
 def _movement(
@@ -212,7 +212,8 @@ def _matmul(plan: Plan, step: StepPlan, placement: Placement | None, workers: in
     depth = math.prod(_extent(plan, step, g.dim) for g in step.loops if g.dim not in dims)
     traffic = 2 * (math.prod(sizes.values()) + depth * sum(sizes.values())) / rates.memory
     if isinstance(placement, Library):
-        parts = [-(-sizes[d] // n) if n != PART else plan.topology.ranks for d, n in placement.tile if d in sizes]
+        ranks = plan.topology.size(step.axis)
+        parts = [-(-sizes[d] // n) if n != PART else ranks for d, n in placement.tile if d in sizes]
         return (
             max(2 * math.prod(sizes.values()) * depth / rates.flops, traffic)
             + (math.prod(parts) if parts else 0) * rates.copy
@@ -233,6 +234,11 @@ def _extent(plan: Plan, step: StepPlan, dim: str) -> int:
 
 def _bytes(plan: Plan, step: StepPlan) -> float:
     """What crosses the links into one rank, two bytes an element."""
-    ranks = plan.topology.ranks
+    ranks = plan.topology.size(step.axis)
     sizes = [_extent(plan, step, g.dim) for g in step.grid if g.kind not in ("unit", "own")]
-    return 2.0 * math.prod(sizes) * (ranks - 1) / max(1, ranks)
+    return 2.0 * math.prod(sizes) * (ranks - 1) / ranks
+
+
+def _each(plan: Plan, step: StepPlan) -> float:
+    """Of these, what comes from each other rank."""
+    return _bytes(plan, step) / max(1, plan.topology.size(step.axis) - 1)

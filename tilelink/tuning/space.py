@@ -139,7 +139,7 @@ def _libraries(plan: Plan, step: StepPlan) -> list[Placement]:
     if unsuitable(step.step, plan.wiring, Library(MATMUL)) is not None:
         return []
     size = int(F.evaluate(step.grid[0].size, plan.env(0)))
-    chunks = [((rows, n),) for n in (PART, *_powers(max(1, -(-size // plan.topology.ranks)))[1:3])]
+    chunks = [((rows, n),) for n in (PART, *_powers(_part(plan, step, size))[1:3])]
     return [*(Library(MATMUL, t, streams=n) for n in STREAMS[:2] for t in chunks), Library(MATMUL)]
 
 
@@ -161,7 +161,7 @@ def _by_runs(plan: Plan, step: StepPlan) -> list[Placement]:
     whole = Library(ATTENTION, (parts,), runs=True)
     rows = step.grid[0]
     size = int(F.evaluate(rows.size, plan.env(0)))
-    chunks = [((rows.dim, n), parts) for n in _powers(max(1, -(-size // plan.topology.ranks)))[1:3]]
+    chunks = [((rows.dim, n), parts) for n in _powers(_part(plan, step, size))[1:3]]
     return [whole, *(replace(whole, tile=t, streams=n) for t in chunks for n in STREAMS[:2])]
 
 
@@ -182,14 +182,19 @@ def _leading(plan: Plan, step: StepPlan) -> tuple[str, int]:
     for g in step.grid:
         if g.kind not in ("unit", "own") and g.dim.isidentifier():
             size = int(F.evaluate(g.size, plan.env(0)))
-            return g.dim, max(1, -(-size // plan.topology.ranks) if _split(plan, step, g.dim) else size)
+            return g.dim, _part(plan, step, size) if _split(plan, step, g.dim) else max(1, size)
     return "", 1
 
 
+def _part(plan: Plan, step: StepPlan, size: int) -> int:
+    """How much of so much one rank of a line has."""
+    return max(1, -(-size // plan.topology.size(step.axis)))
+
+
 def _split(plan: Plan, step: StepPlan, dim: str) -> bool:
-    """Whether ranks hold parts of a dimension, on one side of the movement or the other."""
+    """Whether the ranks of a line hold parts of a dimension, on one side of the movement or the other."""
     return any(
-        v.dim == dim and v.axis is not None and plan.wiring.tensor(b.tensor).axes[v.axis].split == "R"
+        v.dim == dim and v.axis is not None and plan.wiring.tensor(b.tensor).axes[v.axis].over == step.axis
         for b in step.step.bindings
         for v in b.view
     )
