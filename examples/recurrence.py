@@ -15,9 +15,7 @@ import tilelink.language as tl
 
 
 @tilelink.program("S/R C, S/R C, R/R C f32 -> R/R C i32")
-def hand_on(
-    a, b, state, mine
-):  # communication: the state behind this rank's rows, to the next; nothing is stored in `mine`
+def hand_on(a, b, state, mine):  # communication: the state behind my rows to the next rank; nothing is stored in `mine`
     r, c = tl.tile_id(mine)
     rows = tl.cdiv(tl.size(a, 0), tl.num_ranks())
     h, p = tl.zeros(tl.tile_shape(mine), tl.float32), tl.full(tl.tile_shape(mine), 1, tl.float32)

@@ -105,10 +105,12 @@ def test_what_is_split_over_another_axis_is_this_ranks_part() -> None:
 
 
 def test_who_speaks_of_no_ranks_goes_with_who_takes_what_it_makes() -> None:
-    wiring = traced(
-        "S/TP K, K N -> s S/DP N", lambda x, w: scatter(matmul(gather(x), w), over="DP"), {"S": 6, "K": 4, "N": 2}
-    )
-    assert axes_of(wiring) == {"gather": "TP", "matmul": "DP", "scatter": "DP"}
+
+    def body(x: Any, w: Any) -> Any:
+        return scatter(matmul(matmul(gather(x), w, name="first"), w, name="second"), over="DP")
+
+    wiring = traced("S/TP K, K K -> s S/DP K", body, {"S": 6, "K": 4})
+    assert axes_of(wiring) == {"gather": "TP", "first": "DP", "second": "DP", "scatter": "DP"}
 
 
 def test_an_operator_of_one_axis_in_one_of_several() -> None:

@@ -222,6 +222,18 @@ def test_what_is_no_movement(old: str, new: str) -> None:
     assert captured("M/R K -> M K", "src, dst", MOVE.replace(old, new)).movement is None
 
 
+@pytest.mark.parametrize(
+    ("signature", "parameters", "body"),
+    [
+        ("M, M/R -> M", "other, src, dst", MOVE.replace("tl.tile_id(src)", "tl.tile_id(other)")),
+        ("R/R -> R", "src, dst", MOVE.replace("tl.producer_tile_notify(dst, tile)", "tl.peer_tile_notify(dst, tile, tile)")),
+        ("R/R -> R", "src, dst", MOVE.replace("tl.consumer_tile_wait(src, tile)", "tl.peer_tile_wait(src, tile, tile)")),
+    ],
+)  # fmt: skip
+def test_what_runs_for_others_or_names_peers_is_no_movement(signature: str, parameters: str, body: str) -> None:
+    assert captured(signature, parameters, body).movement is None
+
+
 def test_a_guarded_movement_is_a_program() -> None:
     assert lines(o.send_back.captured.body)[3:] == [
         "c_begin = begin y 2 c",

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.frontend.ops import captured, lines
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError
+from tilelink.frontend.merging import joined
+from tilelink.frontend.values import Variable
 from tilelink.ir.formula import Sym, evaluate, symbols
 from tilelink.ir.formula import text as formula_text
 from tilelink.ir.program import At, Expr, Load, Store
@@ -101,6 +103,28 @@ tl.tile_push_data(out, (nxt, m), 0)
         assert isinstance(push.index[0], At)
         assert push.index[0].ring is None
         assert push.index[0].expr.formula is None
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("at", "at = tl.rank_of(rows, m)\nat = tl.rank_of(rows, 0)"),
+        ("at", "if flag:\n    at = tl.rank_of(rows, m)\nelse:\n    at = tl.rank_of(rows, 0)"),
+        ("end", "end = tl.size(a, 0)\nend = tl.size(a, 1)"),
+        ("flag", "flag = flag + 1"),
+        ("flag", "if e > 2:\n    flag = 3"),
+        ("flag", "if flag > 2:\n    flag = 3\nelse:\n    flag = 4"),
+    ],
+)
+def test_a_name_that_is_bound_again_says_nothing_of_what_it_was(name: str, before: str) -> None:
+    assert expression(name, before).formula is None
+
+
+@pytest.mark.parametrize(("one", "other", "either"), [(0, 2, 2), (2, 0, 2), (1, 1, 1), (1, 2, -1), (0, -1, -1)])
+def test_what_a_name_is_on_two_paths(one: int, other: int, either: int) -> None:
+    """Dimensions of a block: a number may become one, and of two that differ nothing is known."""
+    loc = Loc("user.py", 1)
+    assert joined(Variable("x", loc, one), Variable("x", loc, other), positional=True).rank == either
 
 
 def test_a_walked_axis_of_ranks_is_a_coordinate() -> None:

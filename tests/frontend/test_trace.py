@@ -124,6 +124,17 @@ def test_gemm_rs_sees_its_part_of_k_and_its_own_slice() -> None:
     assert view(wiring, "reduce", "out") == "M@0 local N@1"
 
 
+@program("M ... R/R -> M ...")
+def inner(a: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    tl.tile_store(out, m, tl.tile_load(a, m))
+
+
+def test_an_own_slice_behind_the_rest() -> None:
+    wiring = run("M K N", lambda x: inner(x))
+    assert view(wiring, "inner", "a") == "M@0 _0@1 _1@2 R@own/R"
+
+
 def test_a_declared_tensor_is_called_as_its_user_calls_it() -> None:
     wiring = wired("gemm_rs_epilogue")
     inbox = wiring.tensor("inbox")

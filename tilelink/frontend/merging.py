@@ -19,22 +19,17 @@ def without_root(binding: Binding, name: str) -> Binding:
 
 
 def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | None = None) -> Variable:
-    """A variable that is one or the other."""
+    """A variable that is one or the other; no index, which keeps its name. `formula`: if theirs differ."""
     rank = a.rank if a.rank == b.rank else (a.rank or b.rank if 0 in (a.rank, b.rank) else UNKNOWN)
-    if a.formula is not None and a.formula == b.formula:
-        # Of the variable itself, once it is one or the other, nothing is known.
-        formula = a.formula if a.name not in symbols(a.formula) else None
     return Variable(
         a.name,
         a.loc,
         rank=rank,
         positional=positional and a.positional and b.positional,
-        formula=formula,
+        formula=a.formula if a.formula == b.formula else formula,
         length=a.length if a.length == b.length else None,
         coordinate=a.coordinate and b.coordinate,
         wrapped=a.wrapped or b.wrapped,
-        dim=a.dim if a.dim == b.dim else None,
-        static=False,
     )
 
 
@@ -65,9 +60,11 @@ def after_branches(
 
 
 def _selected(test: Formula | None, a: Variable, b: Variable) -> Formula | None:
-    if test is None or a.formula is None or b.formula is None or a.name in symbols(a.formula) | symbols(b.formula):
+    if test is None or a.formula is None or b.formula is None:
         return None
-    return bounded(select(test, a.formula, b.formula))
+    found = select(test, a.formula, b.formula)
+    # Of what the variable was before, once it is one or the other, nothing is known.
+    return None if a.name in symbols(found) else bounded(found)
 
 
 def at_loop_head(before: Environment, after: Environment, *, positional: bool) -> Environment:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tilelink
 from tilelink.ops.attention import check_heads, exponent, flash, placed
+from tilelink.ops.parts import gathered
 from tilelink.ops.programs import gather
 
 
@@ -41,9 +42,7 @@ def plain(q: Any, k: Any, v: Any, keep: Any, scale: float | None, group: Any) ->
     import torch.distributed as dist
     from torch.nn.functional import scaled_dot_product_attention as attend
 
-    everyone = [torch.cat([torch.empty_like(t)] * dist.get_world_size(group)) for t in (k, v)]
-    for whole, part in zip(everyone, (k, v), strict=True):
-        dist.all_gather_into_tensor(whole, part.contiguous(), group=group)
+    everyone = [gathered(t, group) for t in (k, v)]
     rows = torch.arange(len(q), device=q.device)[:, None] + dist.get_rank(group) * len(q)
     mask = keep(rows, torch.arange(len(everyone[0]), device=q.device)[None, :])
     turned = [t.transpose(0, 1) for t in (q, *everyone)]
