@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import tilelink
+import tilelink.language as tl
 from tests.frontend.harness import load, message
-from tests.mapping.plans import plan_of, with_step
+from tests.mapping.plans import assert_right, plan_of, with_step
 from tilelink import Operator, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
@@ -108,6 +110,48 @@ def refused(plan: Plan) -> TilelinkError:
     with pytest.raises(TilelinkError) as caught:
         verify(plan)
     return caught.value
+
+
+@tilelink.program("M s -> M, M s")
+def row_by_row(x: Any, sums: Any, out: Any) -> None:
+    m = tl.tile_id(sums)
+    rows = tl.tile_load(x, m)
+    tl.tile_store(sums, m, tl.sum(rows, axis=1))
+    tl.tile_store(out, m, rows)
+    for s in tl.tiles(out, axis=1):
+        tl.producer_tile_notify(out, (m, s))
+
+
+@tilelink.program("M s -> M, M s")
+def row_by_row_in_part(x: Any, sums: Any, out: Any) -> None:
+    m = tl.tile_id(sums)
+    rows = tl.tile_load(x, m)
+    tl.tile_store(sums, m, tl.sum(rows, axis=1))
+    tl.tile_store(out, m, rows)
+    for s in tl.tiles(out, axis=1, stop=2):
+        tl.producer_tile_notify(out, (m, s))
+
+
+@tilelink.program("M s -> M s")
+def one_by_one(rows: Any, out: Any) -> None:
+    m, s = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, (m, s))
+    tl.tile_store(out, (m, s), tl.tile_load(rows, (m, s)))
+
+
+def test_what_is_told_of_one_by_one_is_told_of() -> None:
+    def told(f: Any) -> Plan:
+        @operator("M s -> M, M s", name="rows")
+        def op(x: Any) -> Any:
+            sums, rows = f(x, name="f")
+            return sums, one_by_one(rows)
+
+        return plan_of(op, 2, {"M": 16, "s": 4}, f=sms(2, M=8), one_by_one=sms(M=8))
+
+    assert_right(told(row_by_row))
+    assert verify(told(row_by_row))
+    error = refused(told(row_by_row_in_part))
+    assert (error.code, error.message) == ("TL603", "no notify covers this tile of `out`")
 
 
 def test_a_signal_in_a_while() -> None:

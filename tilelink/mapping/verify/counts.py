@@ -40,12 +40,6 @@ class Product:
             out = (out[:, :, None] * np.broadcast_to(t, (ranks, t.shape[1]))[:, None, :]).reshape(ranks, -1)
         return out
 
-    def at(self, rank: int, word: tuple[int, ...]) -> int:
-        value = int(_row(self.scalar, rank)[0])
-        for t, c in zip(self.tables, word, strict=True):
-            value *= int(_row(t, rank)[c])
-        return value
-
     def most(self) -> int:
         """No word is raised more often than this."""
         out = int(self.scalar.max(initial=0))
@@ -77,10 +71,6 @@ class Product:
         for t in self.tables:
             out = out | ~t.any(axis=1, keepdims=True)
         return out
-
-
-def _row(table: Ints, rank: int) -> Ints:
-    return table[min(rank, table.shape[0] - 1)]
 
 
 def check_counts(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
@@ -285,7 +275,6 @@ class _Comparison:
             return
         size = self.world.ranks * int(np.prod(self.widths, dtype=np.int64))
         if size > DENSE:
-            self._probe(wanted)
             raise unproven(self.told[0] if self.told else self.waits[0], "there are too many words to look at each")
         target = wanted.dense(self.world.ranks) if wanted is not None else self._dense_target()
         real = np.zeros_like(target)
@@ -418,18 +407,6 @@ class _Comparison:
         if self.channel.guard is not None:
             value = value * (np.broadcast_to(self.world.value(self.channel.guard, env), shape) != 0)
         return value
-
-    def _probe(self, wanted: Product | None) -> None:
-        """Look along each axis through the word that is raised most."""
-        real = self.raised[0] if len(self.raised) == 1 else None
-        if wanted is None or not isinstance(real, Product):
-            return
-        for k, (x, y) in enumerate(zip(real.tables, wanted.tables, strict=True)):
-            for rank, c in np.argwhere(np.broadcast_arrays(x != y)[0])[:100]:
-                word = tuple(int(c) if i == k else int(_row(t, int(rank)).argmax()) for i, t in enumerate(real.tables))
-                a, b = real.at(int(rank), word), wanted.at(int(rank), word)
-                if a != b:
-                    raise self._mismatch(int(rank), word, a, b)
 
 
 def _split(op: str, formula: Formula) -> list[Formula]:

@@ -12,7 +12,6 @@ from tilelink.ir.plan import Plan
 from tilelink.mapping.exact import Moment, NotExact, Outside, circle_of, described, small_worlds
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.hosting import STAGING, executors
-from tilelink.mapping.verify.mistakes import REPORT
 from tilelink.mapping.verify.onward import onward
 from tilelink.mapping.verify.reach import Laid
 from tilelink.mapping.verify.runs import runs_of
@@ -87,8 +86,6 @@ def _deadlock(plan: Plan, cycle: tuple[Moment, ...], where: str) -> TilelinkErro
 
 def _step(m: Moment) -> Note:
     e = m.event
-    if e.kind == "host":
-        return Note(f"rank {e.rank}: {e.what}", e.loc)
     verb = "waits" if e.waits else "would notify" if e.raises else "goes on"
     where = (
         f"at tile {e.tile_text}, the {_nth(e.position)} of its order" if e.tile else f"as the {_nth(e.position)} step"
@@ -106,8 +103,6 @@ def _nth(position: int) -> str:
 def _advice(plan: Plan, cycle: tuple[Moment, ...]) -> str:
     """Whoever hands rows on must take the others' rows first, and all of the circle in one order."""
     hosts = [plan.step(path) for path in sorted({m.event.executor for m in cycle if m.event.kind != "host"})]
-    if not hosts:
-        return REPORT
     names = " and ".join(f"`{h.path}`" for h in hosts)
     have = [", ".join(f'"{n}"' for n in h.order_names) for h in hosts]
     if len(hosts) > 1:

@@ -11,9 +11,9 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import (
     At,
     Bounds,
-    Expr,
     Holder,
     If,
+    Index,
     Let,
     Load,
     Loop,
@@ -184,7 +184,7 @@ def _unguarded(plan: StepPlan, param: str, load: Fact, state: State) -> Tilelink
         message,
         loc=load.loc,
         why=f"tiles of `{load.tensor}` are made by {_makers(plan, load.tensor)}: they are there after a wait, not before",
-        hint=f"write `tl.consumer_tile_wait({param}{_written(plan, param, load.loc)})` before it",
+        hint=f"write `tl.consumer_tile_wait({param}{_written(plan, load.loc)})` before it",
         notes=(note,) if note is not None else (),
     )
 
@@ -216,18 +216,16 @@ def _axes(plan: StepPlan, load: Fact, wait: Fact) -> str:
     return f"axis `{names[0]}`"
 
 
-def _written(plan: StepPlan, param: str, loc: Loc) -> str:
+def _written(plan: StepPlan, loc: Loc) -> str:
     """The index as it could be written, `, (m, k)`; nothing for a whole tensor."""
-    for op in walk(plan.step.program.body):
-        if isinstance(op, (Load, Move)) and op.loc == loc:
-            parts = list(_texts(op.index))
-            if not parts:
-                return ""
-            return f", {parts[0]}" if len(parts) == 1 else f", ({', '.join(parts)})"
-    return f", tile of {param}"
+    op = next(o for o in walk(plan.step.program.body) if isinstance(o, (Load, Move)) and o.loc == loc)
+    parts = list(_texts(op.index))
+    if not parts:
+        return ""
+    return f", {parts[0]}" if len(parts) == 1 else f", ({', '.join(parts)})"
 
 
-def _texts(index: tuple[object, ...]) -> Iterator[str]:
+def _texts(index: Index) -> Iterator[str]:
     for e in index:
         if isinstance(e, Whole):
             return
@@ -237,9 +235,7 @@ def _texts(index: tuple[object, ...]) -> Iterator[str]:
             var, shift = e.ring
             yield f"{var} {'+' if shift > 0 else '-'} {abs(shift)}" if shift else var
         else:
-            expr = e.expr if isinstance(e, At) else getattr(e, "expr", None)
-            assert isinstance(expr, Expr)
-            yield expr.text
+            yield e.expr.text
 
 
 def _unannounced(plan: StepPlan, store: Fact, flow: _Flow) -> TilelinkError:

@@ -1,0 +1,199 @@
+# pyright: reportArgumentType=false
+"""Guards of the proof against plans that no planner makes: of each, the oracle finds what it does wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilelink
+import tilelink.language as tl
+from tests.mapping.oracle import verdict_on
+from tests.mapping.plans import form, plan_of, with_axis, with_channel, with_signal, with_step
+from tests.mapping.shelf import double, local
+from tilelink import copy_engine, fused, library, operator, sms
+from tilelink.ir import formula as F
+from tilelink.ir.plan import Plan
+from tilelink.mapping import library_calls, runs, verify
+from tilelink.mapping.exact import examine
+from tilelink.mapping.orders import decode
+from tilelink.mapping.verify import taking
+from tilelink.ops import ag_attention
+from tilelink.ops.programs import gather
+
+PULL, CHUNKS = "gemm_rs pull", "gemm_rs copy engine, reduced in the epilogue"
+
+
+def small(name: str) -> Plan:
+    return form(name, 3, {"M": 12, "K": 4, "N": 6}, 2)
+
+
+def words_that_are_too_few() -> Plan:
+    return with_axis(small("ag_gemm pull"), "rows", 0, size=F.Sym("M") - 6)
+
+
+def ready_and_no_argument() -> Plan:
+    return with_signal(small("ag_gemm pull"), "matmul", "rows", "await", action="ready", channel=None)
+
+
+def words_of_another_tensor() -> Plan:
+    return with_signal(small("gemm_rs_ring"), "ring", "partial", "await", channel="inbox")
+
+
+def only_its_own_rank_is_told() -> Plan:
+    """And the target says so, too: the numbers come out even."""
+    plan = with_signal(small(PULL), "matmul", "out", "notify", to="self")
+    own = F.binary("==", F.Sym("c0"), F.Sym("rank"))
+    target = F.select(own, plan.channel("matmul_out").target * F.Sym("RANKS"), 0)
+    return with_channel(plan, "matmul_out", target=target)
+
+
+def bells_that_nobody_rings() -> Plan:
+    return with_channel(small(CHUNKS), "matmul_out", rings=F.of(0), guard=None, counted=False)
+
+
+def in_place() -> Plan:
+    op = operator("M/R N -> M N", name="in_place")(lambda x: double(gather(x)))
+    return plan_of(op, 2, {"M": 8, "N": 4}, gather=copy_engine(M=2), double=sms(M=2, N=2))
+
+
+def a_tile_of_two_parts_in_place() -> Plan:
+    plan = in_place()
+    step = plan.step("double")
+    assert step.in_place
+    grid = (replace(step.grid[0], tile=3), step.grid[1])
+    order, total = decode(grid, ("row",))
+    return with_step(plan, "double", grid=grid, order=order, total=total)
+
+
+@tilelink.program("M M -> M M")
+def diagonal(x: Any, out: Any) -> None:
+    m, _n = tl.tile_id(out)
+    tl.tile_store(out, (m, m), tl.tile_load(x, (m, m)))
+    tl.producer_tile_notify(out, (m, m))
+
+
+def one_tile_index_on_two_axes() -> Plan:
+    op = operator("M M -> M M", name="square")(lambda x: double(diagonal(x)))
+    return plan_of(op, 2, {"M": 4}, diagonal=sms(M=2), double=sms(2, M=2, N=2))
+
+
+@tilelink.program("M N, M N -> M N")
+def early(x: Any, later: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(x, (m, n))
+    tl.consumer_tile_wait(later, (m, n))
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)) + tl.tile_load(later, (m, n)))
+
+
+@tilelink.program("M N, M N")
+def late(x: Any, later: Any) -> None:
+    m, n = tl.tile_id(x)
+    tl.consumer_tile_wait(x, (m, n))
+    tl.tile_store(later, (m, n), tl.tile_load(x, (m, n)))
+    tl.producer_tile_notify(later, (m, n))
+
+
+def fused_behind_its_reader() -> Plan:
+    @operator("M N -> M N", name="backwards")
+    def op(x: Any) -> Any:
+        later, made = tilelink.symmetric("M N", like=x), double(x)
+        out = early(made, later)
+        late(made, later)
+        return out
+
+    return plan_of(op, 2, {"M": 4, "N": 4}, double=sms(M=2, N=2), early=fused("double"), late=fused("double"))
+
+
+WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
+    words_that_are_too_few: ("TL611", "`gather` on rank 0 touches word 3 of `rows`, which has 3 there"),
+    ready_and_no_argument: (
+        "TL609",
+        "nothing keeps this wait of `rows` in `matmul`: only arguments are ready when a call begins",
+    ),
+    words_of_another_tensor: (
+        "TL609",
+        "nothing keeps this wait of `partial` in `ring`: the channel that it names is not this tensor's",
+    ),
+    only_its_own_rank_is_told: (
+        "TL608",
+        "this wait of `src` does not wait for `matmul`: the tile is pulled by ranks that are not told",
+    ),
+    bells_that_nobody_rings: ("TL606", "it cannot be shown that this wait of `src` is counted right"),
+    a_tile_of_two_parts_in_place: (
+        "TL609",
+        "`double` reads `rows`, and a tile of 3 reaches into two parts of M=8",
+    ),
+    one_tile_index_on_two_axes: ("TL606", "it cannot be shown that `diagonal_out` is written exactly once"),
+    fused_behind_its_reader: (
+        "TL609",
+        "nothing keeps this wait of `later` in `early`: `late` is no tile that the same worker has just made",
+    ),
+}
+
+
+@pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
+def test_it_is_refused_and_goes_wrong(made: Callable[[], Plan]) -> None:
+    plan = made()
+    error = verdict_on(plan).error
+    assert error is not None
+    assert (error.code, error.message) == WRONG[made]
+    assert examine(plan).findings
+
+
+def test_what_workers_move_may_be_read_in_place_all_the_same() -> None:
+    """Structure does not say so: workers move the own part as well, and nobody misses it."""
+    plan = in_place()
+    op = operator("M/R N -> M N", name="in_place")(lambda x: double(gather(x)))
+    moved = plan_of(op, 2, {"M": 8, "N": 4}, gather=sms(1, M=2), double=sms(M=2, N=2))
+    changed = with_step(moved, "double", in_place=plan.step("double").in_place)
+    assert examine(changed).findings == ()
+    said = next(p.text for p in verify(changed).proofs if p.rule == "elided signals")
+    assert said.startswith("`double` reads `rows`, whose own part is not that of `x`: and yet all accesses are ordered")
+
+
+# --------------------------------------------------------------------------------------------------- what is right, and seldom
+@tilelink.program("M/R N -> M/R N")
+def of_all_mine(rows: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows)
+    tl.tile_store(out, (m, n), tl.tile_load(rows, (m, n)) + tl.sum(tl.tile_load(rows)))
+    tl.producer_tile_notify(out, (m, n))
+
+
+def test_all_of_a_split_axis_is_this_ranks_part() -> None:
+    op = operator("M/R N -> M/R N", name="mine")(lambda x: of_all_mine(local(x)))
+    plan = plan_of(op, 3, {"M": 7, "N": 4}, local=sms(M=2, N=2), of_all_mine=sms(2, M=2, N=2))
+    assert next(s.action for s in plan.signals if s.path == "of_all_mine") == "await"
+    assert examine(plan).findings == ()
+    assert verify(plan)
+    fewer = with_channel(plan, "local_out", target=plan.channel("local_out").target - 1)
+    assert examine(fewer).findings
+    assert verdict_on(fewer).error is not None
+
+
+def test_too_many_tiles_to_look_at_each_are_left_to_the_exact_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks have different numbers of tiles: no one of them stands for all."""
+    plan = small("gemm_rs push")
+    monkeypatch.setattr(taking, "EACH", 0)
+    said = next(p.text for p in verify(plan).proofs if p.rule == "orders")
+    assert said.startswith("it cannot be shown that `reduce` takes each of its tiles once: and yet all accesses are")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(lambda r: r[1:], "leaves out"), (lambda r: (*r, r[0]), "reads once more")],
+    ids=["less", "more"],
+)
+def test_a_library_function_is_given_each_run_once(
+    monkeypatch: pytest.MonkeyPatch, given: Callable[[tuple[Any, ...]], tuple[Any, ...]], said: str
+) -> None:
+    by_runs = library("tilelink.libraries.attention", T="T/R")
+    moved = copy_engine(push=True)
+    plan = plan_of(ag_attention, 2, {"S": 4, "h": 1, "g": 1, "D": 2}, gather_k=moved, gather_v=moved, flash=by_runs)
+    assert examine(plan).findings == ()
+    monkeypatch.setattr(library_calls, "runs_of", lambda *of: given(runs.runs_of(*of)))
+    assert f"`flash` {said} position" in examine(plan).findings[0].text
