@@ -7,18 +7,25 @@ from typing import Any
 
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
-from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, Expr, IndexEntry, Load, Move, Notify, OfTile, Op, Store, Wait, walk
+from tilelink.ir.plan import Plan, Signal, StepPlan
+from tilelink.ir.program import At, Expr, IndexEntry, Load, Move, Notify, OfTile, Op, Store, Wait, rewritten, walk
 from tilelink.ir.wiring import Step, entries
 
 
-def put_op(plan: Plan, path: str, body: tuple[Any, ...]) -> Plan:
+def with_body(plan: Plan, path: str, body: tuple[Any, ...]) -> Plan:
     """The plan with another body of a step's program."""
 
     def changed(s: StepPlan) -> StepPlan:
         return replace(s, step=replace(s.step, program=replace(s.step.program, body=body))) if s.path == path else s
 
     return replace(plan, steps=tuple(changed(s) for s in plan.steps))
+
+
+def with_op(plan: Plan, s: Signal, op: Wait | Notify) -> Plan:
+    """The plan with another op in a signal's place, in the step's program too."""
+    body = rewritten(plan.step(s.path).step.program.body, lambda o: op if o == s.op else o)
+    signals = tuple(replace(t, op=op) if t is s else t for t in plan.signals)
+    return replace(with_body(plan, s.path, body), signals=signals)
 
 
 def elsewhere(plan: Plan, path: str, op: Wait | Notify) -> Wait | Notify | None:

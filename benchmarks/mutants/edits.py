@@ -209,8 +209,9 @@ def _stream(plan: Plan, edit: Edit, path: str, ops: tuple[StreamOp, ...]) -> tup
         return ops
     if edit.what == "turn":
         return tuple(_turned(list(ops), edit))
-    change = {"word": _word, "rank": _rank}.get(edit.what)
-    return tuple(change(plan, edit, op) for op in ops) if change is not None else ops
+    if edit.what == "word":
+        return tuple(_word(plan, edit, op) for op in ops)
+    return tuple(_rank(plan, op) for op in ops) if edit.what == "rank" else ops
 
 
 def _word(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
@@ -222,8 +223,7 @@ def _word(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
     return op
 
 
-def _rank(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
-    del edit
+def _rank(plan: Plan, op: StreamOp) -> StreamOp:
     return replace(op, pe=(op.pe + 1) % plan.topology.ranks) if isinstance(op, SetWord) else op
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks.mutants.bodies import elsewhere, put_op, turned_around
+from benchmarks.mutants.bodies import elsewhere, turned_around, with_body, with_op
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
@@ -111,7 +111,7 @@ def _at_another_tile(plan: Plan, s: Signal) -> Iterator[Mutation]:
     if changed is not None:
         edit = Edit("word", _channel_name(s), s.path, s.op)
         without = _without(plan, s) if isinstance(s.op, Wait) else None
-        yield Mutation("wrong tile", said(plan, s), _swapped(plan, s, changed), edit, without=without, elsewhere=True)
+        yield Mutation("wrong tile", said(plan, s), with_op(plan, s, changed), edit, without=without, elsewhere=True)
 
 
 def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
@@ -119,7 +119,7 @@ def _to_another_rank(plan: Plan, s: Signal) -> Iterator[Mutation]:
     if s.to == "peer" and s.op.peer is not None and s.op.peer.ring is not None:
         var, shift = s.op.peer.ring
         other = replace(s.op, peer=replace(s.op.peer, expr=shifted(var, shift + 1).expr()))
-        yield Mutation("wrong rank", said(plan, s), _swapped(plan, s, other), edit)
+        yield Mutation("wrong rank", said(plan, s), with_op(plan, s, other), edit)
         return
     for to in ("self", "all"):
         if to != s.to and not (to == "self" and _goes_to_oneself(plan, s)):
@@ -139,7 +139,7 @@ def _turned(plan: Plan, s: Signal) -> Iterator[Mutation]:
     if body is not None:
         name = "notify before the store" if isinstance(s.op, Notify) else "wait after the load"
         edit = Edit("turn", _channel_name(s), s.path, s.op)
-        yield Mutation(name, said(plan, s), put_op(plan, s.path, body), edit, without=_without(plan, s))
+        yield Mutation(name, said(plan, s), with_body(plan, s.path, body), edit, without=_without(plan, s))
 
 
 def said(plan: Plan, s: Signal) -> str:
@@ -156,20 +156,6 @@ def _channel_name(s: Signal) -> str:
 
 def _with(plan: Plan, old: Signal, new: Signal) -> Plan:
     return replace(plan, signals=tuple(new if s is old else s for s in plan.signals))
-
-
-def _swapped(plan: Plan, s: Signal, op: Wait | Notify) -> Plan:
-    """Another op in the signal's place, in the step's program too."""
-    program = plan.step(s.path).step.program
-    changed = put_op(plan, s.path, tuple(_replaced(o, s.op, op) for o in program.body))
-    return replace(changed, signals=tuple(replace(t, op=op) if t is s else t for t in changed.signals))
-
-
-def _replaced(op: object, old: object, new: object) -> object:
-    if op == old:
-        return new
-    inner = {f: tuple(_replaced(o, old, new) for o in getattr(op, f)) for f in ("body", "orelse") if hasattr(op, f)}
-    return replace(op, **inner) if inner else op  # type: ignore[type-var]
 
 
 # --------------------------------------------------------------------------------------------------------- one channel

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.mutants.bodies import with_body, with_op
+from tests.mapping.plans import with_channel, with_step
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
 from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Transfer
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.plan import Plan, Signal, StepPlan
-from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait, rewritten
+from tilelink.ir.plan import Plan
+from tilelink.ir.program import If, Loop, Notify, Op, Tiles, Wait
 from tilelink.mapping.orders import decode
 
 Corruption = Callable[[random.Random, Plan], Plan | None]
@@ -55,23 +56,13 @@ def other_addressee(rng: random.Random, plan: Plan) -> Plan | None:
     return replace(plan, signals=_swapped(plan.signals, s, replace(s, to=to)))
 
 
-def _with_op(plan: Plan, s: Signal, op: Wait | Notify) -> Plan:
-    """The program says the same of another tile."""
-    step = plan.step(s.path)
-    body = rewritten(step.step.program.body, lambda o: op if o == s.op else o)
-    program = replace(step.step.program, body=body)
-    changed = replace(step, step=replace(step.step, program=program))
-    signals = _swapped(plan.signals, s, replace(s, op=op))
-    return replace(plan, steps=_swapped(plan.steps, step, changed), signals=signals)
-
-
 def other_peer(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.signals if s.op.peer is not None and s.op.peer.ring is not None))
     if s is None:
         return None
     name, shift = s.op.peer.ring
     other = shifted(name, shift + rng.choice([-1, 1, 2]))
-    return _with_op(plan, s, replace(s.op, peer=replace(s.op.peer, expr=other.expr())))
+    return with_op(plan, s, replace(s.op, peer=replace(s.op.peer, expr=other.expr())))
 
 
 def late_signal(rng: random.Random, plan: Plan) -> Plan | None:
@@ -80,9 +71,7 @@ def late_signal(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(kept))
     if s is None:
         return None
-    step = plan.step(s.path)
-    program = replace(step.step.program, body=_moved(step.step.program.body, s.op))
-    return replace(plan, steps=_swapped(plan.steps, step, replace(step, step=replace(step.step, program=program))))
+    return with_body(plan, s.path, _moved(plan.step(s.path).step.program.body, s.op))
 
 
 def _moved(body: tuple[Op, ...], op: Op) -> tuple[Op, ...]:
@@ -101,30 +90,30 @@ def _moved(body: tuple[Op, ...], op: Op) -> tuple[Op, ...]:
 
 
 # ------------------------------------------------------------------------------------------------------------------ words
-def _channel(plan: Plan, channel: Channel, **changes: Any) -> Plan:
-    return replace(plan, channels=_swapped(plan.channels, channel, replace(channel, **changes)))
-
-
 def other_target(rng: random.Random, plan: Plan) -> Plan | None:
     c = _one(rng, plan.channels)
     if c is None:
         return None
-    return _channel(plan, c, target=rng.choice([c.target + 1, F.maximum(c.target - 1, 0), F.of(1), c.target * 2]))
+    return with_channel(
+        plan, c.tensor, target=rng.choice([c.target + 1, F.maximum(c.target - 1, 0), F.of(1), c.target * 2])
+    )
 
 
 def other_guard(rng: random.Random, plan: Plan) -> Plan | None:
     c = _one(rng, tuple(c for c in plan.channels if c.guard is not None))
-    return None if c is None else _channel(plan, c, guard=None)
+    return None if c is None else with_channel(plan, c.tensor, guard=None)
 
 
 def weaker_scope(rng: random.Random, plan: Plan) -> Plan | None:
     c = _one(rng, tuple(c for c in plan.channels if c.scope == "sys"))
-    return None if c is None else _channel(plan, c, scope="gpu")
+    return None if c is None else with_channel(plan, c.tensor, scope="gpu")
 
 
 def other_writers(rng: random.Random, plan: Plan) -> Plan | None:
     c = _one(rng, plan.channels)
-    return None if c is None else _channel(plan, c, writers="stream" if c.writers == "workers" else "workers")
+    return (
+        None if c is None else with_channel(plan, c.tensor, writers="stream" if c.writers == "workers" else "workers")
+    )
 
 
 def other_span(rng: random.Random, plan: Plan) -> Plan | None:
@@ -132,7 +121,9 @@ def other_span(rng: random.Random, plan: Plan) -> Plan | None:
     if c is None:
         return None
     a = rng.choice([a for a in c.axes if a.span is not None and a.axis is not None])
-    return _channel(plan, c, axes=_swapped(c.axes, a, replace(a, span=max(1, a.span + rng.choice([-1, 1, a.span])))))
+    return with_channel(
+        plan, c.tensor, axes=_swapped(c.axes, a, replace(a, span=max(1, a.span + rng.choice([-1, 1, a.span]))))
+    )
 
 
 def other_kind(rng: random.Random, plan: Plan) -> Plan | None:
@@ -143,26 +134,22 @@ def other_kind(rng: random.Random, plan: Plan) -> Plan | None:
     if a.span is None:
         return None
     kind = rng.choice([k for k in ("plain", "cut", "part") if k != a.kind])
-    return _channel(plan, c, axes=_swapped(c.axes, a, replace(a, kind=kind)))
+    return with_channel(plan, c.tensor, axes=_swapped(c.axes, a, replace(a, kind=kind)))
 
 
 # ------------------------------------------------------------------------------------------------------ orders and tiles
-def _step(plan: Plan, step: StepPlan, **changes: Any) -> Plan:
-    return replace(plan, steps=_swapped(plan.steps, step, replace(step, **changes)))
-
-
 def other_order(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.steps if s.into is None))
     if s is None:
         return None
     names = rng.choice(ORDERS)
     order, total = decode(s.grid, names)
-    return _step(plan, s, order=order, total=total, order_names=names)
+    return with_step(plan, s.path, order=order, total=total, order_names=names)
 
 
 def fewer_tiles(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.steps if s.into is None))
-    return None if s is None else _step(plan, s, total=F.maximum(s.total - 1, 0))
+    return None if s is None else with_step(plan, s.path, total=F.maximum(s.total - 1, 0))
 
 
 def same_tile(rng: random.Random, plan: Plan) -> Plan | None:
@@ -170,7 +157,7 @@ def same_tile(rng: random.Random, plan: Plan) -> Plan | None:
     if s is None:
         return None
     name = rng.choice([n for n, _ in s.order if n[0] == "i"])
-    return _step(plan, s, order=tuple((n, F.of(0)) if n == name else (n, v) for n, v in s.order))
+    return with_step(plan, s.path, order=tuple((n, F.of(0)) if n == name else (n, v) for n, v in s.order))
 
 
 def other_tile(rng: random.Random, plan: Plan) -> Plan | None:
@@ -187,7 +174,7 @@ def other_tile(rng: random.Random, plan: Plan) -> Plan | None:
     step, g = rng.choice(found)
     grid: GridAxis = rng.choice([replace(g, tile=(g.tile or 2) + 1), replace(g, tile=1), *_parts(g)])
     order, total = decode(_swapped(step.grid, g, grid), ("row",))
-    return _step(plan, step, grid=_swapped(step.grid, g, grid), order=order, total=total, order_names=("row",))
+    return with_step(plan, step.path, grid=_swapped(step.grid, g, grid), order=order, total=total, order_names=("row",))
 
 
 def _parts(g: GridAxis) -> Iterator[GridAxis]:
@@ -197,12 +184,12 @@ def _parts(g: GridAxis) -> Iterator[GridAxis]:
 
 def own_left_out(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.steps if s.step.program.movement is not None))
-    return None if s is None else _step(plan, s, skip_own=not s.skip_own)
+    return None if s is None else with_step(plan, s.path, skip_own=not s.skip_own)
 
 
 def other_direction(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.steps if s.step.program.movement is not None and s.into is None))
-    return None if s is None else _step(plan, s, push=not s.push)
+    return None if s is None else with_step(plan, s.path, push=not s.push)
 
 
 # ------------------------------------------------------------------------------------------------------- memory and calls
@@ -322,7 +309,7 @@ def more_workers(rng: random.Random, plan: Plan) -> Plan | None:
 # ---------------------------------------------------------------------------------------------------------------- fused steps
 def other_behind(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.steps if s.into is not None))
-    return None if s is None else _step(plan, s, behind=not s.behind)
+    return None if s is None else with_step(plan, s.path, behind=not s.behind)
 
 
 def other_pieces(rng: random.Random, plan: Plan) -> Plan | None:
@@ -330,17 +317,17 @@ def other_pieces(rng: random.Random, plan: Plan) -> Plan | None:
     told = {s.path for s in plan.signals if s.action == "notify"}
     found = (s for s in plan.steps if s.into is not None and (s.grid[-1].tile or 1) > 1 and s.path not in told)
     s = _one(rng, tuple(found))
-    return None if s is None else _step(plan, s, pieces=2 if s.pieces == 1 else 1)
+    return None if s is None else with_step(plan, s.path, pieces=2 if s.pieces == 1 else 1)
 
 
 def not_forwarded(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.steps if s.forwarded))
-    return None if s is None else _step(plan, s, forwarded=())
+    return None if s is None else with_step(plan, s.path, forwarded=())
 
 
 def other_rows(rng: random.Random, plan: Plan) -> Plan | None:
     s = _one(rng, tuple(s for s in plan.steps if s.own_rows))
-    return None if s is None else _step(plan, s, own_rows=False)
+    return None if s is None else with_step(plan, s.path, own_rows=False)
 
 
 # --------------------------------------------------------------------------------------------------------------------- bells
@@ -348,7 +335,7 @@ def other_bells(rng: random.Random, plan: Plan) -> Plan | None:
     c = _one(rng, tuple(c for c in plan.channels if c.bells))
     if c is None:
         return None
-    return _channel(plan, c, **rng.choice([{"rings": None}, {"counted": not c.counted}, {"bells": False}]))
+    return with_channel(plan, c.tensor, **rng.choice([{"rings": None}, {"counted": not c.counted}, {"bells": False}]))
 
 
 def brought_along(rng: random.Random, plan: Plan) -> Plan | None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.mutants.bodies import with_op
 from tests.mapping.plans import (
     assert_right,
     deadlocks,
@@ -26,7 +27,6 @@ from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Fork, Join, Launch, Stage
 from tilelink.ir.plan import Plan
-from tilelink.ir.program import Op, TileProgram, rewritten
 from tilelink.ir.schedule import CopyEngine, Placement, Sms
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
@@ -130,17 +130,9 @@ def test_a_wait_for_another_rank_than_the_one_that_notifies() -> None:
     assert peer is not None
     assert peer.ring == ("s", 1)
     wrong = replace(signal.op, peer=replace(peer, expr=shifted("s", 2).expr()))
-    step = plan.step("ring")
-    plan = with_step(plan, "ring", step=replace(step.step, program=_swapped(step.step.program, signal.op, wrong)))
-    plan = replace(plan, signals=tuple(replace(s, op=wrong) if s is signal else s for s in plan.signals))
-    error = refused(plan)
+    error = refused(with_op(plan, signal, wrong))
     assert error.code == "TL608"
     assert "the rank that it names is not one that notifies this rank" in error.message
-
-
-def _swapped(program: TileProgram, old: Op, new: Op) -> TileProgram:
-    """A program with one op for another, wherever it stands."""
-    return replace(program, body=rewritten(program.body, lambda op: new if op == old else op))
 
 
 # -------------------------------------------------------------------------------------------------------- dropped signals

@@ -6,12 +6,12 @@ The exact graph finds something in each of them that it can play through.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
+from benchmarks.mutants.bodies import with_body
 from tests.mapping.corrupt import CORRUPTIONS
-from tests.mapping.plans import form, plan_of, with_step
+from tests.mapping.plans import form, plan_of
 from tilelink import sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
@@ -64,11 +64,10 @@ def test_only_this_rule_refuses_it(rule: str) -> None:
 def test_only_the_form_refuses_it() -> None:
     """A notify that data decides; of what nobody waits for, so that nothing else is wrong."""
     plan = plan_of(ag_gemm, 2, SIZES, gather=sms(2, M=2), matmul=sms(M=2, N=2, K=2))
-    step = plan.step("matmul").step
     test = Expr("found > 0", ("found",), positional=False)
-    body = tuple(If(test=test, body=(op,), loc=op.loc) if isinstance(op, Notify) else op for op in step.program.body)
-    wrong = with_step(plan, "matmul", step=replace(step, program=replace(step.program, body=body)))
-    assert refusing(wrong) == [("form", "TL601")]
+    body = plan.step("matmul").step.program.body
+    guarded = tuple(If(test=test, body=(op,), loc=op.loc) if isinstance(op, Notify) else op for op in body)
+    assert refusing(with_body(plan, "matmul", guarded)) == [("form", "TL601")]
 
 
 def test_only_the_deadlock_rule_refuses_it() -> None:

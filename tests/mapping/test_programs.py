@@ -10,8 +10,9 @@ import pytest
 
 import tilelink
 import tilelink.language as tl
+from benchmarks.mutants.bodies import with_body
 from tests.frontend.harness import load, message
-from tests.mapping.plans import assert_right, plan_of, with_step
+from tests.mapping.plans import assert_right, plan_of
 from tilelink import Operator, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
@@ -96,10 +97,7 @@ def test_what_is_said(case: Case, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- programs that capture does not let in
 def spoilt(plan: Plan, path: str, change: Any) -> Plan:
     """The plan with another body for one program."""
-    step = plan.step(path)
-    program = step.step.program
-    body = tuple(new for op in program.body for new in change(op))
-    return with_step(plan, path, step=replace(step.step, program=replace(program, body=body)))
+    return with_body(plan, path, tuple(new for op in plan.step(path).step.program.body for new in change(op)))
 
 
 def ag() -> Plan:
