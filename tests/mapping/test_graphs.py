@@ -241,10 +241,26 @@ def test_a_stream_that_waits_for_a_word_needs_an_sm() -> None:
     """A bell is waited for without: so the matmul may have all SMs, and may not where there are words instead."""
     plan = behind()
     spoilt = replace(plan, channels=tuple(replace(c, bells=False) for c in plan.channels))
-    assert sum(k.workers for k in plan.kernels) == plan.topology.device.sms
+    assert plan.workers == plan.topology.device.sms
     assert verify(plan).ok
     assert any("finds no SM" in f.text for f in examine(spoilt).findings)
     assert _code(spoilt) == "TL613"
+
+
+def test_steps_that_take_turns_have_the_same_workers() -> None:
+    """All SMs but the one that the stream needs, and not as many for each."""
+
+    @operator("M/R N -> M N, M N", name="turns")
+    def op(x: Any) -> Any:
+        rows = gather(x)
+        return double(rows, name="one"), double(rows, name="other")
+
+    placed: dict[str, Any] = {"one": sms(M=2, N=2), "other": sms(M=2, N=2, joins="one")}
+    plan = plan_of(op, 2, {"M": 8, "N": 4}, gather=copy_engine(M=2, push=False), **placed)
+    assert [k.in_turn for k in plan.kernels] == [("one", "other")]
+    assert plan.workers == plan.topology.device.sms - 1
+    assert verify(plan).ok
+    assert_right(plan)
 
 
 def test_a_rank_leaves_a_call_once() -> None:

@@ -20,7 +20,7 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import issued, kept, verify
-from tilelink.mapping.exact.room import most_workers, without_room
+from tilelink.mapping.exact.room import without_room
 from tilelink.mapping.verify.room import check_room
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.stages import Stages
@@ -40,7 +40,7 @@ def test_who_needs_an_sm_beside_kernels_finds_one() -> None:
     for name, plan in plans():
         assert without_room(plan) is None, name
         check_room(plan)
-        left = plan.topology.device.sms - most_workers(plan)
+        left = plan.topology.device.sms - plan.workers
         fewer = replace(plan.topology.device, sms=plan.topology.device.sms - max(left, 0))
         full = replace(plan, topology=replace(plan.topology, device=fewer))
         path = without_room(full)

@@ -17,7 +17,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula
-from tilelink.ir.host import HostStep
+from tilelink.ir.host import MAIN, HostStep
 from tilelink.ir.partition import GridAxis, here
 from tilelink.ir.program import Notify, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
@@ -314,6 +314,12 @@ class Plan:
     @property
     def axes(self) -> tuple[str, ...]:
         return self.wiring.axes
+
+    @property
+    def workers(self) -> int:
+        """The most that there can be at a time: of one kernel of the main stream, and of all on side streams."""
+        main = max((k.workers for k in self.kernels if k.stream == MAIN), default=0)
+        return main + sum(k.workers for k in self.kernels if k.stream != MAIN)
 
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tilelink.ir.host import MAIN, BellWait, Copy, Keep, Launch, SetWord, StreamOp, Transfer
+from tilelink.ir.host import BellWait, Copy, Keep, Launch, SetWord, StreamOp, Transfer
 from tilelink.ir.plan import Plan
 from tilelink.mapping.transfers import issued
 
 
 def without_room(plan: Plan) -> str | None:
     """The first step whose stream may find no SM, by path: kernels can have them all."""
-    if not plan.kernels or most_workers(plan) < plan.topology.device.sms:
+    if not plan.kernels or plan.workers < plan.topology.device.sms:
         return None
     launched = False
     for h in plan.host:
@@ -26,9 +26,3 @@ def without_room(plan: Plan) -> str | None:
 def _takes_an_sm(op: StreamOp, rank: int) -> bool:
     """Everything but copies to and from peers, what tells them, and waiting for a bell."""
     return not isinstance(op, BellWait) and not (isinstance(op, (Copy, SetWord)) and op.pe != rank)
-
-
-def most_workers(plan: Plan) -> int:
-    """That there can be at a time: of one kernel of the main stream, and of all on side streams."""
-    counts = [(k.stream, sum(n or 1 for _, n in k.roles)) for k in plan.kernels]
-    return max((n for at, n in counts if at == MAIN), default=0) + sum(n for at, n in counts if at != MAIN)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from tilelink.errors import TilelinkError
 from tilelink.ir.host import Keep
 from tilelink.ir.plan import Plan, Signal, StepPlan
-from tilelink.mapping.exact.room import most_workers
 from tilelink.mapping.verify.mistakes import REPORT
 
 
@@ -18,7 +17,7 @@ def check_room(plan: Plan) -> str:
     TilelinkError: TL613, kernels may take all SMs while a stream needs one for what they wait for.
     """
     first = next((s for s in plan.steps if _takes_sms(plan, s)), None)
-    taken, sms = most_workers(plan), plan.topology.device.sms
+    taken, sms = plan.workers, plan.topology.device.sms
     if first is None or not plan.kernels:
         return ""
     if taken >= sms:
