@@ -196,7 +196,7 @@ def _of_call(plan: Plan) -> Iterator[Mutation]:
             yield Mutation(f"drop {type(h).__name__.lower()}", "the call", without)
         elif isinstance(h, (Fork, Join)):
             yield Mutation(f"drop a {type(h).__name__.lower()}", f"stream {h.stream}", without)
-    shared = [b for b in plan.buffers if b.slots > 1 and (b.space == "symmetric" or b.staged)]
+    shared = [b for b in plan.buffers if b.slots > 1 and b.shared]
     for b in shared:
         yield Mutation("double buffer removed", f"buffer {b.tensor}", _slots(plan, [b]))
     if shared and plan.schedule.slots > 1:

@@ -217,7 +217,7 @@ def one_slot(rng: random.Random, plan: Plan) -> Plan | None:
 
 def fewer_slots(rng: random.Random, plan: Plan) -> Plan | None:
     """One buffer turns otherwise than the calls do."""
-    b = _one(rng, tuple(b for b in plan.buffers if b.space == "symmetric" or b.staged))
+    b = _one(rng, tuple(b for b in plan.buffers if b.shared))
     if b is None:
         return None
     slots = rng.choice([n for n in (1, 2, 3, 4) if n != b.slots])

@@ -234,7 +234,7 @@ def _tensor(plan: Plan, t: TensorDecl) -> tuple[str, ...]:
     buffer = plan.buffer_or_none(t.name)
     shape = " × ".join(_axis(plan, a) for a in t.axes)
     held = "registers only" if buffer is None else _lives(buffer)
-    slots = str(buffer.slots) if buffer is not None and (buffer.space == "symmetric" or buffer.staged) else ""
+    slots = str(buffer.slots) if buffer is not None and buffer.shared else ""
     return (t.name, shape, t.dtype, _whose(t), held, slots, "" if buffer is None else _bytes(plan, buffer))
 
 

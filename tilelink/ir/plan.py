@@ -193,6 +193,11 @@ class Buffer:
     def staged(self) -> bool:
         return self.stage is not None
 
+    @property
+    def shared(self) -> bool:
+        """Whether peers read or write it."""
+        return self.space == "symmetric" or self.staged
+
     def seen(self, *, by_peers: bool) -> tuple[Formula, ...]:
         """The extents of the memory that peers read it from, or of its own."""
         return self.stage if by_peers and self.stage is not None else self.extents
@@ -314,6 +319,11 @@ class Plan:
     @property
     def axes(self) -> tuple[str, ...]:
         return self.wiring.axes
+
+    @property
+    def read_in_place(self) -> tuple[str, ...]:
+        """Tensors whose own part somebody reads where the rank has brought it along: it is not moved."""
+        return tuple(dict.fromkeys(i.tensor for s in self.steps for i in s.in_place))
 
     @property
     def workers(self) -> int:

@@ -22,7 +22,8 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
     """The words of tensor `name`, for all waits that use them and all notifies that raise them.
 
     Raises:
-        TilelinkError: TL303 a run-time split, TL304 a guard that is no formula, TL321 words that copy engines bind.
+        TilelinkError: TL303 a run-time split, TL304 a guard that is no formula, TL321 words that copy engines bind,
+            TL331 two axes of ranks.
     """
     tensor = wiring.tensor(name)
     told = _by_notify(uses)
@@ -33,21 +34,17 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
     joined = _joined(schedule, tensor, told, uses, remote)
     axes: list[ChannelAxis] = []
     axis = _along(tensor, uses, pulled=pulled)
-    if pulled and not tensor.split_over(axis):
-        axes.append(ChannelAxis(None, "unit", ranks_along(axis), 1, axis))
     for a, _ in enumerate(tensor.axes):
         found = words_along(tensor, a, uses, schedule, along=axis, pulled=pulled, remote=remote)
         if found is not None:
             axes.append(found)
-    if pulled and tensor.split_over(axis) and not _says_whose(tensor, axes, axis):
-        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis))
-    if (
-        remote
-        and writers == "workers"
-        and not pulled
-        and any(source_of(wiring, axes, u.producer, u.notify, tensor) is None for u in told)
-    ):
-        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis, every=True))
+    if pulled:
+        by_source = not _says_whose(tensor, axes, axis)
+    else:
+        sources = (source_of(wiring, axes, u.producer, u.notify, tensor) for u in told)
+        by_source = remote and writers == "workers" and None in sources
+    if by_source:
+        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis, every=not pulled))
     guard, target = raised(wiring, axes, told, tensor)
     # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
     hearing = [u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses]
@@ -71,10 +68,9 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
 
 
 def _says_whose(tensor: TensorDecl, axes: list[ChannelAxis], along: str) -> bool:
-    """Whether a word of what is pulled from parts says whose part it is of; slices are told apart by who pulls."""
-    if any(a.own_slice for a in tensor.axes):
-        return True
-    return any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
+    """Whether a word of what is pulled says whose part it is of; slices are told apart by who pulls."""
+    split = [a for a, of in enumerate(tensor.axes) if of.over == along]
+    return any(tensor.axes[a].own_slice or any(c.axis == a for c in axes) for a in split)
 
 
 def _rings(wiring: Wiring, axes: list[ChannelAxis], uses: list[Use]) -> Formula | None:

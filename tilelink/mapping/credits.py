@@ -17,7 +17,7 @@ def derive(plan: Plan) -> tuple[Credit, ...]:
     every rank has entered call e - 1 and so has left call e - 2: the ready signals imply the credit. A rank without rows
     sends none, and with one slot nothing does.
     """
-    shared = [b for b in plan.buffers if b.space == "symmetric" or b.staged]
+    shared = [b for b in plan.buffers if b.shared]
     sure = not plan.unverified and shared and min(b.slots for b in shared) > 1
     implied = _implied_by(plan) if sure else None
     return tuple(Credit(b.tensor, implied) for b in shared)

@@ -23,7 +23,11 @@ Lineage = dict[tuple[str, int], int]
 
 
 def plan_steps(wiring: Wiring, placed: tuple[Placed, ...], env: Mapping[str, F.Number]) -> tuple[StepPlan, ...]:
-    """Every step with its grid and order; fused steps follow their host's. `env`: sizes, and how many ranks there are."""
+    """Every step with its grid and order; fused steps follow their host's. `env`: sizes, and how many ranks there are.
+
+    Raises:
+        TilelinkError: of what is fused, TL316 tiles that are not its host's, TL325 pieces of them, TL332 another axis of ranks.
+    """
     host_of = hosts(placed)
     plans: dict[str, StepPlan] = {}
     for p in placed:

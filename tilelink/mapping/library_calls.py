@@ -16,8 +16,8 @@ from tilelink.ir.partition import here, part
 from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import Load, Notify, Store, Wait, walk
 from tilelink.mapping.libraries import RUN, tiled
-from tilelink.mapping.runs import Span, axis_of, runs_of
-from tilelink.mapping.touched import Place, touched
+from tilelink.mapping.runs import axis_of, runs_of
+from tilelink.mapping.touched import Place, Span, touched
 
 
 def applied(

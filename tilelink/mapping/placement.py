@@ -35,7 +35,7 @@ def place(wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping
     """Every step with a placement that it can have.
 
     Raises:
-        TilelinkError: TL311 the schedule names no step of the operator, TL312 a step cannot be placed so,
+        TilelinkError: TL310 no tile order, TL311 the schedule names no step of the operator, TL312 a step cannot be placed so,
             TL313 more SMs than the device has, TL314 a tile that is no power of two, TL315 a tile of no dimension,
             TL320 less than one of something.
     """

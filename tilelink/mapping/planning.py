@@ -43,7 +43,8 @@ def make_plan(
         layouts: memory layout of each argument.
 
     Raises:
-        TilelinkError: TL301 to TL333, what the wiring or the schedule cannot mean.
+        TilelinkError: TL301 to TL333, what the wiring or the schedule cannot mean; TL606, a signal of which nobody can say
+            who hears it.
     """
     _check_names(wiring)
     _check_results(wiring)

@@ -10,9 +10,8 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Expr, Loop, Op, Tiles
 from tilelink.ir.ring import RANKS
 from tilelink.mapping.libraries import turns, walked
+from tilelink.mapping.touched import Span
 from tilelink.mapping.views import extent
-
-Span = tuple[int, int]
 
 
 def axis_of(step: StepPlan) -> GridAxis:

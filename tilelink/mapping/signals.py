@@ -25,7 +25,11 @@ class Signals:
 
 
 def lower(wiring: Wiring, schedule: Schedule, steps: tuple[StepPlan, ...], where: Placement) -> Signals:
-    """Every wait and notify of every step, and the channels they need."""
+    """Every wait and notify of every step, and the channels they need.
+
+    Raises:
+        TilelinkError: TL301 a wait for what nobody notifies, TL302 a mode that does not hold, and those of `channel`.
+    """
     by_path = {s.path: s for s in steps}
     signals: list[Signal] = []
     links: list[Link] = []

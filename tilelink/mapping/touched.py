@@ -12,6 +12,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.wiring import ViewAxis
 
 Span: TypeAlias = "tuple[int, int]"
+"""Begin and end."""
 Place: TypeAlias = "tuple[ViewAxis, Span]"
 """A tile's begin and end on an axis of a tensor, as the program counts them."""
 

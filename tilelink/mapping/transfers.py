@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,9 +12,13 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.host import BellWait, Copy, Keep, SetWord, StreamOp, WordWait
 from tilelink.ir.partition import holder, part
 from tilelink.ir.plan import Plan, Signal, StepPlan
+from tilelink.ir.program import Wait
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 from tilelink.mapping.library_calls import applied
-from tilelink.mapping.touched import Place, touched
+from tilelink.mapping.touched import Place, Span, touched
+
+Tile: TypeAlias = "tuple[Span, ...]"
+"""Begin and end per axis of a step's grid."""
 
 
 def expand(
@@ -42,12 +46,12 @@ def expand(
     return tuple(tuple(ops) for ops in out)
 
 
-def _leaves(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int, pe: int) -> bool:
+def _leaves(plan: Plan, step: StepPlan, tile: Tile, rank: int, pe: int) -> bool:
     """Whether a tile goes from one rank to another."""
     return (pe if step.push else _origin(plan, step, tile, rank)) != rank
 
 
-def _origin(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int) -> int:
+def _origin(plan: Plan, step: StepPlan, tile: Tile, rank: int) -> int:
     """The rank that a tile is taken from: the one that holds it, or this one, if every rank has it."""
     movement = step.step.program.movement
     assert movement is not None
@@ -59,8 +63,7 @@ def issued(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]
     """`expand` without what stays on the rank, where everyone reads that in place, or it comes first (`kept`)."""
     if plan.step(path).library is not None:
         return expand(plan, path, rank, own=False)
-    made = plan.step(path).step.moved_to
-    in_place = any(i.tensor == made for s in plan.steps for i in s.in_place)
+    in_place = plan.step(path).step.moved_to in plan.read_in_place
     return expand(plan, path, rank, own=not in_place and Keep(path) not in plan.host)
 
 
@@ -73,7 +76,7 @@ def kept(plan: Plan, path: str, rank: int) -> tuple[StreamOp, ...]:
     return tuple(op for op in found if not isinstance(op, WordWait))
 
 
-def _targets(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank: int) -> list[int]:
+def _targets(plan: Plan, step: StepPlan, tile: Tile, rank: int) -> list[int]:
     """The ranks that get a tile: its owner, or all of them, those first that take the ring's next rows from here."""
     movement = step.step.program.movement
     assert movement is not None
@@ -84,7 +87,7 @@ def _targets(plan: Plan, step: StepPlan, tile: tuple[tuple[int, int], ...], rank
     return [line[(at - k) % len(line)] for k in range(len(line))]
 
 
-def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[tuple[tuple[int, int], ...]]:
+def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[Tile]:
     """The step's tiles on a rank, in order: `(begin, end)` per axis of its grid."""
     env = step.turns(plan.env(rank))
     total = len(env["t"])
@@ -99,9 +102,7 @@ def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[tuple[tuple[int, int
     return [tile for tile in tiles if holder_of(plan, step, step.domain, tile, rank) == rank]
 
 
-def _tile(
-    plan: Plan, step: StepPlan, rank: int, tile: tuple[tuple[int, int], ...], targets: list[int]
-) -> list[StreamOp]:
+def _tile(plan: Plan, step: StepPlan, rank: int, tile: Tile, targets: list[int]) -> list[StreamOp]:
     movement = step.step.program.movement
     assert movement is not None
     source, target = movement.source, movement.destination
@@ -134,10 +135,8 @@ def _told(plan: Plan, step: StepPlan, signal: Signal | None, rank: int, holder: 
     return [*plan.topology.line(rank, step.axis)] if signal.to == "all" and alone else [holder]
 
 
-def _waits(
-    plan: Plan, step: StepPlan, source: str, tile: tuple[tuple[int, int], ...], rank: int, holder: int
-) -> list[StreamOp]:
-    signal = next(s for s in plan.signals if s.path == step.path and s.action in ("await", "ready", "elided"))
+def _waits(plan: Plan, step: StepPlan, source: str, tile: Tile, rank: int, holder: int) -> list[StreamOp]:
+    signal = next(s for s in plan.signals if s.path == step.path and isinstance(s.op, Wait))
     tensor = step.step.binding(source).tensor
     if signal.action == "elided":
         return []
@@ -154,21 +153,19 @@ def _waits(
     return [WordWait(channel.name, "channel", w) for w in words]
 
 
-def _on_axis(step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], axis: int) -> Place | None:
+def _on_axis(step: StepPlan, param: str, tile: Tile, axis: int) -> Place | None:
     found = zip(step.step.binding(param).view, tile, strict=True)
     return next(((v, bounds) for v, bounds in found if v.axis == axis), None)
 
 
-def _word(
-    plan: Plan, channel: Channel, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], rank: int, pe: int
-) -> int:
+def _word(plan: Plan, channel: Channel, step: StepPlan, param: str, tile: Tile, rank: int, pe: int) -> int:
     """The word that the completed tile sets; with the tile as the channel's span there is exactly one."""
     found = touched(plan, channel, lambda a: _on_axis(step, param, tile, a), rank=rank, pe=pe, source=rank)
     assert len(found) == 1, (channel.name, found)
     return found[0]
 
 
-def holder_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], rank: int) -> int | None:
+def holder_of(plan: Plan, step: StepPlan, param: str, tile: Tile, rank: int) -> int | None:
     """The rank that holds the tile in a parameter's tensor; None: every rank has its own whole instance."""
     tensor = plan.wiring.tensor(step.step.binding(param).tensor)
     for v, (begin, _) in zip(step.step.binding(param).view, tile, strict=True):
@@ -194,7 +191,7 @@ class Block:
     axes: tuple[tuple[int, int], ...]
 
 
-def block_of(plan: Plan, step: StepPlan, param: str, tile: tuple[tuple[int, int], ...], holder: int) -> Block:
+def block_of(plan: Plan, step: StepPlan, param: str, tile: Tile, holder: int) -> Block:
     """The tile in the instance of rank `holder`."""
     tensor = plan.wiring.tensor(step.step.binding(param).tensor)
     movement = step.step.program.movement

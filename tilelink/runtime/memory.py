@@ -50,9 +50,9 @@ def regions(plan: Plan) -> tuple[Region, ...]:
         Region("last", 16 * slots, False),  # every other word: Triton compiles a kernel anew for another alignment
     ]
     for b in plan.buffers:
-        if b.space in ("device", "symmetric") or b.staged:
+        if b.space == "device" or b.shared:
             nbytes = largest(plan, b) * DTYPES[b.dtype].itemsize
-            symmetric = b.space == "symmetric" or b.staged
+            symmetric = b.shared
             out += [Region(f"{b.tensor}/{s}", nbytes, symmetric) for s in range(b.slots)]
     for step in (s for s in plan.steps if s.behind):
         own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))  # of the rank that has most

@@ -142,7 +142,7 @@ class _Host:
     def _check_taken(self) -> None:
         for s in self.plan.steps:
             if s.into is None:
-                counts = [1 if g.kind == "own" else self.sizes.value(g.count, self.rank) for g in s.grid]
+                counts = [self.sizes.value(g.count, self.rank) for g in s.grid]
                 own = [g.kind == "own" for g in s.grid]
                 taken = [
                     tuple(0 if o else i for o, i in zip(own, tile, strict=True))

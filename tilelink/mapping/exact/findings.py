@@ -65,7 +65,7 @@ def examine(plan: Plan) -> Exact:
     exact.findings = tuple(exact.examine())
     if not exact.findings and (path := without_room(plan)) is not None:
         exact.findings = (Finding("deadlock", f"`{path}` finds no SM beside kernels", plan.step(path).step.loc),)
-    if not exact.findings and any(s.in_place for s in plan.steps):
+    if not exact.findings and plan.read_in_place:
         moved = replace(plan, steps=tuple(replace(s, in_place=()) for s in plan.steps))
         exact.findings = tuple(Exact(moved, Sizes(moved), plan.schedule.slots + 1).examine())
     return exact
@@ -286,7 +286,7 @@ class _Counts:
 
     def _brought(self, channel: Channel) -> bool:
         """Whether a rank's own part is read where the rank has brought it along: then it is neither moved nor announced."""
-        return any(i.tensor == channel.tensor for s in self.plan.steps for i in s.in_place)
+        return channel.tensor in self.plan.read_in_place
 
     def _bells(self, channel: Channel, word: Word, waited: list[Event], due: int) -> Iterator[Finding]:
         heard = [e for e in waited if e.bell]
@@ -406,7 +406,7 @@ class _Memory:
     def _hearing(self) -> Iterator[Finding]:
         """Where no credit is taken, every rank hears from every rank in each call, so that the next may be of any size."""
         plan, call = self.exact.plan, self.exact.call
-        shared = any(b.space == "symmetric" or b.staged for b in plan.buffers)
+        shared = any(b.shared for b in plan.buffers)
         if not shared or any(c.implied_by is None for c in plan.credits):
             return
         for rank, last in enumerate(call.last):

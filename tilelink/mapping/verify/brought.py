@@ -18,14 +18,17 @@ def check_brought(plan: Plan) -> str:
     Raises:
         TilelinkError: TL609.
     """
-    named = dict.fromkeys(i.tensor for s in plan.steps for i in s.in_place)
-    for tensor in named:
+    for tensor in plan.read_in_place:
         readers = [s for s in plan.steps for b in s.step.bindings if b.tensor == tensor]
         makers = [s for s in readers if s.step in plan.wiring.producers(tensor)]
         for step in readers:
             if step not in makers:
                 _check_reader(plan, step, tensor, makers)
-    return "" if not named else "; own parts read in place: " + ", ".join(f"`{t}`" for t in named)
+    return (
+        ""
+        if not plan.read_in_place
+        else "; own parts read in place: " + ", ".join(f"`{t}`" for t in plan.read_in_place)
+    )
 
 
 def _check_reader(plan: Plan, step: StepPlan, tensor: str, makers: list[StepPlan]) -> None:

@@ -26,7 +26,7 @@ def check_epochs(plan: Plan, world: World, laid: Mapping[str, Laid]) -> str:
     """Raises:
     TilelinkError: TL610, a credit is left out that nothing implies.
     """
-    shared = [b for b in plan.buffers if b.space == "symmetric" or b.staged]
+    shared = [b for b in plan.buffers if b.shared]
     credits = {c.tensor: c for c in plan.credits}
     kept = [b.tensor for b in shared if b.tensor in credits and credits[b.tensor].implied_by is None]
     if not shared:

@@ -44,9 +44,7 @@ def _takes_sms(plan: Plan, s: StepPlan) -> bool:
 
 def _copies_within(plan: Plan, s: StepPlan) -> bool:
     """Whether what is pushed stays on its rank in part, and neither comes first nor is read where it was."""
-    if s.skip_own or Keep(s.path) in plan.host:
-        return False
-    return not any(i.tensor == s.step.moved_to for o in plan.steps for i in o.in_place)
+    return not s.skip_own and Keep(s.path) not in plan.host and s.step.moved_to not in plan.read_in_place
 
 
 def _waits_by_kernel(plan: Plan, signal: Signal) -> bool:
