@@ -330,7 +330,7 @@ LIBRARY: dict[str, tuple[Operator, dict[str, int]]] = {
     "ulysses": (ops.ulysses, {"S": 5, "H": 4}),
 }
 
-OFTEN = [*sorted(LIBRARY), *["gemm_rs"] * 3]
+OFTEN = [*sorted(LIBRARY), *["gemm_rs"] * 2]
 """Few plans else have tiles behind their host's."""
 
 
