@@ -126,9 +126,11 @@ def test_a_library_slots_and_the_plain_form_are_among_the_candidates(monkeypatch
         plain = replace(report, final={**report.final, SEQUENTIAL: others["sequential"]})
         finalists = {"library": Schedule().merged({"matmul": by_library})}
         best = replace(report, best=finalists["library"], finalists=finalists, final={"library": others["library"]})
-        title = tuned_sheet("op", kept, report).title
+        sheet, known = tuned_sheet("op", kept, report), tuned_sheet("op", kept, None)
+        assert {row[1] for row in sheet.rows} >= {str(s) for s in report.finalists.values()}
+        assert known.rows[0][1] == str(report.best)
         assert replace(plain, plain_may_win=False).won == form_of(report.best)
-        return tried, report.won == kept.won == record["won"] == form_of(report.best), plain.won, best.won, title
+        return tried, report.won == kept.won == record["won"] == form_of(report.best), plain.won, best.won, sheet.title
 
     tried, said, plain, best, title = tilelink.launch(body, RANKS)[0]
     assert tried == ({"Library", "Sms"}, {1, 2, 3})

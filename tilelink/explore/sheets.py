@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
-from tilelink.ir.schedule import Fused, Placement, Schedule
+from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.verdict import Counterexample, Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
@@ -80,40 +80,17 @@ def totals_sheet(trace: Trace) -> Sheet:
 def tuned_sheet(name: str, entry: Entry, report: Report | None) -> Sheet:
     """What a search has found, the finalists by their interleaved times."""
     if report is None:
-        rows = [(f"{entry.ms:.4f}", _words(entry.schedule))]
+        rows = [(f"{entry.ms:.4f}", str(entry.schedule))]
         return Sheet(f"{name}: {entry.won}, known, {entry.measured}", ("ms", "schedule"), tuple(rows))
     ranked = sorted(report.final, key=lambda n: report.final[n].median)
-    rows = [
-        (f"{report.final[n].median:.4f}", _words(report.finalists.get(n, Schedule(sequential=True)))) for n in ranked
-    ]
+    plain = Schedule(sequential=True)
+    rows = [(f"{report.final[n].median:.4f}", str(report.finalists.get(n, plain))) for n in ranked]
     reasons: dict[str, int] = {}
     for why in report.failed.values():
         reasons[why] = reasons.get(why, 0) + 1
     counts = f"{len(report.ms)} measured, {report.estimated_away} estimated away, {report.out_of_time} out of time"
     rows += [("–", f"{n} cannot run: {why}") for why, n in reasons.items()]
     return Sheet(f"{name}: {report.won} won, {counts}", ("ms", "schedule"), tuple(rows))
-
-
-def _words(schedule: Schedule) -> str:
-    if schedule.sequential:
-        return "sequential"
-    return "; ".join(f"{path}: {_placement_words(p)}" for path, p in schedule.entries)
-
-
-def _placement_words(placement: Placement) -> str:
-    """As one writes it, without what goes without saying."""
-    values = [f"{f.name}={getattr(placement, f.name)!r}" for f in fields(placement) if f.name not in ("tile", "order")]
-    defaults = [f"{f.name}={f.default!r}" for f in fields(placement)]
-    if isinstance(placement, Fused):
-        behind = (
-            []
-            if placement.behind is False
-            else ["behind its tiles" + (" where it can" if placement.behind is None else "")]
-        )
-        return " ".join([f"fused into {placement.into}", *behind, *(f"{d}={n}" for d, n in placement.tile)])
-    order = getattr(placement, "order", ())
-    words = [*(f"{d}={n or f'{d}/R'}" for d, n in placement.tile), *(v for v in values if v not in defaults)]
-    return f"{type(placement).__name__.lower()} {' '.join(words)}{f' order {order}' if order else ''}"
 
 
 def _means(found: list[Total]) -> list[float]:

@@ -200,6 +200,14 @@ class Schedule:
     channels: tuple[tuple[str, int], ...] = ()
     sequential: bool = False
 
+    def __str__(self) -> str:
+        """As one writes it, without what goes without saying."""
+        said = [f"{path}={placement!r}" for path, placement in self.entries]
+        said += [f"slots={self.slots}"] if self.slots != Schedule().slots else []
+        said += [f"channels={dict(self.channels)}"] if self.channels else []
+        said += ["sequential=True"] if self.sequential else []
+        return ", ".join(said)
+
     def get(self, path: str) -> Placement | None:
         return dict(self.entries).get(path)
 

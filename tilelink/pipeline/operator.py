@@ -445,12 +445,8 @@ class Operator:
         self.close()
 
     def __repr__(self) -> str:
-        schedule = self.schedules
-        said = [f"{path}={placement!r}" for path, placement in schedule.entries]
-        said += [f"slots={schedule.slots}"] if schedule.slots != Schedule().slots else []
-        said += [f"channels={dict(schedule.channels)}"] if schedule.channels else []
-        said += ["sequential=True"] if schedule.sequential else []
-        return f"<operator {self.name} `{self.signature}`{' scheduled ' + ', '.join(said) if said else ''}>"
+        said = str(self.schedules)
+        return f"<operator {self.name} `{self.signature}`{' scheduled ' + said if said else ''}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where values are printed prettily, in notebooks and by hypothesis, it reads as anywhere."""

@@ -46,6 +46,10 @@ class Problem:
         theirs = (other.operator, other.signature, other.gpu, other.world, other.ranks, other.dtypes)
         return mine == theirs and [n for n, _ in self.sizes] == [n for n, _ in other.sizes]
 
+    def alike(self, other: Problem) -> bool:
+        """Of one bucket."""
+        return self.comparable(other) and self.bucket == other.bucket
+
     def distance(self, other: Problem) -> float:
         """Octaves, summed over all sizes."""
         pairs = zip(self.sizes, other.sizes, strict=True)
@@ -116,7 +120,7 @@ class DiskCache:
             found = Entry.of(json.loads(path.read_text()))
         except (KeyError, TypeError, ValueError, AttributeError):
             return None  # of another version, or cut short: to be measured again
-        return found if found.problem.comparable(problem) and found.problem.bucket == problem.bucket else None
+        return found if found.problem.alike(problem) else None
 
     def save(self, entry: Entry) -> Path | None:
         """Where it was written; None where it is no data, or nothing can be written."""
@@ -159,12 +163,8 @@ def read(path: Path) -> list[Entry]:
 def merge(path: Path, entries: Sequence[Entry]) -> Path:
     """Put entries into such a file, in place of those of the same bucket; the file is made if need be."""
     known = read(path) if path.is_file() else []
-    kept = [k for k in known if not any(_same_bucket(k.problem, e.problem) for e in entries)]
+    kept = [k for k in known if not any(k.problem.alike(e.problem) for e in entries)]
     records = [r for e in (*kept, *entries) if (r := e.record()) is not None]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"entries": records}, indent=1) + "\n")
     return path
-
-
-def _same_bucket(a: Problem, b: Problem) -> bool:
-    return a.comparable(b) and a.bucket == b.bucket
