@@ -191,6 +191,49 @@ def test_in_python_it_goes_through_as_it_is() -> None:
     assert not hasattr(caught.value, "__notes__")
 
 
+AROUND = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import wraps
+
+import tilelink
+from neighbour import MOST
+from tilelink.ops.programs import gather
+
+
+@dataclass
+class Limit:
+    rows: int = MOST
+
+
+def noted(body):
+    @wraps(body)
+    def around(*tensors):
+        return body(*tensors)
+
+    return around
+
+
+@tilelink.operator("M/R K -> M K")
+@noted
+def limited(x):
+    assert x.size("M") <= Limit().rows
+    return gather(x, x)
+"""
+
+
+def test_a_file_is_run_as_python_runs_it_and_its_diagnostics_stay_as_they_are() -> None:
+    """Beside its neighbours, as a module that `dataclass` finds; a decorated body is still the one that raises."""
+    Path("files").mkdir()
+    Path("files/neighbour.py").write_text("MOST = 64")
+    Path("files/mine.py").write_text(AROUND)
+    said = command("plan", "files/mine.py:limited", "--shape", "M=128,K=8", code=1).output.splitlines()
+    assert said[0] == "TL711: the body of `limited` raises AssertionError"
+    assert [Path(line).name for line in said if "-->" in line] == ["mine.py:28"]
+    assert command("plan", "files/mine.py:limited", "--shape", "M=64,K=8", code=1).output.startswith("TL207: ")
+
+
 @pytest.mark.parametrize(
     ("text", "what", "places"),
     [
