@@ -19,6 +19,7 @@ from tests.operators import test_movements as movements
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
 from tilelink import sms
+from tilelink.ops import ag_gemm
 
 PLACEMENTS = placements(tile=32)
 
@@ -71,6 +72,13 @@ def test_there_are_no_descriptors_where_there_is_no_tma() -> None:
             _, source = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
             used = any(a.kind == "descriptor" for k in source.kernels for a in k.args)
             assert used == (target in ("sm_90", "sm_100"))
+
+
+@pytest.mark.parametrize(("k", "wide"), [(256, ["out", "rows", "weight", "x"]), (512, ["out"])])
+def test_blocks_that_are_too_long_for_descriptors(k: int, wide: list[str]) -> None:
+    tensors = [torch.empty(64, 512, dtype=torch.bfloat16), torch.empty(512, 128, dtype=torch.bfloat16)]
+    _, source = emitted(ag_gemm.schedule(matmul=sms(M=64, N=64, K=k)), tensors, "sm_90")
+    assert sorted({a.of for d in source.kernels for a in d.args if a.kind == "descriptor"}) == wide
 
 
 @pytest.mark.parametrize("target", EACH_TARGET)

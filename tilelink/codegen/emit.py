@@ -144,6 +144,11 @@ def _write(rows: list[tuple[str, Loc | None]], f: Function, head: list[str], dec
         rows.append(("    " * (depth + 1) + text if text else "", loc))
 
 
+def _write_called(rows: list[tuple[str, Loc | None]], f: Function) -> None:
+    """A function that a kernel calls."""
+    _write(rows, f, _signature(f.name, [*f.leading, *map(_parameter, f.args)]), "@triton.jit", [])
+
+
 def _write_single(
     rows: list[tuple[str, Loc | None]], f: Function, traces: list[TraceLayout] | None = None
 ) -> KernelDecl:
@@ -177,13 +182,13 @@ def _write_kernel(
     args = _union([f for name, f in functions.items() if name in roots] + frame.called)
     functions |= frame.fused
     for f in (f for f in (frame.begin, frame.end) if f is not None):
-        _write(rows, f, _signature(f.name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
+        _write_called(rows, f)
     for name, f in functions.items():
         if name not in roots and name not in written:
             written.add(name)
-            _write(rows, f, _signature(name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
+            _write_called(rows, f)
     for f in frame.behind:
-        _write(rows, f, _signature(f.name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
+        _write_called(rows, f)
     if len(roots) == 1:
         f = functions[roots[0]]
         first = ["worker = tl.program_id(0)", "workers = tl.num_programs(0)", *_called(frame.begin)]
@@ -192,8 +197,7 @@ def _write_kernel(
         _write(rows, f, _signature(kernel.name, [_parameter(a) for a in args]), _decorator(args), first)
     else:
         for name in roots:
-            f = functions[name]
-            _write(rows, f, _signature(name, [*f.leading, *[_parameter(a) for a in f.args]]), "@triton.jit", [])
+            _write_called(rows, functions[name])
         parts = [(functions[n], w) for n, (_, w) in zip(roots, kernel.roles, strict=True)]
         _write_roles(rows, kernel, parts, args, frame)
     return _declare(plan, kernel, args)

@@ -35,7 +35,7 @@ STOP = tl.constexpr(0)
 FIRST = tl.constexpr(8)
 LENGTH = tl.constexpr(16)
 ENTRIES = tl.constexpr(32)
-WORDS = 8 + 16 * 32
+WORDS = FIRST.value + LENGTH.value * ENTRIES.value
 """Words of a report."""
 
 LATE = tl.constexpr(1)

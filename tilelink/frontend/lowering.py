@@ -17,7 +17,7 @@ from tilelink.frontend.merging import without_root
 from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names
 from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value, Variable
-from tilelink.frontend.wording import nearest
+from tilelink.frontend.wording import nearest, numbered
 from tilelink.ir.program import Op, Param, Tile
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
@@ -109,10 +109,7 @@ class Lowering:
     def fresh(self, wish: str) -> str:
         """A name that nothing else has: `wish`, else `wish_2`, ..."""
         wish = "".join(c if c.isalnum() or c == "_" else "_" for c in wish)
-        name, count = wish, 1
-        while name in self._taken:
-            count += 1
-            name = f"{wish}_{count}"
+        name = numbered(wish, self._taken)
         self._taken.add(name)
         return name
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tilelink.errors import Loc
 from tilelink.frontend.binding import Slot
 from tilelink.frontend.symbolic import LogicalAxis, Record
+from tilelink.frontend.wording import numbered
 from tilelink.ir.formula import Sym, substitute, symbols
 from tilelink.ir.program import (
     At,
@@ -117,10 +118,7 @@ def _names(records: Sequence[Record], taken: set[str]) -> dict[Record, str]:
     for record in sorted(records, key=lambda r: r.origin != "argument"):
         alone = wishes[record.wish] == 1 or record.origin == "argument"
         wish = record.wish if alone and record.wish not in used else record.long
-        name, count = wish, 1
-        while name in used:
-            count += 1
-            name = f"{wish}_{count}"
+        name = numbered(wish, used)
         used.add(name)
         names[record] = name
     return names
