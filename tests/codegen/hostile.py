@@ -85,8 +85,8 @@ NAMES = (
     # imports and one-block kernels
     "tl", "shmem", "blocks", "enter", "finish", "ready", "leave", "await_word",
     # parameters and locals that every file has
-    "worker", "workers", "rank", "RANKS", "t", "ctx", "epoch", "epoch_at", "last_at", "entered_at", "ready_at", "left_at",
-    "word_at", "through_at", "value_at", "watch_at", "site",
+    "worker", "workers", "rank", "RANKS", "t", "ctx", "epoch", "epoch_at", "heard_at", "last_at", "entered_at",
+    "ready_at", "left_at", "word_at", "through_at", "value_at", "watch_at", "site",
     "take_credits", "words", "due", "bells", "pe", "owner", "turn", "start", "word", "used",
     "inside", "source", "there", "credits", "first",
     # formulas

@@ -136,14 +136,14 @@ def test_the_report_is_pinned(breaking: Break) -> None:
 
 
 PINNED = """\
-TL507: a race: rank 0, worker 3 of ag_gemm_matmul reads rows[0:16, 0:16] by a bulk copy (matmul, emitted line 100)
+TL507: a race: rank 0, worker 3 of ag_gemm_matmul reads rows[0:16, 0:16] by a bulk copy (matmul, emitted line 101)
   --> programs.py:46
      |
   46 |         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc, out_dtype=acc.dtype)
      |                      ^^^^^^^^^^^^^^^^^^^^^^^^^^
   why: a bulk copy (TMA) may see memory as it was before the wait, unless a proxy fence lies in between
   do:  put shmem.async_load_fence() behind the wait
-  note: unordered with: rank 0, worker 0 of ag_gemm_matmul writes rows[0:512] (gather, emitted line 60)
+  note: unordered with: rank 0, worker 0 of ag_gemm_matmul writes rows[0:512] (gather, emitted line 61)
   --> programs.py:29
      |
   29 |     tl.tile_pull_data(rows, tile, source=shard)

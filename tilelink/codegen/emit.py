@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tilelink.codegen.checked import check_text
-from tilelink.codegen.enter import emit_await, emit_begin, emit_end, emit_enter, emit_leave, emit_ready
+from tilelink.codegen.enter import (
+    emit_await,
+    emit_begin,
+    emit_brief,
+    emit_end,
+    emit_enter,
+    emit_leave,
+    emit_ready,
+)
 from tilelink.codegen.functions import Function
 from tilelink.codegen.naming import naming_of
 from tilelink.codegen.step import emit_behind, emit_step
@@ -221,16 +229,21 @@ class Frame:
 def _frame(plan: Plan, kernel: KernelPlan, watch: Watch, stores_async: bool) -> Frame:
     kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
     pairs = [emit_behind(plan, s, watch) for s in _behind(plan, kernel)]
+    ends = kernels[-1:] == (kernel.name,) and not plan.brief
+    begin = emit_brief if plan.brief else emit_begin
     return Frame(
-        emit_begin(plan, watch) if kernels[:1] == (kernel.name,) else None,
-        emit_end(plan, watch, stores_async=stores_async) if kernels[-1:] == (kernel.name,) else None,
+        begin(plan, watch) if kernels[:1] == (kernel.name,) else None,
+        emit_end(plan, watch, stores_async=stores_async) if ends else None,
         tuple(driver for driver, _ in pairs),
         {does.name: does for _, does in pairs},
     )
 
 
 def _called(f: Function | None) -> list[str]:
-    return [] if f is None else [f"{f.name}({', '.join([*f.leading, *[a.name for a in f.args]])})"]
+    if f is None:
+        return []
+    call = f"{f.name}({', '.join([*f.leading, *[a.name for a in f.args]])})"
+    return [call if f.gives is None else f"{f.gives} = {call}"]
 
 
 def _traced(
@@ -282,7 +295,7 @@ def _write_roles(
     rows += [("", None), ("", None), (_decorator(args), None)]
     rows += [(line, None) for line in _signature(kernel.name, [_parameter(a) for a in args])]
     rows.append(("    worker = tl.program_id(0)", None))
-    if frame.end is not None or not kernel.beside:
+    if any("workers" in f.leading for f in frame.called) or not kernel.beside:
         rows.append(("    workers = tl.num_programs(0)", None))
     rows += [(f"    {line}", None) for line in _called(frame.begin)]
     base = 0
@@ -290,14 +303,16 @@ def _write_roles(
         assert workers is not None
         rows.append((f"    {'if' if k == 0 else 'elif'} worker < {base + workers}:", None))
         mine = f"worker - {base}" if base else "worker"
-        rows.append((f"        {f.name}({', '.join([mine, str(workers), *[a.name for a in f.args]])})", None))
+        rows.append(
+            (f"        {f.name}({', '.join([mine, str(workers), *f.leading[2:], *[a.name for a in f.args]])})", None)
+        )
         base += workers
     if base:
         rows.append(("    else:", None))
     indent = "        " if base else "    "
     for f, _ in roles[len(kernel.beside) :]:
         mine = [f"worker - {base}", f"tl.num_programs(0) - {base}"] if base else ["worker", "workers"]
-        rows.append((f"{indent}{f.name}({', '.join([*mine, *[a.name for a in f.args]])})", None))
+        rows.append((f"{indent}{f.name}({', '.join([*mine, *f.leading[2:], *[a.name for a in f.args]])})", None))
     rows += [(f"    {line}", None) for after in (*frame.behind, frame.end) for line in _called(after)]
 
 

@@ -7,7 +7,7 @@ kernels replay.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.codegen import waiting, words
 from tilelink.codegen.access import power_of_two
@@ -21,7 +21,7 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Sym
 from tilelink.ir.host import Transfer
 from tilelink.ir.kernel import Arg, Site
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import COPIES, Plan
 
 LANES = 1024
 
@@ -34,11 +34,12 @@ def emit_enter(plan: Plan, watch: Watch) -> Function:
     last = scope.arg(Arg("last_at", "state", "last"))
     lines.say("a call begins, and the peers hear of it")
     lines.add(f"epoch = tl.load({epoch}) + 1")
-    lines.add(f"tl.store({epoch}, epoch)")
+    copy = _copies(scope)
+    lines.add(f"tl.store({epoch} + {copy}, epoch)")
     _tell(scope, "entered", "epoch")
     _all_totals(scope)
     _credits(scope)
-    lines.add(f"tl.store({last}, epoch)")
+    lines.add(f"tl.store({last} + {copy}, epoch)")
     return _function("enter", scope)
 
 
@@ -54,6 +55,45 @@ def emit_begin(plan: Plan, watch: Watch) -> Function:
     return _function("enter", scope, "worker")
 
 
+def emit_brief(plan: Plan, watch: Watch) -> Function:
+    """The begin of a call that needs no end: each worker counts it for itself, and for workers that other calls have."""
+    scope = _single(plan, watch)
+    lines, epoch, last = scope.lines, scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
+    heard, credits = scope.arg(Arg("heard_at", "state", "heard")), scope.arg(Arg("take_credits", "credits"))
+    lines.say("each worker counts the calls for itself")
+    lines.add(f"epoch = tl.load({epoch} + worker) + 1")
+    lines.say("whoever was heard in a later call has left the one that had these buffers last: they are free")
+    lines.add(f"if {credits} != 0:")
+    lines.depth += 1
+    used = scope.names.fresh("used")
+    lines.add(f"{used} = tl.load({last} + worker)")
+    lines.add(f"if {used} >= tl.load({heard} + worker):")
+    lines.depth += 1
+    lines.add("if worker == 0:")
+    lines.depth += 1
+    _tell(scope, "entered", "epoch")
+    lines.depth -= 1
+    _wait_entered(scope, used)
+    lines.depth = 0
+    copy = scope.names.fresh("copy")
+    lines.say(
+        "all threads have read what some of them write, also for those who take part in calls of other sizes only"
+    )
+    lines.add("shmem.block_barrier()")
+    lines.add(f"{copy} = worker + workers * tl.arange(0, {COPIES})")
+    for counts in (epoch, heard, last):
+        lines.add(f"tl.store({counts} + {copy}, epoch, mask={copy} < {COPIES})")
+    lines.add("return epoch")
+    return replace(_function("enter", scope, "worker", "workers"), gives="epoch")
+
+
+def _copies(scope: Scope) -> str:
+    """The name of all workers' numbers: each has a copy of what they count."""
+    copy = scope.names.fresh("copy")
+    scope.lines.add(f"{copy} = tl.arange(0, {COPIES})")
+    return copy
+
+
 def emit_end(plan: Plan, watch: Watch, *, stores_async: bool) -> Function:
     """The end of a call in its last kernel: whoever is through last advances the epoch and raises the totals, which
     nobody looks at any more. `stores_async`: the kernel stores through descriptors, which it has to see done first."""
@@ -67,8 +107,9 @@ def emit_end(plan: Plan, watch: Watch, *, stores_async: bool) -> Function:
     lines.add(f"if shmem.is_last({through}, workers):")
     lines.depth = 1
     lines.add(f"epoch = tl.load({epoch}) + 1")
-    lines.add(f"tl.store({epoch}, epoch)")
-    lines.add(f"tl.store({last}, epoch)")
+    copy = _copies(scope)
+    lines.add(f"tl.store({epoch} + {copy}, epoch)")
+    lines.add(f"tl.store({last} + {copy}, epoch)")
     _all_totals(scope)
     lines.depth = 0
     return _function("finish", scope, "workers")
@@ -89,15 +130,22 @@ def _tell(scope: Scope, what: str, epoch: str) -> str:
 
 def _credits(scope: Scope) -> None:
     """Wait until every rank has left the call that used this slot last, if this call takes its credits."""
-    lines, checks = scope.lines, scope.watch.checks
+    lines = scope.lines
     credits, last = scope.arg(Arg("take_credits", "credits")), scope.arg(Arg("last_at", "state", "last"))
-    entered = scope.arg(Arg("entered_at", "state", "entered"))
-    used, pe = scope.names.fresh("used"), scope.names.fresh("pe")
+    used = scope.names.fresh("used")
     lines.say("who has entered a later call has left the one that had these buffers last: they are free")
     lines.add(f"if {credits} != 0:")
     lines.depth += 1
     lines.add(f"{used} = tl.load({last})")
-    if checks.watchdog:
+    _wait_entered(scope, used)
+    lines.depth -= 1
+
+
+def _wait_entered(scope: Scope, used: str) -> None:
+    """Wait until every rank has entered a later call than `used`."""
+    lines, pe = scope.lines, scope.names.fresh("pe")
+    entered = scope.arg(Arg("entered_at", "state", "entered"))
+    if scope.watch.checks.watchdog:
         lines.add(f"for {pe} in range(RANKS):")
         lines.depth += 1
         waiting.wait_until(scope, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
@@ -106,7 +154,6 @@ def _credits(scope: Scope) -> None:
         lanes = power_of_two(scope.plan.topology.ranks)
         lines.add(f"{pe} = tl.arange(0, {lanes})")
         lines.add(f"shmem.signal_wait_each({entered} + {pe}, shmem.CMP_GE, {used} + 1, {pe} < RANKS)")
-    lines.depth -= 1
 
 
 def _all_totals(scope: Scope) -> None:

@@ -17,13 +17,14 @@ from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 @dataclass(frozen=True, slots=True)
 class Function:
     """An emitted function: `leading` parameters are passed by its caller, `args` are the kernel's. `stores_async`: some of
-    what it stores goes through descriptors."""
+    what it stores goes through descriptors. `gives`: what its caller calls the value that it returns, if it does."""
 
     name: str
     leading: tuple[str, ...]
     args: tuple[Arg, ...]
     lines: tuple[tuple[int, str, Loc | None], ...]
     stores_async: bool = False
+    gives: str | None = None
 
 
 def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
@@ -62,6 +63,7 @@ def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tu
         "stage": 0,
         "descriptor": 1,
         "words": 2,
+        "flags": 2,
         "due": 2,
         "bells": 2,
         "counts": 2,

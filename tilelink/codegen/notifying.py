@@ -28,7 +28,7 @@ def notify(scope: Scope, op: Notify, signal: Signal, owner: str | None) -> None:
     if scope.stored_async and not late:
         scope.lines.add("shmem.async_store_quiet()")
     spans = [words.span(scope, a, op, None) for a in channel.axes]
-    pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
+    pointer = words.pointer(scope, channel)
     raise_ = _raiser(scope, channel, pointer, op, signal, owner, late=late)
     words.each_word(scope, channel, spans, op.loc, raise_)
 
@@ -79,10 +79,11 @@ def _raiser(
 
     def remote(flat: str) -> None:
         ctx = scope.context(channel.tensor)
+        how = "epoch, shmem.SIGNAL_SET" if scope.plan.brief else "1, shmem.SIGNAL_ADD"
         if signal.to == "all":
-            _tell_all(scope.lines, f"{pointer} + {flat}", f"1, shmem.SIGNAL_ADD, {scope.ranks}, {ctx}", loc)
+            _tell_all(scope.lines, f"{pointer} + {flat}", f"{how}, {scope.ranks}, {ctx}", loc)
             return
-        scope.lines.add(f"shmem.signal_op({pointer} + {flat}, 1, shmem.SIGNAL_ADD, {target}, {ctx})", loc)
+        scope.lines.add(f"shmem.signal_op({pointer} + {flat}, {how}, {target}, {ctx})", loc)
 
     return remote
 
@@ -128,7 +129,7 @@ def notify_for_none(scope: Scope) -> None:
         channel = scope.plan.channel(signal.channel or "")
         if channel.joined is None:
             continue
-        pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
+        pointer = words.pointer(scope, channel)
         word = scope.names.fresh("c")
         scope.lines.add(f"if (worker == 0) & ({scope.text(Sym(f'{channel.joined}_tiles'))} == 0):", signal.op.loc)
         scope.lines.add(f"    for {word} in range({scope.text(channel.words)}):")

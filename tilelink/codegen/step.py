@@ -54,7 +54,8 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
     )
     if branches and _flattens(scope):
         outer.add("blocks.end_of_tile()")
-    functions.append(close(scope, scope.naming.functions[step.path], ("worker", "workers")))
+    leading = ("worker", "workers", *(["epoch"] if plan.brief else []))
+    functions.append(close(scope, scope.naming.functions[step.path], leading))
     return functions
 
 

@@ -250,7 +250,7 @@ def _scattered(scope: Scope, op: Wait) -> bool:
 
 def _wait_for_one(scope: Scope, channel: Channel, word: str, loc: Loc) -> None:
     """Wait for a word, given its number."""
-    pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
+    pointer = words.pointer(scope, channel)
     value = _due(scope, channel, word)
     wait_until(scope, Word(pointer, word, "channel", channel.name, channel.scope == "sys"), value, loc)
 
@@ -270,13 +270,15 @@ def _wait_for_all(scope: Scope, channel: Channel, first: str, loc: Loc) -> None:
 
 def _await_block(scope: Scope, channel: Channel, word: str, inside: str, loc: Loc) -> None:
     """Wait for a block of words, by name, as far as `inside` says."""
-    pointer = scope.arg(Arg(words.pointer(channel), "words", channel.name))
+    pointer = words.pointer(scope, channel)
     value = _due(scope, channel, word, f", mask={inside}, other=0")
     scope.lines.add(f"shmem.signal_wait_each({pointer} + {word}, shmem.CMP_GE, {value}, {inside})", loc)
 
 
 def _due(scope: Scope, channel: Channel, flat: str, mask: str = "") -> str:
     """What a word comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
+    if scope.plan.brief:
+        return "epoch"
     if channel.writers == "stream":
         return f"tl.load({scope.epoch()})"
     total = f"tl.load({scope.arg(Arg(words.due(channel), 'due', channel.name))} + {flat}{mask})"

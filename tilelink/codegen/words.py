@@ -11,6 +11,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.kernel import Arg
 from tilelink.ir.program import At, Gather, IndexEntry, Notify, OfTile, Wait
 from tilelink.ir.wiring import entries
 
@@ -27,9 +28,9 @@ class Span:
         return self.first == self.last
 
 
-def pointer(channel: Channel) -> str:
-    """The parameter that points to the words."""
-    return f"{channel.tensor}_words"
+def pointer(scope: Scope, channel: Channel) -> str:
+    """The parameter that points to the words: counts of notifies, or in a brief call numbers of calls."""
+    return scope.arg(Arg(f"{channel.tensor}_words", "flags" if scope.plan.brief else "words", channel.name))
 
 
 def due(channel: Channel) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilelink.ir import formula as F
-from tilelink.ir.formula import Formula
+from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, here, part, pieces
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
@@ -132,6 +134,13 @@ class Channel:
     """Streams alone wait for it: its bells count the notifies themselves, and there are neither words nor totals."""
     joined: str | None = None
 
+    def once(self, env: Mapping[str, F.Number]) -> bool:
+        """Whether one notify of a worker completes each word, on the rank that `env` is of."""
+        if self.bells or self.counted or self.joined or self.writers != "workers" or self.guard is not None:
+            return False
+        words = np.arange(int(F.evaluate(self.words, env)))
+        return bool(np.all(F.evaluate(self.target, self._at(words, env)) == 1))
+
     @property
     def words(self) -> Formula:
         total: Formula = F.of(1)
@@ -158,9 +167,10 @@ class Channel:
             return 1
         return int(F.evaluate(self.target, self._at(word, env)))
 
-    def _at(self, word: int, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
-        """What symbols of `target`, `guard` and `rings` stand for at a word."""
-        return {**env, **{f"c{k}": F.evaluate(index, env) for k, index in enumerate(self.indices(word))}}
+    def _at(self, word: F.Number, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
+        """What symbols of `target`, `guard` and `rings` stand for at a word, or at many."""
+        known = {**env, "word": word}
+        return {**env, **{f"c{k}": F.evaluate(index, known) for k, index in enumerate(self.indices(Sym("word")))}}
 
     def indices(self, word: F.Like) -> tuple[Formula, ...]:
         """The word's index per axis, of its number: what `c0`, `c1`, … stand for."""

@@ -16,7 +16,7 @@ OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "enter", "finish",
 
 OF_EVERY_FUNCTION = frozenset(
     {"worker", "workers", "rank", "RANKS", "t", "ctx", "epoch", "take_credits", "through_at"}
-    | {"epoch_at", "last_at", "entered_at", "ready_at", "left_at", "word_at", "value_at", "watch_at"}
+    | {"epoch_at", "heard_at", "last_at", "entered_at", "ready_at", "left_at", "word_at", "value_at", "watch_at"}
 )
 """Names in emitted functions: locals and parameters."""
 

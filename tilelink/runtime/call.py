@@ -17,7 +17,7 @@ import torch
 from tilelink.ir import formula as F
 from tilelink.ir import host as H
 from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
-from tilelink.ir.plan import Plan
+from tilelink.ir.plan import COPIES, Plan
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime import work as W
@@ -291,9 +291,12 @@ class _Preparation:
     def _state(self, what: str) -> torch.Tensor:
         if what in ("entered", "ready", "left"):
             return self.workspace.view(what, torch.int64, self.world.ranks)
+        if what == "through":
+            return self.workspace.view("through", torch.int64, 1)
         if what == "last":
-            return self.workspace.view("last", torch.int64, 2 * self.plan.schedule.slots)[2 * self.slot :]
-        return self.workspace.view(what, torch.int64, 1)
+            every = self.workspace.view("last", torch.int64, COPIES * self.plan.schedule.slots)
+            return every[COPIES * self.slot :][:COPIES]
+        return self.workspace.view(what, torch.int64, COPIES)
 
     # --------------------------------------------------------------------------------------------------------- launches
     def _launch(self, name: str, stream: int) -> Placed:
@@ -321,7 +324,7 @@ class _Preparation:
         if arg.kind == "size":
             assert arg.formula is not None
             return int(F.evaluate(arg.formula, self.plan.env(self.world.rank)))
-        if arg.kind in ("words", "due", "bells", "counts", "made", "tickets"):
+        if arg.kind in ("words", "flags", "due", "bells", "counts", "made", "tickets"):
             return self.words(arg.of, arg.kind)
         if arg.kind == "context":
             own = bool(arg.of) and self._comes_with_the_call(arg.of) and not self.plan.buffer(arg.of).staged

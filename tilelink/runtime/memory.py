@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tilelink.ir import formula as F
-from tilelink.ir.plan import Buffer, Plan
+from tilelink.ir.plan import COPIES, Buffer, Plan
 from tilelink.runtime.world import Arena, World
 
 DTYPES: dict[str, torch.dtype] = {
@@ -45,9 +45,10 @@ def regions(plan: Plan) -> tuple[Region, ...]:
         Region("entered", 8 * ranks, True),
         Region("ready", 8 * ranks, True),
         Region("left", 8 * ranks, True),
-        Region("epoch", 8, False),
+        Region("epoch", 8 * COPIES, False),
+        Region("heard", 8 * COPIES, False),
         Region("through", 8, False),
-        Region("last", 16 * slots, False),  # every other word: Triton compiles a kernel anew for another alignment
+        Region("last", 8 * COPIES * slots, False),
     ]
     for b in plan.buffers:
         if b.space == "device" or b.shared:
@@ -64,7 +65,10 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     for c in plan.channels:
         words = max(1, int(F.evaluate(c.words, plan.env(0)))) * 8
         for s in range(slots):
-            if not c.counted:
+            if plan.brief:
+                # Numbers of calls, which calls that count notifies must not find among their counts.
+                out.append(Region(f"{c.name}.flags/{s}", words, True))
+            elif not c.counted:
                 out.append(Region(f"{c.name}.words/{s}", words, c.scope == "sys"))
                 out.append(Region(f"{c.name}.due/{s}", words, False))
             if c.bells:

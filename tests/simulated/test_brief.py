@@ -1,0 +1,105 @@
+"""Calls of one program in one kernel: words are set to the number of the call, and each worker counts calls for itself."""
+
+from __future__ import annotations
+
+import ast
+import random
+
+import pytest
+import torch
+
+import tilelink
+from tests.simulated.breaking import Break, breaking, changed
+from tilelink import Operator, TilelinkError
+from tilelink.ops import all_reduce, all_reduce_one_shot, gemm_rs
+from tilelink.runtime.session import require
+
+__all__ = ["breaking"]
+
+RANKS, CALLS = 3, 9
+
+
+def slots_used_again(seed: int) -> list[tuple[bool, int]]:
+    """Of each call, whether it is a brief one, and how many slots are left out behind it: a graph of one call that is
+    replayed uses its slot again."""
+    rng = random.Random(seed)
+    return [(rng.random() < 0.7, rng.choice([0, 0, 1])) for _ in range(CALLS)]
+
+
+def work(seed: int, captured: bool) -> list[bool]:
+    right = list[bool]()
+    for call, (brief, again) in enumerate(slots_used_again(seed)):
+        rows = (3 if call % 3 == 0 else 1 + call % 3) if brief else 4
+        x = torch.full((rows, 1024), float(2 ** tilelink.rank() * (call + 1)))
+        y = all_reduce(x, form="two_shot" if rows > 2 else "one_shot")
+        right.append(torch.equal(y, torch.full_like(y, float((2**RANKS - 1) * (call + 1)))))
+        for workspace in require().workspaces.values() if captured else ():
+            workspace.captured, workspace.calls = True, workspace.calls + again
+    return right
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_brief_calls_among_others(seed: int, captured: bool) -> None:
+    """In any order, of any size, also where a slot is used in two calls running."""
+    for right in tilelink.launch(lambda: work(seed, captured), RANKS, seed=seed, straggler=seed % 2, races=True):
+        assert right == [True] * CALLS
+
+
+def one_slot_again(operator: Operator) -> None:
+    for call in range(4):
+        operator(torch.full((1, 64), float(call)))
+        for workspace in require().workspaces.values():
+            workspace.captured, workspace.calls = True, workspace.calls + 1
+
+
+HEARD = "if used >= tl.load(heard_at + worker):"
+RACE, STANDSTILL = "TL507", "TL501"
+BROKEN = {
+    "no credit": (changed(HEARD, "if used < 0:"), RACE),
+    "a credit too early": (changed(HEARD, "if used > tl.load(heard_at + worker):"), RACE),
+    "heard before it was": (changed("tl.load(heard_at + worker)", "tl.load(heard_at + worker) + 1"), RACE),
+    "a wait for the call before": (changed("shmem.CMP_GE, epoch, q_each", "shmem.CMP_GE, epoch - 1, q_each"), RACE),
+    "a call that is not counted": (changed("tl.load(epoch_at + worker) + 1", "tl.load(epoch_at + worker)"), STANDSTILL),
+}
+
+
+def test_a_slot_in_calls_that_follow_one_another() -> None:
+    tilelink.launch(lambda: one_slot_again(all_reduce_one_shot), RANKS, straggler=0, races=True)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_keeps_calls_apart_is_needed(name: str, breaking: Break) -> None:
+    edit, code = BROKEN[name]
+    breaking(edit)
+    unknown = all_reduce_one_shot.schedule(slots=2)
+    with pytest.raises(TilelinkError) as caught:
+        tilelink.launch(lambda: one_slot_again(unknown), RANKS, straggler=0, races=True)
+    assert caught.value.code == code
+
+
+def test_nobody_ends_a_brief_call() -> None:
+    """And nobody keeps what words come to."""
+    functions = [
+        f
+        for f in ast.parse(all_reduce_one_shot.source(torch.empty(1, 64), ranks=2)).body
+        if isinstance(f, ast.FunctionDef)
+    ]
+    assert [f.name for f in functions] == ["enter", "exchange"]
+    assert not {"inbox_due", "through_at"} & {a.arg for f in functions for a in f.args.args}
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_single_slot_is_not_brief(slots: int) -> None:
+    plan = all_reduce_one_shot.schedule(slots=slots).plan(torch.empty(1, 64), ranks=2)
+    assert plan.brief == (slots > 1)
+
+
+@pytest.mark.parametrize(("rows", "brief"), [(1, False), (3, True), (4, False), (6, True)])
+def test_words_that_nobody_raises_are_not_brief(rows: int, brief: bool) -> None:
+    """Those of rows that the last parts do not have."""
+    assert all_reduce.plan(torch.empty(rows, 64), ranks=RANKS, form="two_shot").brief == brief
+
+
+def test_copy_engines_are_not_brief() -> None:
+    assert not gemm_rs.plan(torch.empty(4, 64), torch.empty(64, 32), ranks=2).brief
