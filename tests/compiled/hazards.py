@@ -52,15 +52,40 @@ def _writes(line: str) -> bool:
 
 
 def unfinished_bulk_stores(ptx: str) -> list[str]:
-    """TMA stores that a later release covers without having waited for memory, fenced the proxies and met at a barrier."""
+    """TMA stores that a release which comes later covers without having waited for memory, fenced the proxies and met at a
+    barrier."""
     lines = code(ptx)
-    releases = _at(lines, RELEASE)
+    goes = _goes_to(lines)
     found: list[str] = []
     for at in _at(lines, TMA_STORE):
-        release = next((r for r in releases if r > at), None)
+        behind = _reached(goes, at)
+        release = next((r for r in _at(lines, RELEASE) if r > at and r in behind), None)
         if release is not None and not _in_order(lines[at:release], BULK_WAIT, PROXY_FENCE, BARRIER):
             found.append(f"{lines[at]} … {lines[release]}")
     return found
+
+
+def _reached(goes: list[list[int]], start: int) -> set[int]:
+    """The lines that may be executed behind one."""
+    seen, waiting = set[int](), [*goes[start]]
+    while waiting:
+        at = waiting.pop()
+        if at not in seen:
+            seen.add(at)
+            waiting += goes[at]
+    return seen
+
+
+def _goes_to(lines: list[str]) -> list[list[int]]:
+    """What may be executed right behind each line of PTX."""
+    labels = {line.split(":")[0]: i for i, line in enumerate(lines) if re.match(r"\$\w+:", line)}
+    goes: list[list[int]] = []
+    for i, line in enumerate(lines):
+        jump = re.search(r"\bbra(?:\.uni)?\s+(\$\w+);", line)
+        ends = line.startswith("ret;") or (jump is not None and not line.startswith("@"))
+        following = [] if ends or i + 1 == len(lines) else [i + 1]
+        goes.append(following + ([labels[jump[1]]] if jump is not None else []))
+    return goes
 
 
 def unfenced_bulk_loads(ptx: str) -> list[str]:

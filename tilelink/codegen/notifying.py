@@ -24,7 +24,7 @@ def notify(scope: Scope, op: Notify, signal: Signal, owner: str | None) -> None:
         _count(scope, op, channel)
         return
     # What is stored for one word may still be on its way while the word's total is fetched.
-    late = scope.stored_async and channel.bells and signal.to == "self" and channel.scope == "gpu"
+    late = scope.stored_async and channel.bells and signal.to == "self"
     if scope.stored_async and not late:
         scope.lines.add("shmem.async_store_quiet()")
     spans = [words.span(scope, a, op, None) for a in channel.axes]

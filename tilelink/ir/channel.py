@@ -114,9 +114,9 @@ class Channel:
 
     `target`: notifies per call of word (`c0`, `c1`, …), at the rank that holds the words; a word whose `guard` is 0 is
     not raised. `writers`: `workers` add 1 each, a `stream` sets the epoch. `scope`: gpu (one rank's own counters) | sys.
-    `bells`: a stream waits: the worker that completes a word rings its bell. `joined`: the offsets table that splits the
-    tensor at run time: how many tiles that makes is known on the device only, so they are counted where they are made,
-    and the last one notifies for all, `target` at once.
+    `bells`: a stream waits for workers of its own rank: whoever completes a word rings its bell. `joined`: the offsets
+    table that splits the tensor at run time: how many tiles that makes is known on the device only, so they are counted
+    where they are made, and the last one notifies for all, `target` at once.
     """
 
     name: str

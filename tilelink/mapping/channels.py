@@ -49,7 +49,8 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
     # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
     hearing = [u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses]
     rings = None if remote else _rings(wiring, axes, uses)
-    counted = all(hearing) and writers == "workers" and joined is None and not remote
+    scope = "sys" if remote or writers == "stream" else "gpu"
+    counted = all(hearing) and scope == "gpu" and joined is None
     if counted and rings is not None:
         guard = rings if guard is None else F.binary("and", guard, rings)
     return Channel(
@@ -59,8 +60,8 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
         target=target,
         guard=guard,
         writers=writers,
-        scope="sys" if remote or writers == "stream" else "gpu",
-        bells=any(hearing),
+        scope=scope,
+        bells=any(hearing) and scope == "gpu",
         rings=rings,
         counted=counted,
         joined=joined,

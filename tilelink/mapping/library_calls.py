@@ -101,7 +101,7 @@ class _Tile:
         if empty or self._brought(channel.tensor) is not None:
             return
         for word in self._words(channel, signal.op, self.rank, None):
-            bell = channel.bells and channel.scope == "gpu" and not self.step.by_runs
+            bell = channel.bells and not self.step.by_runs
             times = channel.strokes(word, self.plan.env(self.rank)) if bell else 0
             yield BellWait(channel.name, word, times) if bell else WordWait(channel.name, "channel", word)
 

@@ -148,7 +148,7 @@ def _waits(plan: Plan, step: StepPlan, source: str, tile: Tile, rank: int, holde
     every, env = any(a.every for a in channel.axes), plan.env(rank)
     whose = None if every else holder
     words = touched(plan, channel, lambda a: _on_axis(step, source, tile, a), rank=rank, pe=rank, source=whose)
-    if channel.bells and channel.scope == "gpu":
+    if channel.bells:
         return [BellWait(channel.name, w, channel.strokes(w, env)) for w in words if channel.rung(w, env)]
     return [WordWait(channel.name, "channel", w) for w in words]
 

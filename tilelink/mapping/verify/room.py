@@ -51,5 +51,4 @@ def _waits_by_kernel(plan: Plan, signal: Signal) -> bool:
     """Whether it is for a word, and not for a bell, that is waited."""
     if signal.action != "await":
         return False
-    channel = plan.channel(signal.channel or "")
-    return not (channel.bells and channel.scope == "gpu")
+    return not plan.channel(signal.channel or "").bells
