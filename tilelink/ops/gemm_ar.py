@@ -8,8 +8,9 @@ import tilelink
 from tilelink.ops.gemm_ar_one_shot import gemm_ar_one_shot
 from tilelink.ops.gemm_ar_two_shot import gemm_ar_two_shot, reference
 
-SMALL = 2 * 1024 * 1024
-"""Bytes of the result up to which sending all to all beats a second hop. Not measured."""
+SMALL = 1024 * 1024
+"""Bytes of the result up to which sending all to all beats a second hop: on two H200s with 512 KiB, and not with 2 MiB. (The
+product and an all-reduce one after the other beat both there, `bench-gemm_ar-2.json`.)"""
 FORMS = {"one_shot": gemm_ar_one_shot, "two_shot": gemm_ar_two_shot}
 
 
@@ -20,7 +21,7 @@ def gemm_ar(x: Any, weight: Any, *, form: str = "") -> Any:
     Args:
         x: this rank's columns of the activation, `[M, K/R]`.
         weight: this rank's rows of the weight, `[K/R, N]`, any strides.
-        form: `one_shot` or `two_shot`; default: one shot up to 2 MiB of result, two beyond.
+        form: `one_shot` or `two_shot`; default: one shot up to 1 MiB of result, two beyond.
 
     Returns:
         `[M, N]` in the dtype of `x`, in which partial sums travel; added in fp32.
