@@ -15,7 +15,7 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.explore.contents import table
 from tilelink.frontend import sizes_of, trace
 from tilelink.ir import formula as F
-from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, Sum
+from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, evaluated
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
@@ -171,7 +171,7 @@ class Case:
     def given(self) -> dict[str, Any]:
         """Sizes that shards leave open, and constants, by name: to be passed by keyword."""
         axes = [a for s in self.operator.signature.inputs for a in s.axes]
-        split = {a.name for a in axes if a.split in self._along and not _own_slice(a)}
+        split = {a.name for a in axes if a.split in self._along and not a.own_slice}
         return {n: v for n, v in self.sizes if n in split} | self._constants
 
     @property
@@ -186,7 +186,7 @@ class Case:
 
     def local_shape(self, shape: Shape, rank: int) -> tuple[int, ...]:
         """Elements per axis that rank `rank` holds of a tensor of the signature."""
-        return tuple(len(self._held(a, rank)) for a in shape.axes if not _own_slice(a))
+        return tuple(len(self._held(a, rank)) for a in shape.axes if not a.own_slice)
 
     def arguments(self, rank: int, device: str = "cpu") -> list[torch.Tensor]:
         """One rank's inputs, on `device`; on `meta` without data.
@@ -257,12 +257,10 @@ class Case:
         return range(min(size, at * part), min(size, (at + 1) * part))
 
     def _size(self, size: Size) -> int:
-        if isinstance(size, Dim):
-            return self.topology.size(size.name) if size.name in self._along else dict(self.sizes)[size.name]
-        if isinstance(size, int):
-            return size
-        left, right = self._size(size.left), self._size(size.right)
-        return left + right if isinstance(size, Sum) else left * right
+        return evaluated(size, lambda dim: self._of(dim.name))
+
+    def _of(self, name: str) -> int:
+        return self.topology.size(name) if name in self._along else dict(self.sizes)[name]
 
     # ------------------------------------------------------------------------------------------------------ the expected
     @property
@@ -317,10 +315,6 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     if size == 0:
         return 0.0 if difference == 0 else float("inf")
     return difference / size
-
-
-def _own_slice(axis: Axis) -> bool:
-    return axis.name == axis.split
 
 
 def constants_of(operator: Operator) -> list[str]:

@@ -83,7 +83,7 @@ def align(given: Given, user: str, loc: Loc | None, ranks: Ranks) -> tuple[Slot,
         TilelinkError: TL203 if they cannot be matched.
     """
     shape, record = given.shape, given.record
-    wanted_own = {ranks.called(a.split): i for i, a in enumerate(shape.axes) if _own(a)}
+    wanted_own = {ranks.called(a.split): i for i, a in enumerate(shape.axes) if a.own_slice}
     have: list[int | None] = list(range(len(record.axes)))
     held = {a.over: i for i, a in enumerate(record.axes) if a.own_slice}
     for over, at in held.items():
@@ -101,15 +101,11 @@ def align(given: Given, user: str, loc: Loc | None, ranks: Ranks) -> tuple[Slot,
     wanted: list[Axis | None] = [*shape.axes[:at], *(None for _ in range(spare)), *shape.axes[at:]]
     slots: list[Slot] = []
     for declared, index in zip(wanted, have, strict=True):
-        if declared is not None and index is not None and _own(declared) != record.axes[index].own_slice:
+        if declared is not None and index is not None and declared.own_slice != record.axes[index].own_slice:
             _mismatch(given, user, loc, f"`{declared}` is not `{record.axes[index]}`")
         rest = sum(s.declared is None for s in slots)
         slots.append(Slot(f"_{rest}" if declared is None else declared.name, declared, index))
     return tuple(slots)
-
-
-def _own(axis: Axis) -> bool:
-    return axis.name == axis.split
 
 
 def _mismatch(given: Given, user: str, loc: Loc | None, why: str) -> None:

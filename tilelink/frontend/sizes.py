@@ -113,7 +113,7 @@ def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> li
     """Takes up plain axes; gives back those whose size is computed."""
     axes = list(shape.axes)
     spare = len(local) - len(axes)
-    own = [a for a in axes if a.name == a.split]
+    own = [a for a in axes if a.own_slice]
     if own and (spare == -len(own) or (shape.rest is not None and _lacks_slice(shape, local))):
         # The slice itself was passed, without axes of one element.
         for slice_ in own:
@@ -139,7 +139,7 @@ def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> li
 
 def slices_in(shape: Shape, local: tuple[int, ...]) -> tuple[int, ...]:
     """Which axes of a tensor that was passed are those of its rank's slice: they have one element, and memory has none."""
-    own = [k for k, a in enumerate(shape.axes) if a.name == a.split]
+    own = [k for k, a in enumerate(shape.axes) if a.own_slice]
     spare = len(local) - len(shape.axes)
     if not own or spare < 0 or (shape.rest is not None and _lacks_slice(shape, local)):
         return ()
@@ -149,7 +149,7 @@ def slices_in(shape: Shape, local: tuple[int, ...]) -> tuple[int, ...]:
 
 def _lacks_slice(shape: Shape, local: tuple[int, ...]) -> bool:
     """With `...` the number of axes does not tell; the slice's own axis has one element, at its place."""
-    at = next(i for i, a in enumerate(shape.axes) if a.name == a.split)
+    at = next(i for i, a in enumerate(shape.axes) if a.own_slice)
     before_rest = shape.rest is not None and at < shape.rest
     position = at if before_rest else len(local) - (len(shape.axes) - at)
     return not (0 <= position < len(local)) or local[position] != 1

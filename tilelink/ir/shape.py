@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula, Sym, substitute
@@ -80,6 +80,16 @@ def dims_of(size: Size) -> tuple[str, ...]:
     return (size.name,) if isinstance(size, Dim) else ()
 
 
+def evaluated(size: Size, of: Callable[[Dim], Any]) -> Any:
+    """What a size comes to, of what its names stand for."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Dim):
+        return of(size)
+    left, right = evaluated(size.left, of), evaluated(size.right, of)
+    return left + right if isinstance(size, Sum) else left * right
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One axis of a signature. `split` is `"R"` or another axis of ranks, the name of an offsets table, or None."""
@@ -90,6 +100,11 @@ class Axis:
     @property
     def name(self) -> str:
         return str(self.size)
+
+    @property
+    def own_slice(self) -> bool:
+        """`R/R`: of this axis each rank has its own."""
+        return self.name == self.split
 
     @property
     def unit(self) -> bool:

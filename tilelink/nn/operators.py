@@ -93,7 +93,7 @@ def _form_of(operator: Operator) -> _Form:
     signature = operator.signature
     tensors = _parameters(operator, (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY))
     constants = _parameters(operator, (inspect.Parameter.KEYWORD_ONLY,))
-    split = (a for s in signature.inputs for a in s.axes if a.split in signature.axes and a.name != a.split)
+    split = (a for s in signature.inputs for a in s.axes if a.split in signature.axes and not a.own_slice)
     sizes = [*dict.fromkeys(a.name for a in split)]
     needed = [p for p in constants if p.default is inspect.Parameter.empty]
     others = [p for p in constants if p not in needed]

@@ -110,7 +110,7 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
 def even(signature: Signature, bound: Bound, topology: Topology, uneven: frozenset[str] = frozenset()) -> bool:
     """Whether all ranks hold parts of one size, which is what libraries know, along all dimensions but `uneven`."""
     sizes = dict(bound.sizes)
-    split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and a.name != a.split]
+    split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and not a.own_slice]
     known = [a for a in split if str(a.size) not in uneven]
     return all(sizes.get(str(a.size), 1) % topology.size(a.split or "") == 0 for a in known)
 

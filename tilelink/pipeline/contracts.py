@@ -14,7 +14,7 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
-from tilelink.ir.shape import Dim, Product, Size, Sum
+from tilelink.ir.shape import evaluated
 
 
 def broken(
@@ -31,7 +31,7 @@ def broken(
         if decl.contract is None:
             continue
         if decl.contract.of is not None:
-            why = _below(table, _value(decl.contract.of, sizes))
+            why = _below(table, evaluated(decl.contract.of, lambda dim: sizes[dim.name]))
         else:
             why = _offsets(plan, name, table) if decl.contract.kind == "offsets" else _permutation(table)
         if why is not None:
@@ -72,15 +72,3 @@ def _permutation(table: torch.Tensor) -> str | None:
 def _below(table: torch.Tensor, most: int) -> str | None:
     outside = table[(table < -1) | (table >= most)]
     return f"{int(outside.flatten()[0])} is not below {most}" if outside.numel() else None
-
-
-def _value(size: Size, sizes: Mapping[str, int]) -> int:
-    if isinstance(size, int):
-        return size
-    if isinstance(size, Dim):
-        return sizes[size.name]
-    left, right = _value(size.left, sizes), _value(size.right, sizes)
-    if isinstance(size, Product):
-        return left * right
-    assert isinstance(size, Sum)
-    return left + right

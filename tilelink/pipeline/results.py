@@ -12,7 +12,7 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.frontend import bind_sizes, sizes_of
-from tilelink.ir.shape import Axis, Dim, Product, Signature, Size, Sum
+from tilelink.ir.shape import Axis, Dim, Signature, evaluated
 from tilelink.ir.topology import Topology
 from tilelink.pipeline.arguments import axes_of, check_tensors
 from tilelink.pipeline.operator import Operator
@@ -47,7 +47,7 @@ def results_of(
     rows = _own(signature, shapes, said)
     found = []
     for shape in signature.outputs:
-        extents = [_extent(operator, a, sizes, rows, axes, at) for a in shape.axes if a.name != a.split]
+        extents = [_extent(operator, a, sizes, rows, axes, at) for a in shape.axes if not a.own_slice]
         if shape.rest is not None:
             extents[shape.rest : shape.rest] = [sizes[name] for name in sizes if name.startswith("_")]
         found.append((tuple(extents), DTYPES[shape.dtype] if shape.dtype else tensors[0].dtype))
@@ -76,7 +76,7 @@ def _extent(
     """`ranks`, `rank`: along each axis of ranks."""
     if axis.name in ranks:
         return ranks[axis.name]
-    size = _size(operator, axis.size, sizes)
+    size = evaluated(axis.size, lambda dim: _known(operator, dim, sizes))
     over = axis.split
     if over is None or over not in ranks:
         return size
@@ -86,16 +86,10 @@ def _extent(
     return torch.sym_max(0, torch.sym_min(part, size - rank[over] * part))
 
 
-def _size(operator: Operator, size: Size, sizes: Mapping[str, Any]) -> Any:
-    if isinstance(size, int):
-        return size
-    if isinstance(size, Sum):
-        return _size(operator, size.left, sizes) + _size(operator, size.right, sizes)
-    if isinstance(size, Product):
-        return _size(operator, size.left, sizes) * _size(operator, size.right, sizes)
-    if size.name not in sizes:
-        raise _unknown(operator, size)
-    return sizes[size.name]
+def _known(operator: Operator, dim: Dim, sizes: Mapping[str, Any]) -> Any:
+    if dim.name not in sizes:
+        raise _unknown(operator, dim)
+    return sizes[dim.name]
 
 
 def _unknown(operator: Operator, size: Dim) -> TilelinkError:

@@ -92,7 +92,7 @@ class Prepared:
             arguments=plan.wiring.arguments,
             results=results,
             implied=all(c.implied_by is not None for c in plan.credits),
-            sliced=any(a.name == a.split for shape in plan.wiring.signature.inputs for a in shape.axes),
+            sliced=any(a.own_slice for shape in plan.wiring.signature.inputs for a in shape.axes),
             said=said,
             watch=watch,
             fresh=tuple(workspace.world.maker(shape, dtype) for _, shape, dtype in results),
