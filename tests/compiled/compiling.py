@@ -60,7 +60,7 @@ def aligned(plan: Plan, arg: Arg) -> bool:
         return arg.of != "rank" and int(F.evaluate(arg.formula, plan.env(0))) % 16 == 0
     if arg.kind == "stride":
         return plan.layout(arg.of).aligned
-    return arg.kind in ("tensor", "stage", "words", "flags", "due", "bells", "context")
+    return arg.kind in ("tensor", "stage", "ll", "words", "flags", "due", "bells", "context")
 
 
 def compile_kernel(plan: Plan, source: KernelSource, decl: KernelDecl, target: str, **more: Any) -> Any:

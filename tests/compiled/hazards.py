@@ -13,6 +13,7 @@ RELEASE = re.compile(r"\b(atom|red)\.\S*(release|acq_rel)|\btt\.atomic_rmw .*\b(
 ACQUIRE = re.compile(r"\bld\.\S*acquire|\batom\.\S*acquire")
 BARRIER = re.compile(r"\bbar\.sync|\bbarrier\.sync|\b(gpu|ttg)\.barrier\b")
 STORE = re.compile(r"\bst\.global|\bst\.[bv]\d|\bst\.volatile|\btt\.store\b")
+WIDTH = re.compile(r"\bst\.global\.(?:\w+\.)*?(?:v(\d)\.)?b(\d+)\b")
 TMA_STORE = re.compile(r"\bcp\.async\.bulk\.tensor\S*\.global\.shared::cta|\basync_tma_copy_local_to_global\b")
 TMA_LOAD = re.compile(r"\bcp\.async\.bulk\.tensor\S*\.shared::(cta|cluster)\.global")
 BULK_WAIT = re.compile(r"\bcp\.async\.bulk\.wait_group\s+0;")
@@ -44,7 +45,7 @@ def unguarded_releases(text: str) -> list[str]:
 
 def narrow_stores(ptx: str) -> list[str]:
     """Stores of less than 8 bytes; words have 8, and tiles of sizes that divide go 16 at a time."""
-    return [line for line in code(ptx) if re.search(r"\bst\.global\.(\w+\.)*b(8|16|32)\b", line) and ".v4." not in line]
+    return [line for line in code(ptx) if (found := WIDTH.search(line)) and int(found[1] or 1) * int(found[2]) < 64]
 
 
 def _writes(line: str) -> bool:

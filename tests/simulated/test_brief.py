@@ -17,6 +17,7 @@ from tilelink.runtime.session import require
 __all__ = ["breaking"]
 
 RANKS, CALLS = 3, 9
+with_words = all_reduce_one_shot.schedule(low_latency=False)
 
 
 def slots_used_again(seed: int) -> list[tuple[bool, int]]:
@@ -69,7 +70,7 @@ BROKEN = {
 
 def test_a_slot_in_calls_that_follow_one_another() -> None:
     """Without a race, and with the sums of each call."""
-    found = tilelink.launch(lambda: one_slot_again(all_reduce_one_shot), RANKS, straggler=0, races=True)
+    found = tilelink.launch(lambda: one_slot_again(with_words), RANKS, straggler=0, races=True)
     assert found == [[3.0, 6.0, 9.0, 12.0]] * RANKS
 
 
@@ -77,7 +78,7 @@ def test_a_slot_in_calls_that_follow_one_another() -> None:
 def test_what_keeps_calls_apart_is_needed(name: str, breaking: Break) -> None:
     edit, code = BROKEN[name]
     breaking(edit)
-    unknown = all_reduce_one_shot.schedule(slots=2)
+    unknown = with_words.schedule(slots=2)
     with pytest.raises(TilelinkError) as caught:
         tilelink.launch(lambda: one_slot_again(unknown), RANKS, straggler=0, races=True)
     assert caught.value.code == code
@@ -86,9 +87,7 @@ def test_what_keeps_calls_apart_is_needed(name: str, breaking: Break) -> None:
 def test_nobody_ends_a_brief_call() -> None:
     """And nobody keeps what words come to."""
     functions = [
-        f
-        for f in ast.parse(all_reduce_one_shot.source(torch.empty(1, 64), ranks=2)).body
-        if isinstance(f, ast.FunctionDef)
+        f for f in ast.parse(with_words.source(torch.empty(1, 64), ranks=2)).body if isinstance(f, ast.FunctionDef)
     ]
     assert [f.name for f in functions] == ["enter", "exchange"]
     assert not {"inbox_due", "through_at"} & {a.arg for f in functions for a in f.args.args}

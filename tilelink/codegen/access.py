@@ -6,15 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen.scope import Scope, TileNames, in_sixteens
 from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.low_latency import DATA
 from tilelink.ir.partition import GridAxis, here, holder, part
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.ring import RANKS
+from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 
 PLACES = 1024
@@ -51,6 +53,7 @@ def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
     extent = grid.tile if grid.tile is not None else padded(scope, grid.step)
     fresh = scope.names.fresh
     names = TileNames(fresh(f"{var}_begin"), fresh(f"{var}_end"), fresh(f"{var}_at"), fresh(f"{var}_in"), grid, extent)
+    names.pairs, names.pairs_inside = fresh(f"{var}_pair"), fresh(f"{var}_pair_in")
     scope.tiles[var] = names
     return names
 
@@ -68,6 +71,8 @@ def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
             GridAxis(dim, "plain", size, None),
             extent,
             whole=_fills(scope, size, extent),
+            pairs=scope.names.fresh(f"{label}_pair"),
+            pairs_inside=scope.names.fresh(f"{label}_pair_in"),
         )
     return scope.wholes[dim]
 
@@ -97,6 +102,14 @@ def mask_of(tile: TileNames) -> str | None:
     return None if tile.whole else inside(tile)
 
 
+def _paired(scope: Scope, tile: TileNames, pairs: Formula, block: int | None) -> Term:
+    """A lane for two positions each, of words that hold two elements. Such a tile begins at a multiple of its length; `pairs`:
+    how many there are on the axis."""
+    tile.used.add("pairs")
+    tile.pairs_end = scope.text(pairs)
+    return Term(tile.pairs, block, tile.pairs_inside, F.of(1))
+
+
 def _fills(scope: Scope, size: Formula, extent: int) -> bool:
     """Whether a block of that extent has no lanes to spare on any rank."""
     return all(int(F.evaluate(size, scope.plan.env(r))) == extent for r in (0, scope.plan.topology.ranks - 1))
@@ -109,13 +122,24 @@ def lane_lines(lines: Lines, tile: TileNames) -> None:
         lines.add(f"{tile.at} = {start}tl.arange(0, {tile.extent})")
     if "inside" in tile.used:
         lines.add(f"{tile.inside} = {tile.at} < {tile.end}")
+    if "pairs" in tile.used:
+        half = tile.extent // 2
+        start = f"tl.multiple_of({tile.begin} // 2, {half}) + " if tile.begin != "0" else ""
+        lines.add(f"{tile.pairs} = {start}tl.arange(0, {half})")
+        lines.add(f"{tile.pairs_inside} = {tile.pairs} < {tile.pairs_end}")
 
 
 def terms(
     scope: Scope, tensor: TensorDecl, view: tuple[ViewAxis, ...], index: tuple[IndexEntry, ...], holder: F.Like
 ) -> tuple[list[Term], int]:
-    """One term per stored axis of the tensor's instance on rank `holder`, and the number of block axes."""
+    """One term per stored axis of the tensor's instance on rank `holder`, and the number of block axes.
+
+    Of a tensor that comes by the low-latency protocol the last axis is one of words.
+    """
     extents = scope.plan.buffer(tensor.name).extents
+    each = elements_of_word(scope, tensor)
+    if each > 1:
+        extents = (*extents[:-1], pairs_of(scope, tensor, extents[-1]))
     blocks = 0
     gathered: int | None = None
     placed: dict[int, Term] = {}
@@ -131,6 +155,10 @@ def terms(
         if v.axis is None or tensor.axes[v.axis].own_slice:
             continue
         stored = sum(1 for a in tensor.axes[: v.axis] if not a.own_slice)
+        if each > 1 and stored == len(extents) - 1:
+            assert isinstance(e, (OfTile, Whole))
+            placed[stored] = _paired(scope, _tile(scope, tensor, v, e), extents[-1], block)
+            continue
         position, mask = _position(scope, tensor, v, e, holder)
         place = scope.places.get(tensor.name)
         if place is not None and place.axis == v.axis:
@@ -142,15 +170,39 @@ def terms(
     return [placed[k] for k in sorted(placed)], blocks
 
 
+def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
+    """Words of two elements on an axis of that size, under a name."""
+    pairs = size // 2
+    if pairs not in scope.formulas.names:
+        scope.formulas.define(pairs, scope.names.fresh(f"{tensor.axes[-1].name}_pairs"))
+    if in_sixteens(scope.plan, pairs):
+        scope.formulas.multiples.add(pairs)
+    return pairs
+
+
+def elements_of_word(scope: Scope, tensor: TensorDecl) -> int:
+    """Of a tensor that comes by the low-latency protocol; of others 1."""
+    return DATA // ITEM_BYTES[tensor.dtype] if tensor.name in scope.plan.low_latency else 1
+
+
+def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> TileNames:
+    return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, visible(tensor, v))
+
+
+def block_shape(scope: Scope, op: LoadOp | StoreOp) -> tuple[int, ...]:
+    """Elements per axis of the block that is loaded or stored."""
+    tensor, view = scope.declared(op.param), scope.step.step.binding(op.param).view
+    found = zip(view, index_of(scope, op), strict=True)
+    kept = [(v, e) for v, e in found if v.axis is not None and not tensor.axes[v.axis].own_slice]
+    return tuple(_tile(scope, tensor, v, e).extent for v, e in kept if isinstance(e, (OfTile, Whole)))
+
+
 def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, holder: F.Like) -> tuple[str, str | None]:
-    if isinstance(e, OfTile):
-        tile = scope.tiles[e.var]
+    if isinstance(e, (OfTile, Whole)):
+        tile = _tile(scope, tensor, v, e)
         return lanes(tile), mask_of(tile)
     assert v.axis is not None
     size = visible(tensor, v)
-    if isinstance(e, Whole):
-        tile = whole(scope, v.dim, size)
-        return lanes(tile), mask_of(tile)
     text = expression(scope, e.expr)
     if text.isdigit():
         return text, f"{text} < {scope.text(size)}"

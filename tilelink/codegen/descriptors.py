@@ -41,9 +41,8 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
     (Elsewhere Triton would take such rows into registers.)
     """
     view = scope.step.step.binding(param).view
-    # 94 and 95 are AMD's.
-    capability = scope.plan.topology.device.capability
-    if (capability != 90 and capability < 100) or not _has_dot(scope):
+    device = scope.plan.topology.device
+    if device.amd or device.capability < 90 or not _has_dot(scope) or tensor.name in scope.plan.low_latency:
         return None
     stored = [
         (v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice

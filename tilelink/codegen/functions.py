@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tilelink.codegen import tables
+from tilelink.codegen import access, tables
 from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import COMMENT, Lines
 from tilelink.errors import Loc
@@ -36,10 +36,7 @@ def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
     head.rows += [(0, f"{n} = {text}", None) for n, text in definitions]
     head.extend(table)
     for tile in scope.wholes.values():
-        if tile.used:
-            head.add(f"{tile.at} = tl.arange(0, {tile.extent})")
-        if "inside" in tile.used:
-            head.add(f"{tile.inside} = {tile.at} < {tile.end}")
+        access.lane_lines(head, tile)
     for const, value in step.step.constants:
         if not isinstance(value, float):
             head.add(f"{scope.local(const)}: tl.constexpr = {value!r}")
@@ -60,6 +57,7 @@ def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tu
     ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in words]
     order = {
         "tensor": 0,
+        "ll": 0,
         "stage": 0,
         "descriptor": 1,
         "words": 2,

@@ -34,7 +34,7 @@ def call_fused(host: Scope, step: StepPlan) -> Function:
         lines.depth += 1
     tiles = list(dict.fromkeys(held.values()))
     for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
-        tile = ["t"] if "t" in function.leading else []
+        tile = [n for n in ("t", "epoch") if n in function.leading]
         first = [str(k == 0)] if any(n.startswith(FIRST_PIECE) for n in function.leading) else []
         given = [*values, *passed[:-2], begin, end, *tile, *first, *[a.name for a in function.args]]
         lines.add(f"{function.name}({', '.join(given)})", step.step.program.loc)
@@ -118,6 +118,8 @@ def fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watc
     inner, scope.lines = scope.lines, outer
     if watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
+    if plan.brief and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
+        leading.append("epoch")
     if any(text == f"if {FIRST_PIECE}:" for _, text, _ in inner.rows):
         leading.append(FIRST_PIECE if step.behind else f"{FIRST_PIECE}: tl.constexpr")
     for names in tiles:

@@ -113,7 +113,7 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: 
     waits = tuple(o for o in body if isinstance(o, Wait))
     if waits == body[: len(waits)] and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
         every = (low, high) == ("0", scope.ranks)
-        if any(scope.plan.signal(scope.step.path, o).action != "elided" for o in waits):
+        if not all(ordering.silent(scope, o) for o in waits):
             depth = scope.lines.depth
             if scope.step.pieces > 1 and all(_same_for_pieces(scope, o) for o in waits):
                 scope.lines.add(f"if {FIRST_PIECE}:", op.loc)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access, descriptors
+from tilelink.codegen import access, descriptors, low_latency
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir import formula as F
@@ -51,6 +51,9 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
     # Triton turns no integer into fp8.
     nothing = "0.0" if tensor.dtype.startswith("f8") else "0"
     other = expression(scope, op.other) if op.other is not None else nothing
+    if tensor.name in scope.plan.low_latency:
+        scope.lines.add(f"{name} = {low_latency.load(scope, op, tensor, pointer, mask)}", op.loc)
+        return
     tail = f", mask={mask}, other={other}" if mask else ""
     scope.lines.add(f"{name} = tl.load({pointer}{tail})", op.loc)
 
@@ -100,6 +103,8 @@ def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: 
 
 def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     owner = access.holder_of(scope, op.param, op.index)
+    if tensor.name in scope.plan.low_latency:
+        value = low_latency.packed(scope, op, tensor, value)
     there = scope.names.fresh(f"{tensor.name}_there")
     ctx = scope.context(tensor.name)
     if owner is None:

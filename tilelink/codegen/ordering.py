@@ -15,10 +15,17 @@ from tilelink.ir.program import At, Load, Loop, Notify, OfTile, Op, Wait, walk
 from tilelink.ir.wiring import entries
 
 
+def silent(scope: Scope, op: Wait | Notify) -> bool:
+    """Whether nothing is emitted: something else implies it, or each word of the tensor says itself that it has come."""
+    if scope.declared(op.param).name in scope.plan.low_latency:
+        return True
+    return scope.plan.signal(scope.step.path, op).action == "elided"
+
+
 def wait(scope: Scope, op: Wait) -> None:
-    signal = scope.plan.signal(scope.step.path, op)
-    if signal.action == "elided":
+    if silent(scope, op):
         return
+    signal = scope.plan.signal(scope.step.path, op)
     tensor = scope.declared(op.param)
     if tensor.name in scope.forwarded:
         found = zip(scope.step.step.binding(op.param).view, entries(scope.step.step, op.param, op.index), strict=True)
@@ -43,10 +50,10 @@ def wait(scope: Scope, op: Wait) -> None:
 
 def wait_each(scope: Scope, op: Wait, each: str) -> bool:
     """Wait for the words of a block of ranks `each` at once; False where one poll after the other is all that there is."""
+    if silent(scope, op):
+        return True
     signal = scope.plan.signal(scope.step.path, op)
     tensor = scope.declared(op.param).name
-    if signal.action == "elided":
-        return True
     if signal.action != "await" or any(i.tensor == tensor for i in scope.step.in_place):
         return False
     inside = f"{each} < {scope.ranks}"
@@ -99,9 +106,9 @@ def read_by_tma(scope: Scope, op: Wait) -> bool:
 
 
 def notify(scope: Scope, op: Notify) -> None:
-    signal = scope.plan.signal(scope.step.path, op)
-    if signal.action == "elided":
+    if silent(scope, op):
         return
+    signal = scope.plan.signal(scope.step.path, op)
     owner = None
     if signal.to == "owner":
         found = access.holder_of(scope, op.param, op.index)

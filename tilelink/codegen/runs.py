@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilelink.codegen import waiting
-from tilelink.codegen.ordering import read_by_tma
+from tilelink.codegen.ordering import read_by_tma, silent
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
@@ -17,7 +17,9 @@ from tilelink.ir.wiring import entries
 
 def in_runs(scope: Scope, loop: Tiles, op: Wait) -> bool:
     """Whether the wait's word depends on the loop's tile: it goes to an outer loop over words."""
-    return scope.plan.signal(scope.step.path, op).action == "await" and _axis_of_loop(scope, loop, op) is not None
+    if silent(scope, op) or scope.plan.signal(scope.step.path, op).action != "await":
+        return False
+    return _axis_of_loop(scope, loop, op) is not None
 
 
 def open_runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:

@@ -36,7 +36,8 @@ TRITON_DTYPES = {
 class TileNames:
     """The emitted names of one tile: `begin`, `end`, its lanes `at` and their mask `inside`; `grid` is its partition.
 
-    `whole`: all of its lanes are positions of the loop, and all masks of the loop are true.
+    `whole`: all of its lanes are positions of the loop, and all masks of the loop are true. `used`: what there are to be lines
+    for: `at`, `inside`, `end`; and `pairs`, for lanes and mask of two positions each.
     """
 
     begin: str
@@ -47,6 +48,9 @@ class TileNames:
     extent: int
     used: set[str] = field(default_factory=set[str])
     whole: bool = False
+    pairs: str = ""
+    pairs_inside: str = ""
+    pairs_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class Scope:
 
     def arg(self, arg: Arg) -> str:
         """Declare a parameter (once) and give its name."""
-        name = arg.name if arg.kind == "tensor" else self.naming.argument(arg.name)
+        name = arg.name if arg.kind in ("tensor", "ll") else self.naming.argument(arg.name)
         self.args.setdefault(name, replace(arg, name=name))
         return name
 
@@ -115,7 +119,8 @@ class Scope:
         return name
 
     def tensor(self, name: str) -> str:
-        return self.arg(Arg(self.naming.tensors[name], "tensor", name))
+        kind = "ll" if name in self.plan.low_latency else "tensor"
+        return self.arg(Arg(self.naming.tensors[name], kind, name))
 
     def declared(self, param: str) -> TensorDecl:
         """The tensor that a parameter of the program is bound to."""
@@ -172,7 +177,8 @@ class Scope:
 
 def context_name(plan: Plan, tensor: str, along: str = RANK_AXIS) -> str:
     """Tensors of the workspace share one context for each axis of ranks; an argument of `tilelink.empty` brings its own."""
-    own = plan.buffer(tensor).space == "argument" and not plan.buffer(tensor).staged
+    buffer = plan.buffer_or_none(tensor)  # of a tensor that nobody reads there are signals alone
+    own = buffer is not None and buffer.space == "argument" and not buffer.staged
     return ("" if along == RANK_AXIS else f"{along}_") + (f"{tensor}_ctx" if own else "ctx")
 
 
@@ -216,7 +222,7 @@ def _name_sizes(scope: Scope) -> None:
                 held = here(axis.size, over=over)
                 define(held, f"{label}_here")
                 lengths = (part(axis.size, over), held) if axis is tensor.axes[-1] else ()
-                scope.formulas.multiples |= {f for f in lengths if _in_sixteens(scope.plan, f)}
+                scope.formulas.multiples |= {f for f in lengths if in_sixteens(scope.plan, f)}
                 define(rank_along(over) * part(axis.size, over), f"{label}_first")
     for grid in (*scope.step.grid, *scope.step.loops):
         if isinstance(grid.size, F.Const) or grid.kind == "own":
@@ -231,7 +237,7 @@ def _name_sizes(scope: Scope) -> None:
                 define(axis.per, f"{channel.tensor}_per_part")
 
 
-def _in_sixteens(plan: Plan, size: Formula) -> bool:
+def in_sixteens(plan: Plan, size: Formula) -> bool:
     """Whether it is a multiple of 16 on every rank: where the last ones hold nothing, another may hold less than a part."""
     return all(int(F.evaluate(size, plan.env(rank))) % 16 == 0 for rank in range(plan.topology.ranks))
 

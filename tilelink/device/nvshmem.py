@@ -12,6 +12,7 @@ import triton.language as tl
 from triton.language import core
 
 from tilelink.device.fences import block_barrier
+from tilelink.device.lowlatency import ll_load, ll_pack
 from tilelink.device.peer import (
     CMP_EQ,
     CMP_GE,
@@ -34,7 +35,7 @@ from tilelink.device.peer import (
 from tilelink.device.peer import signal_wait_each as _poll_each
 from tilelink.device.peer import signal_wait_until as _poll
 from tilelink.device.raw import consume_token, wait
-from tilelink.device.watch import SYSTEM, check, check_below, local_wait_within
+from tilelink.device.watch import SYSTEM, check, check_below, ll_load_within, local_wait_within
 from tilelink.device.watch import wait_at_least as _poll_within
 
 __all__ = [
@@ -54,6 +55,9 @@ __all__ = [
     "fence",
     "getmem_nbi_block",
     "is_last",
+    "ll_load",
+    "ll_load_within",
+    "ll_pack",
     "local_add",
     "local_set",
     "local_wait_until",

@@ -23,6 +23,7 @@ from triton.language import core
 
 from tilelink.device.clocks import clock
 from tilelink.device.fences import block_barrier, system_fence
+from tilelink.device.lowlatency import ll_data, ll_late, ll_oldest, ll_words
 
 LIMIT = tl.constexpr(0)
 ALARM = tl.constexpr(1)
@@ -134,6 +135,29 @@ def signal_wait_within(word, cmp: tl.constexpr, value, watch, site, tile, index)
     """`signal_wait_until` that ends in any case; see `local_wait_within`."""
     tl.static_assert(cmp == 5, "a wait with a limit knows CMP_GE")
     wait_at_least(word, tl.cast(value, tl.int64), SYSTEM, watch, site, tile, index)
+
+
+@triton.jit
+def ll_load_within(words, number, mask, dtype: tl.constexpr, watch, site, tile, index):
+    """`ll_load` that ends in any case; see `local_wait_within`. The report has the lowest number that was seen."""
+    got = ll_words(words, number, mask)
+    polls = tl.cast(0, tl.int32)
+    began = tl.cast(0, tl.int64)
+    waited = tl.cast(0, tl.int64)
+    asked = tl.cast(0, tl.int64)
+    alarm = tl.cast(0, tl.int64)
+    while (ll_late(got, number) != 0) & (alarm == 0):
+        polls += 1
+        if polls % _polls_per_look() == 0:
+            now = clock()
+            began = tl.where(began == 0, now, began)
+            waited = now - began
+            alarm, asked = look_at_clock(watch, waited, asked)
+        got = ll_words(words, number, mask)
+    if ll_late(got, number) != 0:
+        half = tl.load(_pointer(tl.load(watch + 1)) + LIMIT) // 2
+        _enter(watch, LATE, site, tile, index, number, ll_oldest(got), waited, waited >= half)
+    return ll_data(got, dtype)
 
 
 @triton.jit

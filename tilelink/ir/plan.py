@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula
 from tilelink.ir.host import MAIN, Enter, HostStep
+from tilelink.ir.low_latency import low_latency
 from tilelink.ir.partition import GridAxis, here
 from tilelink.ir.program import Notify, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
@@ -288,7 +290,7 @@ COPIES = 512
 """Of how many calls there were: one for each worker that may count them for itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     wiring: Wiring
     topology: Topology
@@ -335,7 +337,7 @@ class Plan:
         main = max((k.workers for k in self.kernels if k.stream == MAIN), default=0)
         return main + sum(k.workers for k in self.kernels if k.stream != MAIN)
 
-    @property
+    @cached_property
     def brief(self) -> bool:
         """Whether the call is one kernel, in which each word is raised once and every rank hears from every other.
 
@@ -346,11 +348,16 @@ class Plan:
         if len(self.host) != 2 or not kernels or len(kernels[0]) != 1:
             return False
         kernel = self.kernel(kernels[0][0])
-        alone = not any(self.step(path).fused for path, _ in kernel.roles)
+        alone = not any(self.step(f).behind for path, _ in kernel.roles for f in self.step(path).fused)
         heard = bool(self.credits) and all(c.implied_by is not None for c in self.credits)
         if not (alone and heard and kernel.workers <= COPIES and all(c.scope == "sys" for c in self.channels)):
             return False
         return all(c.once(self.env(rank)) for c in self.channels for rank in range(self.topology.ranks))
+
+    @cached_property
+    def low_latency(self) -> frozenset[str]:
+        """The tensors whose words hold data and the number of the call, and which have no others."""
+        return low_latency(self)
 
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)

@@ -302,11 +302,23 @@ def walk(body: tuple[Op, ...]) -> Iterator[Op]:
     """Every op, in program order, those of nested bodies after the op that holds them."""
     for op in body:
         yield op
-        if isinstance(op, (Tiles, Loop)):
-            yield from walk(op.body)
-        elif isinstance(op, If):
-            yield from walk(op.body)
-            yield from walk(op.orelse)
+        for inner in _inside(op):
+            yield from walk(inner)
+
+
+def blocks(body: tuple[Op, ...]) -> Iterator[tuple[Op, ...]]:
+    """The body, and every body nested in it."""
+    yield body
+    for op in body:
+        for inner in _inside(op):
+            yield from blocks(inner)
+
+
+def _inside(op: Op) -> tuple[tuple[Op, ...], ...]:
+    """The bodies of an op that holds others."""
+    if isinstance(op, If):
+        return op.body, op.orelse
+    return (op.body,) if isinstance(op, (Tiles, Loop)) else ()
 
 
 def rewritten(body: tuple[Op, ...], change: Callable[[Op], Op]) -> tuple[Op, ...]:

@@ -192,13 +192,15 @@ def _within(prefix: str, p: Placement) -> Placement:
 class Schedule:
     """Placements by step path. `slots`: buffers a symmetric tensor rotates through; `channels`: per rank, by tensor.
 
-    `sequential`: do not overlap at all; the operator's plain form runs instead of its tile programs.
+    `sequential`: do not overlap at all; the operator's plain form runs instead of its tile programs. `low_latency`: small
+    tensors of calls of one kernel come by NCCL's low-latency protocol (`ir.low_latency`), where they can.
     """
 
     entries: tuple[tuple[str, Placement], ...] = ()
     slots: int = 2
     channels: tuple[tuple[str, int], ...] = ()
     sequential: bool = False
+    low_latency: bool = True
 
     def __str__(self) -> str:
         """As one writes it, without what goes without saying."""
@@ -206,6 +208,7 @@ class Schedule:
         said += [f"slots={self.slots}"] if self.slots != Schedule().slots else []
         said += [f"channels={dict(self.channels)}"] if self.channels else []
         said += ["sequential=True"] if self.sequential else []
+        said += [] if self.low_latency else ["low_latency=False"]
         return ", ".join(said)
 
     def get(self, path: str) -> Placement | None:
@@ -214,4 +217,4 @@ class Schedule:
     def merged(self, entries: Mapping[str, Placement]) -> Schedule:
         """This schedule with some entries replaced."""
         both = {**dict(self.entries), **entries}
-        return Schedule(entries=tuple(sorted(both.items())), slots=self.slots, channels=self.channels)
+        return replace(self, entries=tuple(sorted(both.items())), sequential=False)

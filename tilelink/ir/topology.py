@@ -20,6 +20,11 @@ class Device:
     copy_engines: int = 2
     capability: int = 90
 
+    @property
+    def amd(self) -> bool:
+        """Whether the capability is one of AMD's."""
+        return self.capability in (94, 95)
+
 
 @dataclass(frozen=True, slots=True)
 class RankAxis:

@@ -97,6 +97,7 @@ class Operator:
         slots: int | None = None,
         channels: Mapping[str, int] | None = None,
         sequential: bool | None = None,
+        low_latency: bool | None = None,
         **placements: Placement,
     ) -> Operator:
         """The same operator with some steps placed differently.
@@ -107,10 +108,11 @@ class Operator:
             channels: elements per channel along the moved axis, by tensor name.
             sequential: True: run the plain form, one library after the other; False: run the tile programs, whatever
                 was measured or estimated.
+            low_latency: False: small tensors come with words of their own, and not by NCCL's low-latency protocol.
             placements: placements by step name.
 
         Raises:
-            TilelinkError: TL329, something that is no placement, no number of slots, or no length of channels.
+            TilelinkError: TL329, something that is no placement, no number of slots, no length of channels, or no flag.
         """
         for given, what in ((entries, "`entries`"), (channels, "`channels`")):
             if given is not None and (not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given)):
@@ -120,8 +122,11 @@ class Operator:
             merged = replace(merged, slots=slots)
         if channels is not None:
             merged = replace(merged, channels=tuple(sorted(channels.items())))
+        if low_latency is not None:
+            merged = replace(merged, low_latency=low_latency)
         merged = replace(merged, sequential=bool(sequential))
-        said = bool(entries or placements or channels) or slots is not None or sequential is not None
+        said = bool(entries or placements or channels)
+        said |= any(given is not None for given in (slots, sequential, low_latency))
         return replace(self.with_schedule(checked(merged)), scheduled=self.scheduled or said)
 
     def with_schedule(self, schedule: Schedule) -> Operator:

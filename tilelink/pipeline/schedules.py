@@ -36,6 +36,7 @@ def checked(schedule: Schedule) -> Schedule:
             raise refuse(f"the placement of `{path}`", placement, "one of sms, copy_engine, fused and library")
     if not is_number(schedule.slots) or schedule.slots < 1:
         raise refuse("`slots`", schedule.slots, "the number of buffers that take turns, at least 1")
+    _flags(low_latency=schedule.low_latency)
     for tensor, elements in schedule.channels:
         if not is_number(elements) or elements < 1:
             raise refuse(f"the channel of `{tensor}`", elements, "a number of elements, at least 1")

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from tilelink.frontend import ranks_here
+from tilelink.ir.low_latency import MOST as LOW_LATENCY
 from tilelink.ir.schedule import Sms
 from tilelink.pipeline.schedules import sms
 
@@ -57,10 +58,16 @@ def adding(x: Any, most: int = 32 * 1024) -> Sms:
 
 
 def exchanging(x: Any) -> Sms:
-    """Sending all of `x` in 128 tiles, and adding up everyone's, tile by tile: no more than registers hold of all ranks."""
-    each = _summed(x, 128, 32 * 1024)
+    """Sending all of `x` in 128 tiles, and adding up everyone's, tile by tile: no more than registers hold of all ranks. Where
+    words tell by themselves that they have come, tiles may be as small as one likes."""
+    if _nbytes(x) * max(ranks_here() - 1, 1) <= LOW_LATENCY:
+        each = max(_padded(math.prod(x.shape) // 128), 256)
+        warps = min(max(each // 128, 2), 8)
+    else:
+        each = _summed(x, 128, 32 * 1024)
+        warps = min(max(each // 512, 4), 16)
     columns = min(each, 2048, _padded(x.shape[1]))
-    return sms(M=each // columns, N=columns, num_warps=min(max(each // 512, 4), 16))
+    return sms(M=each // columns, N=columns, num_warps=warps)
 
 
 def _nbytes(x: Any) -> int:

@@ -284,6 +284,11 @@ class _Preparation:
         b = self.plan.buffer(tensor)
         return self.workspace.view(f"{tensor}/{self.slot % b.slots}", DTYPES[b.dtype], largest(self.plan, b), pe)
 
+    def low_latency(self, tensor: str) -> torch.Tensor:
+        """The same of a tensor that comes by the low-latency protocol, as words."""
+        name = f"{tensor}.ll/{self.slot % self.plan.buffer(tensor).slots}"
+        return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
+
     def words(self, channel: str, what: str) -> torch.Tensor:
         name = f"{channel}.{what}/{self.slot}"
         return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
@@ -324,6 +329,8 @@ class _Preparation:
         if arg.kind == "size":
             assert arg.formula is not None
             return int(F.evaluate(arg.formula, self.plan.env(self.world.rank)))
+        if arg.kind == "ll":
+            return self.low_latency(arg.of)
         if arg.kind in ("words", "flags", "due", "bells", "counts", "made", "tickets"):
             return self.words(arg.of, arg.kind)
         if arg.kind == "context":

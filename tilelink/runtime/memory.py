@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tilelink.ir import formula as F
+from tilelink.ir.low_latency import DATA
 from tilelink.ir.plan import COPIES, Buffer, Plan
 from tilelink.runtime.world import Arena, World
 
@@ -26,6 +27,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 NAMES: dict[torch.dtype, str] = {v: k for k, v in DTYPES.items()}
 ALIGN = 256
+WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,11 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     ]
     for b in plan.buffers:
         if b.space == "device" or b.shared:
-            nbytes = largest(plan, b) * DTYPES[b.dtype].itemsize
-            symmetric = b.shared
-            out += [Region(f"{b.tensor}/{s}", nbytes, symmetric) for s in range(b.slots)]
+            name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
+            if b.tensor in plan.low_latency:
+                # Memory of its own: what other calls leave behind could read like the number of this one.
+                name, nbytes = f"{b.tensor}.ll", nbytes // DATA * WORD
+            out += [Region(f"{name}/{s}", nbytes, b.shared) for s in range(b.slots)]
     for step in (s for s in plan.steps if s.behind):
         own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))  # of the rank that has most
         for s in range(slots):
@@ -62,8 +66,8 @@ def regions(plan: Plan) -> tuple[Region, ...]:
                 Region(f"{step.path}.made/{s}", 8 * max(1, own), False),
                 Region(f"{step.path}.tickets/{s}", 8, False),
             ]
-    for c in plan.channels:
-        words = max(1, int(F.evaluate(c.words, plan.env(0)))) * 8
+    for c in (c for c in plan.channels if c.tensor not in plan.low_latency):
+        words = max(1, int(F.evaluate(c.words, plan.env(0)))) * WORD
         for s in range(slots):
             if plan.brief:
                 # Numbers of calls, which calls that count notifies must not find among their counts.

@@ -23,6 +23,8 @@ def record_of(schedule: Schedule) -> dict[str, Any] | None:
         found["channels"] = dict(schedule.channels)
     if schedule.sequential:
         found["sequential"] = True
+    if not schedule.low_latency:
+        found["low_latency"] = False
     return found
 
 
@@ -40,6 +42,7 @@ def schedule_of(record: Mapping[str, Any]) -> Schedule:
         slots=record.get("slots", Schedule().slots),
         channels=tuple(sorted(record.get("channels", {}).items())),
         sequential=record.get("sequential", False),
+        low_latency=record.get("low_latency", True),
     )
 
 

@@ -19,6 +19,7 @@ from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
 from tilelink.runtime.simulated.observing import Block, Scatter, Span
 from tilelink.runtime.simulated.storebuffer import Stage
+from tilelink.runtime.simulated.words import WORD
 
 Handle = stock.TensorHandle
 
@@ -57,7 +58,7 @@ class Accesses:
         ty = ptr.get_element_ty()
         dtype = stock._get_np_dtype(ty)
         agent = self.scheduler.running()
-        span = _span(ptr.data, mask, dtype.itemsize)
+        span = span_of(ptr.data, mask, dtype.itemsize)
         span, region = self._reach(agent, span, ptr.data, mask, "reads")
         if volatile and region is not None and isinstance(span, Block) and ptr.data.size == 1:
             self.machine.poll(span.address, region, dtype.itemsize)
@@ -65,7 +66,7 @@ class Accesses:
             self._interrupt(agent, ptr.data)
         if span is not None:
             self._settle(agent, span)
-            if self.machine.observer is not None:
+            if self.machine.observer is not None and not (volatile and agent.looking):
                 self.machine.observer.load(agent, span, "threads")
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
             return Handle(_view(span, region, dtype).copy(), ty)
@@ -76,11 +77,14 @@ class Accesses:
     def _store(self, ptr: Handle, value: Handle, mask: np.ndarray | None) -> None:
         dtype = stock._get_np_dtype(ptr.get_element_ty())
         agent = self.scheduler.running()
-        span = _span(ptr.data, mask, dtype.itemsize)
+        span = span_of(ptr.data, mask, dtype.itemsize)
         span, region = self._reach(agent, span, ptr.data, mask, "writes")
         self._interrupt(agent, ptr.data)
         if region is None or span is None:
             return
+        if region.symmetric and span.itemsize == WORD and ptr.data.size > 1:
+            # Each word says itself that it has come: a signal like any other.
+            self.scheduler.switch()
         if self.machine.observer is not None:
             self.machine.observer.store(agent, span, "threads")
         self._put(agent, span, "threads", lambda: self._write(ptr, value, mask, span, region))
@@ -95,6 +99,8 @@ class Accesses:
             _view(span, region, dtype)[...] = value.data
         else:
             native.store(ptr.data, value.data, np.ones(ptr.data.shape, dtype=bool) if mask is None else mask)
+        if region.symmetric and span.itemsize == WORD and ptr.data.size > 1:
+            self.machine.stored(span, region)
 
     def _put(self, agent: Agent, span: Span, stage: Stage, write: Callable[[], None]) -> None:
         """Now, or when the store buffer thinks fit."""
@@ -186,7 +192,7 @@ def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
     return np.ndarray(block.shape, dtype, region.data, block.address - region.start, block.strides)
 
 
-def _span(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Span | None:
+def span_of(addresses: np.ndarray, mask: np.ndarray | None, itemsize: int) -> Span | None:
     """A rectangle if the addresses are one (all of them verified), else the list of them; None if all are masked."""
     if mask is not None and not mask.all():
         mask = np.broadcast_to(mask, addresses.shape)

@@ -73,6 +73,8 @@ class AccessLog:
     entries: list[Entry | None] = field(default_factory=lambda: [None])
     states: list[State] = field(default_factory=lambda: [UNTOUCHED])
     atomics: dict[Strands, deque[tuple[int, Atomic]]] = field(default_factory=dict)
+    known: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
+    """What was known by who stored words of 64 bits, by access."""
     _alike: dict[tuple[object, ...], int] = field(default_factory=dict)
     _after: dict[tuple[int, int], int] = field(default_factory=dict)
     _written: dict[int, int] = field(default_factory=dict)
@@ -122,8 +124,8 @@ class AccessLog:
 
     def clear(self) -> None:
         del self.who[1:], self.when[1:], self.entries[1:], self.states[1:]
-        for known in (self.atomics, self._alike, self._after, self._written):
-            known.clear()
+        for found in (self.atomics, self.known, self._alike, self._after, self._written):
+            found.clear()
 
     # --------------------------------------------------------------------------------------------------------- the report
     def missing(self, earlier: int, later: int, clocks: Clocks) -> Missing:

@@ -103,7 +103,7 @@ class Agent:
     clock: float = 0.0
     coroutine: greenlet | Host | None = None
     wait: Wait | None = None
-    polled: tuple[int, int] | None = None
+    polled: tuple[int, int | bytes] | None = None
     """Address and value of the last poll, if nothing was accessed since."""
     target: Target | None = None
     looking: bool = False

@@ -23,11 +23,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilelink.errors import TilelinkError
 from tilelink.runtime.refusals import tensor_descriptor
 from tilelink.runtime.simulated import scalars, shapes
-from tilelink.runtime.simulated.accesses import Accesses
+from tilelink.runtime.simulated.accesses import Accesses, span_of
 from tilelink.runtime.simulated.arithmetic import Arithmetic
 from tilelink.runtime.simulated.atomics import Atomics
 from tilelink.runtime.simulated.machine import Machine
+from tilelink.runtime.simulated.numbered import NUMBER
 from tilelink.runtime.simulated.numerics import is_narrow, narrow, widen
+from tilelink.runtime.simulated.observing import Span
 from tilelink.runtime.world import Descriptor
 
 ACCESSES = (
@@ -74,6 +76,12 @@ TOGETHER = {"signal_wait_each": "signal_wait_until"}
 """Functions `(words, cmp, values, inside)` that wait for a block of words -> what waits for one of them.
 
 To have seen all of them is the same as to have seen one after the other."""
+
+LOADS = ("ll_load", "ll_load_within")
+"""Functions `(words, number, mask, …)` that load a block of words until all of them hold the number."""
+
+WORDS = ("ll_words",)
+"""What these call to load them: a look at words that others store."""
 
 LOOKS = ("look_at_clock",)
 """Functions that a poll loop calls besides: what they do is no progress, nor a point where others may run."""
@@ -155,6 +163,10 @@ class Interpreter:
             return self._looking(made)
         if fn.__name__ in TOGETHER:
             return self._one_by_one(fn.__globals__[TOGETHER[fn.__name__]])
+        if fn.__name__ in LOADS:
+            return self._numbered(made)
+        if fn.__name__ in WORDS:
+            return self._looking(made, self._words)
         return self._waiting(made) if fn.__name__ in WAITS else made
 
     def _module_names(self, fn: FunctionType) -> dict[str, Any]:
@@ -207,8 +219,32 @@ class Interpreter:
 
         return each
 
-    def _looking(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def _numbered(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """A load of words that tells the machine what it waits for: the report names the first of them."""
+
+        def load(words: Any, number: Any, mask: Any, *rest: Any) -> Any:
+            span, machine, wanted = _live_words(words, mask), self.machine, _integer(number) & NUMBER
+            if span is None:
+                return fn(words, number, mask, *rest)
+            machine.begin_wait(span.bounds[0], lambda word: (word >> 32) & NUMBER == wanted, f"of call {wanted}")
+            result = fn(words, number, mask, *rest)
+            machine.end_wait()
+            machine.looked(span)
+            return result
+
+        return load
+
+    def _words(self, words: Any, number: Any, mask: Any) -> None:
+        """Others may run before these words are looked at."""
+        del number
+        span = _live_words(words, mask)
+        if span is not None:
+            self.machine.look(span)
+
+    def _looking(self, fn: Callable[..., Any], before: Callable[..., None] | None = None) -> Callable[..., Any]:
         def look(*args: Any, **kwargs: Any) -> Any:
+            if before is not None:
+                before(*args, **kwargs)
             agent = self.machine.scheduler.running()
             agent.looking = True
             try:
@@ -278,6 +314,13 @@ class Interpreter:
                     hint="align the buffer, or leave the hint out",
                 )
         return value
+
+
+def _live_words(words: Any, mask: Any) -> Span | None:
+    """The words of a block that a mask leaves; None: it leaves none."""
+    pointers = words.handle.data
+    live = np.broadcast_to(mask.handle.data, pointers.shape) if isinstance(mask, tl.tensor) else None
+    return span_of(pointers, live, pointers.dtype.itemsize)
 
 
 def _bound(builtin: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,13 +14,13 @@ from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Target, W
 from tilelink.runtime.simulated.costs import Costs
 from tilelink.runtime.simulated.frames import chain, innermost
 from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess, block_of
-from tilelink.runtime.simulated.observing import Atomic, Block, Observer, Scatter
+from tilelink.runtime.simulated.numbered import NUMBER, Arrivals, addresses, contents
+from tilelink.runtime.simulated.observing import Atomic, Block, Observer, Scatter, Span
 from tilelink.runtime.simulated.records import Record, Recorder, What
 from tilelink.runtime.simulated.scheduler import Scheduler
 from tilelink.runtime.simulated.storebuffer import StoreBuffer
-from tilelink.runtime.simulated.words import WordClocks
+from tilelink.runtime.simulated.words import WORD, WordClocks
 
-WORD = 8
 SMALL_COPY = 64 * WORD
 
 
@@ -49,6 +49,9 @@ class Machine:
         self.stores = stores
         self.memory = MemoryMap()
         self.words = WordClocks()
+        self.arrivals = Arrivals()
+        self._looked_at: set[tuple[int, int]] = set()
+        """Bounds of the words that somebody sleeps for."""
         self.codes: set[CodeType] = set()
         """Code of every Triton function that has run, by which their frames are known."""
         self.names: dict[int, dict[tuple[int, int], Argument]] = {}
@@ -98,6 +101,43 @@ class Machine:
             scheduler.moves += 1
             scheduler.switch()
         agent.polled = (address, region.word(address, size))
+
+    def look(self, span: Span) -> None:
+        """The running agent is about to load words that others store; sleep if it would see the same again."""
+        agent, scheduler, key = self.scheduler.running(), self.scheduler, span.bounds
+        region = self.reach_all(agent, Scatter(addresses(span), span.itemsize), "reads")
+        if agent.polled == (key[0], contents(span, region).tobytes()):
+            if self.stores is not None:
+                self.stores.arrive(agent)
+            self._looked_at.add(key)
+            scheduler.park(Wait(key, lambda: self._expected(agent, span, region)))
+        else:
+            scheduler.moves += 1
+            scheduler.switch()
+        agent.polled = (key[0], contents(span, region).tobytes())
+        agent.clock = max(agent.clock, self.arrivals.latest(span, region))
+
+    def looked(self, span: Span) -> None:
+        """The running agent has seen all of these words come: what it has looked at before that counts for nothing."""
+        if self.observer is not None:
+            self.observer.look(self.scheduler.running(), span)
+
+    def _expected(self, agent: Agent, span: Span, region: Region) -> str:
+        """The first of the words that an agent looks at in vain."""
+        assert agent.target is not None
+        words, condition = contents(span, region), agent.target.condition
+        missing = next(k for k, word in enumerate(words.tolist()) if not condition(word))
+        name, number = self.name_of(agent, int(addresses(span)[missing])), (int(words[missing]) >> 32) & NUMBER
+        return f"{name} is of call {number}, waits until it is {agent.target.text}"
+
+    def stored(self, span: Span, region: Region) -> None:
+        """The running agent has stored a block of words: whoever looks at some of them may go on."""
+        agent = self.scheduler.running()
+        self.arrivals.write(span, region, agent.clock + self.costs.flight(region.home != agent.rank))
+        low, high = span.bounds
+        for key in [k for k in self._looked_at if k[0] < high and low < k[1]]:
+            self._looked_at.remove(key)
+            self.scheduler.wake(key)
 
     def begin_wait(self, address: int, condition: Callable[[int], bool], text: str) -> None:
         """A wait function has begun: `condition` will be polled on the word at `address`."""

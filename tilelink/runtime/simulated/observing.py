@@ -109,6 +109,9 @@ class Observer:
 
     def atomic(self, agent: Agent, atomic: Atomic) -> None: ...
 
+    def look(self, agent: Agent, span: Span) -> None:
+        """`agent` has loaded words each of which says that it has come."""
+
     def barrier(self, agent: Agent) -> None:
         """A barrier of all threads of one program."""
 

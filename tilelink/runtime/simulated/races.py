@@ -20,6 +20,7 @@ from tilelink.runtime.simulated.observing import Atomic, Block, Observer, Proxy,
 from tilelink.runtime.simulated.raceerror import Race, RaceError
 from tilelink.runtime.simulated.releases import Releases
 from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
+from tilelink.runtime.simulated.words import WORD
 
 if TYPE_CHECKING:
     from tilelink.runtime.simulated.machine import Machine
@@ -120,7 +121,23 @@ class RaceDetector(Observer):
         if shadow is not None:
             s = self._clocks.strands(agent)
             me = s.bulk if proxy == "bulk" else s.threads
-            self._write(shadow.cells(span), me, self._record(agent, s, me, "store", proxy, span))
+            number = self._record(agent, s, me, "store", proxy, span)
+            self._write(shadow.cells(span), me, number)
+            if span.itemsize == WORD and me == s.threads:
+                self._log.known[number] = self._clocks.snapshot(me)
+
+    def look(self, agent: Agent, span: Span) -> None:
+        """Who sees a word of 64 bits knows what its writer had read and knew then: that is behind it. (What the writer had
+        stored elsewhere may not have arrived; a plan lets nobody read it for that.)"""
+        shadow = self._memory.find(span)
+        if shadow is None:
+            return
+        s, log = self._clocks.strands(agent), self._log
+        for state in shadow.cells(span).states():
+            known = log.known.get(log.states[state].writer)
+            if known is not None:
+                self._clocks.learn(s.threads, known)
+        self.load(agent, span, "threads")
 
     def _touch_word(self, agent: Agent, s: Strands, atomic: Atomic) -> None:
         """An atomic and an ordinary access of one word want an order as any two; two atomics do not."""

@@ -67,8 +67,12 @@ class StoreBuffer:
     def release(self, agent: Agent) -> None:
         self._apply(agent, lambda p: p.stage == "covered")
 
-    def end(self, agent: Agent) -> None:
+    def arrive(self, agent: Agent) -> None:
+        """Time passes: all that the program has stored is seen in the end."""
         self._apply(agent, lambda p: True)
+
+    def end(self, agent: Agent) -> None:
+        self.arrive(agent)
         self._pending.pop(agent, None)
 
     def _advance(self, agent: Agent, old: Stage, new: Stage) -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+WORD = 8
+"""Bytes."""
+
 
 class WordClocks:
     """Per word, its values and when they can be seen."""

@@ -206,6 +206,7 @@ class SimulatedWorld:
         self.barrier()
         region = arena.regions[self.rank]
         self._machine.words.forget(region.start, region.end)
+        self._machine.arrivals.forget(region.start, region.end)
         if self._machine.observer is not None:
             self._machine.observer.freed(region.start, region.end)
         self._machine.memory.drop(region, self._host.rank)

@@ -1,0 +1,346 @@
+"""Small tensors of brief calls come by words that hold data and the number of the call: who reads one waits for it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.simulated.breaking import Break, Edit, breaking, changed
+from tilelink import Operator, TilelinkError
+from tilelink.ir.low_latency import MOST
+from tilelink.ir.topology import Device, Topology
+from tilelink.ops import all_reduce_one_shot, all_reduce_two_shot, gemm_ar_one_shot
+from tilelink.ops.all_reduce_one_shot import exchange
+from tilelink.runtime.session import require
+from tilelink.runtime.simulated import Recorder, StandstillError
+
+__all__ = ["breaking"]
+
+RANKS = 3
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+
+
+def words_of(operator: Operator, *arguments: torch.Tensor, ranks: int = RANKS, **given: Any) -> set[str]:
+    return set(operator.plan(*arguments, ranks=ranks, **given).low_latency)
+
+
+# ------------------------------------------------------------------------------------------------------- which tensors
+@pytest.mark.parametrize(
+    ("shape", "dtype", "words"),
+    [
+        ((3, 64), BF16, True),
+        ((3, 65), BF16, False),  # a row is half a word too long
+        ((3, 65), F32, True),
+        ((1, 2), F16, True),
+        ((3, 64), torch.int8, False),
+        ((3, 64), torch.float64, False),
+        ((48, 2048), BF16, True),  # from two peers: as much as there may be
+        ((49, 2048), BF16, False),
+    ],
+)
+def test_small_tensors_of_whole_words(shape: tuple[int, int], dtype: torch.dtype, words: bool) -> None:
+    assert MOST == 2 * 48 * 2048 * 2
+    assert words_of(all_reduce_one_shot, torch.empty(shape, dtype=dtype)) == ({"inbox"} if words else set())
+
+
+def test_of_brief_calls_alone() -> None:
+    x = torch.empty(3, 64, dtype=BF16)
+    assert words_of(all_reduce_one_shot.schedule(slots=1), x) == set()
+    assert words_of(all_reduce_one_shot.schedule(low_latency=False), x) == set()
+    assert words_of(gemm_ar_one_shot, torch.empty(3, 64, dtype=BF16), torch.empty(64, 96, dtype=BF16)) == {"inbox"}
+    assert all_reduce_two_shot.plan(x, ranks=RANKS).brief
+    assert words_of(all_reduce_two_shot, x) == set()  # movements are no loads and stores
+
+
+@pytest.mark.parametrize(("capability", "words"), [(90, {"inbox"}), (100, {"inbox"}), (94, set()), (95, set())])
+def test_not_through_caches_that_keep_what_is_stored(capability: int, words: set[str]) -> None:
+    topology = Topology(2, device=Device(capability=capability))
+    assert all_reduce_one_shot.plan(torch.empty(2, 64), topology=topology).low_latency == words
+
+
+@tilelink.program("R/R M N, R M N, R M N -> M N")
+def two_inboxes(x: Any, inbox: Any, wide: Any, out: Any) -> None:
+    s, m, n = tl.tile_id(x)
+    tile = tl.tile_load(x, (s, m, n))
+    tl.tile_push_data(inbox, (s, m, n), tile)
+    tl.producer_tile_notify(inbox, (s, m, n))
+    tl.tile_push_data(wide, (s, m, n), tile)
+    tl.producer_tile_notify(wide, (s, m, n))
+    acc = tl.zeros(tl.tile_shape(x), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (q, m, n))
+        acc += tl.tile_load(inbox, (q, m, n))
+        tl.consumer_tile_wait(wide, (q, m, n))
+        acc += tl.tile_load(wide, (q, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+@pytest.mark.parametrize(("dtype", "words"), [("f32", {"inbox", "wide"}), ("f64", set())])
+def test_all_or_none(dtype: str, words: set[str]) -> None:
+    """A release that one of them needs covers the others."""
+
+    def both(x: Any) -> Any:
+        return two_inboxes(x, tilelink.symmetric("R M N", like=x), tilelink.symmetric("R M N", like=x, dtype=dtype))
+
+    operator = tilelink.operator("M N -> M N", name=f"both_{dtype}")(both)
+    assert operator.plan(torch.empty(2, 64), ranks=2).brief
+    assert words_of(operator, torch.empty(2, 64), ranks=2) == words
+
+
+@tilelink.program("R/R M N, R M N -> M N")
+def masked(x: Any, inbox: Any, out: Any) -> None:
+    s, m, n = tl.tile_id(x)
+    tile = tl.tile_load(x, (s, m, n))
+    tl.tile_push_data(inbox, (s, m, n), tile, mask=tile > 0)
+    tl.producer_tile_notify(inbox, (s, m, n))
+    acc = tl.zeros(tl.tile_shape(x), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (q, m, n))
+        acc += tl.tile_load(inbox, (q, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+@tilelink.program("R/R M N, R M N -> M N")
+def one_for_all(x: Any, inbox: Any, out: Any) -> None:
+    """What is pushed is no block."""
+    s, m, n = tl.tile_id(x)
+    tl.tile_push_data(inbox, (s, m, n), 1.0)
+    tl.producer_tile_notify(inbox, (s, m, n))
+    acc = tl.zeros(tl.tile_shape(x), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (q, m, n))
+        acc += tl.tile_load(inbox, (q, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+@tilelink.program("R/R M N, R M N -> M N")
+def waits_first(x: Any, inbox: Any, out: Any) -> None:
+    """Whether a wait has a load of its own tile is not to be seen."""
+    s, m, n = tl.tile_id(x)
+    tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
+    tl.producer_tile_notify(inbox, (s, m, n))
+    acc = tl.zeros(tl.tile_shape(x), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (q, m, n))
+    for q in tl.tiles(inbox, axis=0):
+        acc += tl.tile_load(inbox, (q, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+@tilelink.program("R/R M N, R M N -> M N")
+def filled(x: Any, inbox: Any, out: Any) -> None:
+    """Lanes past the edge are not 0."""
+    s, m, n = tl.tile_id(x)
+    tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
+    tl.producer_tile_notify(inbox, (s, m, n))
+    acc = tl.zeros(tl.tile_shape(x), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (q, m, n))
+        acc += tl.tile_load(inbox, (q, m, n), other=1.0)
+    tl.tile_store(out, (m, n), acc)
+
+
+@tilelink.program("R/R M N, R M N -> M N")
+def doubled(x: Any, inbox: Any, out: Any) -> None:
+    """A block that is made on the way, and one row of it for all."""
+    s, m, n = tl.tile_id(x)
+    tl.tile_push_data(inbox, (s, m, n), tl.sum(tl.tile_load(x, (s, m, n)).to(tl.float32), 0)[None, :])
+    tl.producer_tile_notify(inbox, (s, m, n))
+    acc = tl.zeros(tl.tile_shape(x), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (q, m, n))
+        acc += tl.tile_load(inbox, (q, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+def operator_of(program: Any) -> Operator:
+    def body(x: Any) -> Any:
+        return program(x, tilelink.symmetric("R M N", like=x))
+
+    return tilelink.operator("M N -> M N", schedule={program.name: tilelink.sms(M=2, N=32)})(body)
+
+
+PROGRAMS = {p.name: operator_of(p) for p in (exchange, masked, one_for_all, waits_first, filled, doubled)}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_of_programs_that_push_once_and_read_what_they_wait_for(name: str) -> None:
+    x = torch.empty(4, 64, dtype=BF16)
+    assert PROGRAMS[name].plan(x, ranks=2).brief
+    assert words_of(PROGRAMS[name], x, ranks=2) == ({"inbox"} if name in ("exchange", "doubled") else set())
+
+
+@pytest.mark.parametrize("columns", [1, 32])
+def test_of_tiles_of_whole_words(columns: int) -> None:
+    operator = PROGRAMS["exchange"].schedule(exchange=tilelink.sms(M=2, N=columns))
+    assert words_of(operator, torch.empty(4, 64, dtype=BF16), ranks=2) == ({"inbox"} if columns > 1 else set())
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+def numbered(shape: tuple[int, ...], dtype: torch.dtype, call: int, rank: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * call + rank)
+    return torch.randint(-8, 9, shape, generator=generator).to(dtype)
+
+
+SHAPES = [((1, 2), BF16), ((5, 96), BF16), ((3, 130), F16), ((7, 33), F32), ((4, 33), BF16), ((2, 64), F32)]
+"""Words of one and of two elements, tiles with and without lanes to spare; and one that has words of its own."""
+
+
+def calls(ranks: int) -> bool:
+    """Call after call of all sizes; sums of small whole numbers are exact."""
+    right = True
+    for call in range(2):
+        for shape, dtype in SHAPES:
+            y = all_reduce_one_shot(numbered(shape, dtype, call, tilelink.rank()))
+            right &= torch.equal(y, sum(numbered(shape, dtype, call, r) for r in range(ranks)))  # pyright: ignore[reportArgumentType]
+    return right
+
+
+@pytest.mark.each_triton
+@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("policy", ["random-1", "straggler-0-2", "priorities-3"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_sums(ranks: int, policy: str, delayed: bool) -> None:
+    """However late, and in whatever order, words arrive; nothing is unordered."""
+    found = tilelink.launch(lambda: calls(ranks), ranks, policy=policy, delayed_stores=delayed)
+    assert found == [True] * ranks
+
+
+def test_what_is_pushed_is_made_a_block() -> None:
+    x = [numbered((4, 64), BF16, 0, r) for r in range(2)]
+    both = [t.view(2, 2, 64).float().sum(1, keepdim=True).expand(2, 2, 64).reshape(4, 64) for t in x]
+    for y in PROGRAMS["doubled"](x):
+        assert torch.equal(y.float(), both[0] + both[1])
+
+
+def test_a_product_whose_tiles_are_exchanged_from_registers() -> None:
+    x, w = ([numbered(shape, BF16, k, r) for r in range(3)] for k, shape in enumerate(((20, 24), (24, 96))))
+    parts = [(a.float() @ b.float()).to(BF16).float() for a, b in zip(x, w, strict=True)]
+    for y in gemm_ar_one_shot.schedule(sequential=False)(x, w):
+        assert torch.equal(y, sum(parts).to(BF16))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_nothing_is_signalled() -> None:
+    text = all_reduce_one_shot.source(torch.empty(4, 64, dtype=BF16), ranks=2)
+    functions = {f.name: f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)}
+    called = [
+        n.func.attr
+        for n in ast.walk(functions["exchange"])
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and ast.unparse(n.func.value) == "shmem"
+    ]
+    assert sorted(called) == ["ll_load", "ll_pack", "ptr"]
+    assert "inbox_words" not in text
+
+
+def test_words_lie_in_memory_of_their_own() -> None:
+    """What a call with signals leaves behind is data, which could be like the number of a later call."""
+
+    def main() -> tuple[list[str], bool]:
+        for columns in (64, 65, 64, 64):
+            all_reduce_one_shot(torch.ones(2, columns, dtype=BF16))
+        (workspace,) = require().workspaces.values()
+        names = sorted(n for n in workspace.capacity if n.startswith("inbox"))
+        numbers = {int(workspace.view(n, torch.int64, 1)) >> 32 for n in names if ".ll/" in n}
+        return names, numbers == {2, 3}
+
+    for names, numbered in tilelink.launch(main, 2):
+        assert names == ["inbox.flags/0", "inbox.flags/1", "inbox.ll/0", "inbox.ll/1", "inbox/0", "inbox/1"]
+        assert numbered
+
+
+# ------------------------------------------------------------------------------------------------------------- mistakes
+def same_slot_again(operator: Operator) -> list[float]:
+    """An element of each result; all calls have the same slot, as replays of a graph of one call have."""
+    sums = list[float]()
+    for call in range(4):
+        sums.append(operator(torch.full((1, 64), float(call + tilelink.rank()))).max().item())
+        for workspace in require().workspaces.values():
+            workspace.captured, workspace.calls = True, workspace.calls + 1
+    return sums
+
+
+def test_a_slot_in_calls_that_follow_one_another() -> None:
+    found = tilelink.launch(lambda: same_slot_again(all_reduce_one_shot), RANKS, straggler=0)
+    assert found == [[3.0, 6.0, 9.0, 12.0]] * RANKS
+
+
+def loaded_as_it_is(text: str) -> str:
+    made = re.sub(
+        r"shmem\.ll_load\((.*), epoch, (.*), tl\.float32\)", r"tl.load(\1, mask=\2, other=0).to(tl.float32)", text
+    )
+    assert made != text
+    return made
+
+
+HEARD = "if used >= tl.load(heard_at + worker):"
+RACE, STANDSTILL = "TL507", "TL501"
+BROKEN = {
+    "no credit": (changed(HEARD, "if used < 0:"), STANDSTILL),
+    "a credit too early": (changed(HEARD, "if used > tl.load(heard_at + worker):"), STANDSTILL),
+    "heard before it was": (changed("tl.load(heard_at + worker)", "tl.load(heard_at + worker) + 1"), STANDSTILL),
+    "words of the call before": (changed("shmem.ll_pack(x_tile, epoch", "shmem.ll_pack(x_tile, epoch - 1"), STANDSTILL),
+    "a wait for the call after": (changed(", epoch, m_in", ", epoch + 1, m_in"), STANDSTILL),
+    "a wait for the call before": (changed(", epoch, m_in", ", epoch - 1, m_in"), RACE),
+    "no wait": (Edit(loaded_as_it_is), RACE),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_keeps_calls_apart_is_needed(name: str, breaking: Break) -> None:
+    edit, code = BROKEN[name]
+    breaking(edit)
+    unknown = all_reduce_one_shot.schedule(slots=2)
+    with pytest.raises(TilelinkError) as caught:
+        tilelink.launch(lambda: same_slot_again(unknown), RANKS, straggler=0)
+    assert caught.value.code == code
+
+
+def test_who_waits_for_words_names_the_first_that_is_missing() -> None:
+    """Rank 1 stays away from the second call."""
+
+    def main() -> None:
+        for _ in range(2 - tilelink.rank()):
+            all_reduce_one_shot(torch.ones(2, 64, dtype=BF16))
+
+    with pytest.raises(StandstillError) as caught:
+        tilelink.launch(main, 2)
+    waiting = next(w for w in caught.value.waiting if w.worker == 0)
+    assert (waiting.rank, waiting.awaits) == (0, "inbox[64] is of call 0, waits until it is of call 2")
+    assert waiting.loc is not None
+    assert waiting.loc.source_line().strip() == "acc += tl.tile_load(inbox, (q, m, n))"
+
+
+def test_a_wait_for_words_ends_by_its_limit() -> None:
+    """With a watchdog: the report says whose words, of which call, and at which tile."""
+
+    def main() -> str:
+        try:
+            for _ in range(2 - tilelink.rank()):
+                all_reduce_one_shot(torch.ones(2, 64, dtype=BF16))
+        except TilelinkError as error:
+            return str(error)
+        return ""
+
+    said = tilelink.launch(main, 2, watchdog=1.0)[0].splitlines()
+    assert said[0] == (
+        "TL470: rank 0 gave up waiting in `exchange` after 1.0 s: worker 0, tile [R 0:1, M 0:2, N 0:64], "
+        "channel `inbox` word 1, of rank 1: seen 0, expected 2"
+    )
+    assert said[3].strip() == "22 |         acc += tl.tile_load(inbox, (q, m, n))"
+
+
+def test_words_take_time_to_come() -> None:
+    """In simulated time nobody goes on before what he reads was sent."""
+    recorder = Recorder()
+    tilelink.launch(lambda: all_reduce_one_shot(torch.ones(1, 64, dtype=BF16)), 2, recorder=recorder)
+    waits = {(r.what, r.rank, r.detail): r.time for r in recorder.records if "of call 1" in r.detail}
+    assert {key[0] for key in waits} == {"wait", "resume"}
+    assert {key[2] for key in waits} == {"inbox[0] of call 1", "inbox[32] of call 1"}
+    for rank, other in ((0, "inbox[32] of call 1"), (1, "inbox[0] of call 1")):
+        assert waits["resume", rank, other] > waits["wait", rank, other]

@@ -1,0 +1,103 @@
+"""Tensors that come by NCCL's low-latency protocol (LL): each 8 bytes hold 4 of data and the number of the call.
+
+Who reads such a word sees from the number whether the data is this call's, so that nothing is signalled: no barrier, no
+release that waits until all stores have arrived, no word that is set behind them. It costs twice the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tilelink.ir import formula as F
+from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Wait, Whole, blocks, walk
+from tilelink.ir.shape import ITEM_BYTES
+from tilelink.ir.wiring import entries
+
+if TYPE_CHECKING:
+    from tilelink.ir.plan import Plan, StepPlan
+
+DATA = 4
+"""Bytes of data in a word."""
+MOST = 384 * 1024
+"""Bytes that a rank gets from its peers by a tensor, up to which twice as many take less time than a release and a signal:
+on two H200s 128 KiB take 0.9 µs less, and 512 KiB as long (docs/performance.md)."""
+
+
+def low_latency(plan: Plan) -> frozenset[str]:
+    """The tensors of a plan that come so: all of a brief call, where they are small, and written and read as `_fits` says.
+
+    All or none: where one of them needs a release, it covers the others too.
+    """
+    # AMD's caches keep what is stored to peers until something writes them back.
+    if not plan.schedule.low_latency or not plan.brief or plan.topology.reach != "peer" or plan.topology.device.amd:
+        return frozenset()
+    found = frozenset(c.tensor for c in plan.channels)
+    return found if all(_small(plan, t) and _fits(plan, t) for t in found) else frozenset()
+
+
+def _small(plan: Plan, tensor: str) -> bool:
+    """Whether it is a tensor of whole words on each row, and of few of them."""
+    buffer = plan.buffer_or_none(tensor)
+    if buffer is None or buffer.space != "symmetric" or ITEM_BYTES[buffer.dtype] not in (2, DATA):
+        return False
+    for rank in range(plan.topology.ranks):
+        extents = [int(F.evaluate(e, plan.env(rank))) for e in buffer.extents]
+        most = MOST * plan.topology.ranks // max(plan.topology.ranks - 1, 1)
+        nbytes = math.prod(extents) * ITEM_BYTES[buffer.dtype]
+        if nbytes > most or extents[-1] * ITEM_BYTES[buffer.dtype] % DATA:
+            return False
+    return True
+
+
+def _fits(plan: Plan, tensor: str) -> bool:
+    """Whether programs push whole tiles, and each load is of a tile that was waited for just before: then a load that waits for
+    its own words waits for what the program waits for, and ends."""
+    uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor]
+    if any(s.engine == "stream" or s.in_place or tensor in s.forwarded or s.pieces > 1 for s, _ in uses):
+        return False
+    return all(_says_itself(plan, s, param) for s, param in uses)
+
+
+def _of(step: StepPlan, param: str) -> list[Op]:
+    return [op for op in walk(step.step.program.body) if getattr(op, "param", None) == param]
+
+
+def _says_itself(plan: Plan, step: StepPlan, param: str) -> bool:
+    """Whether a program pushes and reads a tensor by tiles of whole words, right before it notifies and behind its waits."""
+    found = _of(step, param)
+    if step.step.program.movement is not None or any(isinstance(op, (Move, Raw)) for op in found):
+        return False
+    if any(isinstance(op, Store) and (op.to == "own" or op.mask is not None or not op.value.vector) for op in found):
+        return False
+    if not all(_of_words(plan, step, op) for op in found if isinstance(op, (Load, Store))):
+        return False
+    return all(_paired(block, param) for block in blocks(step.step.program.body))
+
+
+def _paired(block: Iterable[Op], param: str) -> bool:
+    """Whether of one block of lines each push has its notify behind it, and each wait its load, of the same tile."""
+    mine = [op for op in block if isinstance(op, (Load, Store, Wait, Notify)) and op.param == param]
+    kinds = [type(op) for op in mine]
+    pairs = zip(kinds[::2], kinds[1::2], strict=False)
+    alike = all(a.index == b.index for a, b in zip(mine[::2], mine[1::2], strict=False))
+    return len(mine) % 2 == 0 and alike and all(pair in ((Store, Notify), (Wait, Load)) for pair in pairs)
+
+
+def _of_words(plan: Plan, step: StepPlan, op: Load | Store) -> bool:
+    """Whether an access takes whole words of memory's last axis, where a tile may begin at any multiple of its length."""
+    tensor = plan.wiring.tensor(step.step.binding(op.param).tensor)
+    if isinstance(op, Load) and op.other is not None and op.other.text not in ("0", "0.0"):
+        return False
+    view, found = step.step.binding(op.param).view, entries(step.step, op.param, op.index)
+    entry, axis = found[-1], len(tensor.axes) - 1
+    if view[-1].axis != axis or tensor.axes[axis].split is not None:
+        return False
+    if isinstance(entry, Whole):
+        return True
+    if not isinstance(entry, OfTile):
+        return False
+    grid = next((g for g in (*step.grid, *step.loops) if g.var == entry.var), None)
+    words = DATA // ITEM_BYTES[tensor.dtype]
+    return grid is not None and grid.kind == "plain" and (grid.tile is None or grid.tile % words == 0)
