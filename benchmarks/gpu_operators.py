@@ -3,7 +3,8 @@ calls with other data; and, captured in a graph, replayed.
 
     torchrun --nproc-per-node=2 benchmarks/gpu_operators.py --out results.json [--only ag_moe ep_dispatch]
 
-`TILELINK_WORLD=nvshmem` runs the same on NVSHMEM's device library. The expected is computed in fp32 from the same bf16 data.
+`TILELINK_WORLD=nvshmem` runs the same on NVSHMEM's device library, `TILELINK_SHARE_GPUS=1` on fewer GPUs. The expected is
+computed in fp32 from the same bf16 data.
 """
 
 from __future__ import annotations

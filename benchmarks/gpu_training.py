@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import tilelink
-from benchmarks.records import write
+from benchmarks.records import gpus_of, write
 from tilelink.nn import ParallelAttention, ParallelMLP, Replicated, group_name
 from tilelink.ops import all_reduce
 from tilelink.runtime.session import require
@@ -289,7 +289,8 @@ def main(arguments: list[str] | None = None, ranks: int = 4) -> bool:
         tilelink.check()
         if tilelink.rank() == 0:
             out.parent.mkdir(parents=True, exist_ok=True)
-            write(out, [row], gpus=tilelink.ranks(), world=require().world.topology.world)
+            world = require().world
+            write(out, [row], gpus=gpus_of(world), ranks=world.ranks, world=world.topology.world)
             print(
                 f"worst relative difference {row['worst']:.1e}, ms a step {row['step_ms']}, {row['seconds']:.0f} s, "
                 f"ok {row['ok']}"

@@ -384,7 +384,8 @@ def main() -> int:
             rows += ended + rows_of(part, said)
             print(f"== {part}: {'ok' if all(r.ok for r in ended) else 'FAILED'}", flush=True)
     world = os.environ.get("TILELINK_WORLD", "peer")
-    write(options.out, [asdict(r) for r in rows], gpus=options.ranks, world=world)
+    gpus = min(options.ranks, torch.cuda.device_count())
+    write(options.out, [asdict(r) for r in rows], gpus=gpus, ranks=options.ranks, world=world)
     for row in rows:
         detail = row.detail[:160] if row.ok else row.detail[:3000]
         print(f"{'ok    ' if row.ok else 'FAILED'} {row.part:40s} {row.seconds:6.1f} s  {detail}")

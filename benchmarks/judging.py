@@ -11,8 +11,9 @@ import torch.distributed as dist
 
 import tilelink
 from benchmarks.cases import Machine
-from benchmarks.records import write
+from benchmarks.records import gpus_of, write
 from tilelink.runtime.session import require
+from tilelink.runtime.world import World
 
 Row = dict[str, Any]
 
@@ -23,7 +24,7 @@ class Sheet:
 
     out: Path | None
     machine: Machine
-    world: str
+    world: World
     rows: list[Row] = field(default_factory=list[Row])
 
     def add(self, row: Row, said: str) -> None:
@@ -38,11 +39,12 @@ class Sheet:
     def save(self) -> None:
         """Write the rows so far: what comes next may end all processes."""
         if self.machine.rank == 0:
-            write(self.out, self.rows, gpus=self.machine.ranks, world=self.world)
+            name = self.world.topology.world
+            write(self.out, self.rows, gpus=gpus_of(self.world), ranks=self.machine.ranks, world=name)
 
 
 def judged(check: Callable[[Sheet], None], out: Path | None) -> int:
-    """Run `check` on every GPU, write its rows, say which of them are bad, and end the group.
+    """Run `check` on every rank, write its rows, say which of them are bad, and end the group.
 
     Returns:
         What the process is to end with: 1, some row is bad.
@@ -50,7 +52,7 @@ def judged(check: Callable[[Sheet], None], out: Path | None) -> int:
     sheets: list[Sheet] = []
 
     def body() -> None:
-        sheets.append(Sheet(out, Machine(), require().world.topology.world))
+        sheets.append(Sheet(out, Machine(), require().world))
         check(sheets[0])
         sheets[0].save()
 

@@ -11,17 +11,29 @@ import torch
 import triton
 
 from tilelink.bench.running import commit
+from tilelink.runtime.peer import GpuWorld
+from tilelink.runtime.world import World
 
 ROOT = Path(__file__).parents[1]
 
 
-def write(path: Path | None, rows: list[dict[str, Any]], *, gpus: int, world: str) -> None:
-    """Nothing where there is no path. What rows quote of this repository's files is named from its root."""
+def gpus_of(world: World) -> int:
+    """How many GPUs the ranks run on: fewer than ranks where they share them."""
+    return len(set(world.places)) if isinstance(world, GpuWorld) else world.ranks
+
+
+def write(path: Path | None, rows: list[dict[str, Any]], *, gpus: int, world: str, ranks: int | None = None) -> None:
+    """Nothing where there is no path. What rows quote of this repository's files is named from its root.
+
+    Args:
+        ranks: None for as many as GPUs.
+    """
     if path is None:
         return
     about = {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "gpus": gpus,
+        "ranks": ranks or gpus,
         "world": world,
         "torch": torch.__version__,
         "triton": triton.__version__,

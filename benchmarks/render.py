@@ -43,8 +43,10 @@ def case_table() -> str:
 
 
 def described(about: dict[str, Any]) -> str:
+    ranks = about.get("ranks", about["gpus"])
+    shared = "" if ranks == about["gpus"] else f"{ranks} ranks on "
     return (
-        f"{about['gpus']}×{about['gpu']}, world `{about['world']}`, torch {about['torch']}, Triton {about['triton']}, "
+        f"{shared}{about['gpus']}×{about['gpu']}, world `{about['world']}`, torch {about['torch']}, Triton {about['triton']}, "
         f"commit {about['commit']}"
     )
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, SEQUENTIAL, TRITON, Roles
+from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, SEQUENTIAL, TRITON, Place, Roles
 from tilelink.bench.report import save
 from tilelink.bench.rows import Found, Row, Setting, row_of
+from tilelink.bench.running import setting_of
+from tilelink.ir.topology import Device, Topology
 from tilelink.tuning import Times
 
 SETTING = Setting(world=4, gpu="a GPU", torch="2", triton="3", commit="c", backend="peer")
@@ -37,6 +41,15 @@ def row(measured: dict[str, Times], error: float | None = 0.0) -> Row:
     errors = {} if error is None else {OURS: 0.0, SEQUENTIAL: error}
     found = Found(measured, errors=errors, missing={ASYNC_TP: "why"}, schedules={OURS: "how"})
     return row_of("op", "case", {"M": 1}, SETTING, found)
+
+
+@pytest.mark.parametrize(("shared", "gpu"), [(False, "NVIDIA H200"), (True, "NVIDIA H200, shared")])
+def test_rows_say_that_ranks_share_gpus(shared: bool, gpu: str) -> None:
+    topology = Topology(4, "peer", device=Device("NVIDIA H200"), shared=shared)
+    world: Any = SimpleNamespace(ranks=4, topology=topology)
+    setting = setting_of(Place(world, "0"))
+    assert (setting.world, setting.gpu, setting.backend) == (4, gpu, "peer")
+    assert setting_of(Place(world, None)).gpu == "simulated"
 
 
 def test_the_figures() -> None:

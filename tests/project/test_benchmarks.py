@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import compile_time, judging, records, render
+from tilelink.ir.topology import Topology
+from tilelink.runtime.peer import PeerWorld, reach
 
 PROOF = " ".join((render.ROOT / "docs" / "proof.md").read_text().split())
 
@@ -58,9 +60,10 @@ def test_results_name_files_from_the_root_of_the_repository(tmp_path: Path) -> N
     for path in render.RESULTS.glob("*.json"):
         assert re.findall(r"--> /\S+", path.read_text()) == [], path.name
     records.write(tmp_path / "rows.json", [{"said": f"  --> {__file__}:7"}], gpus=1, world="peer")
-    assert json.loads((tmp_path / "rows.json").read_text())["rows"] == [
-        {"said": "  --> tests/project/test_benchmarks.py:7"}
-    ]
+    found = json.loads((tmp_path / "rows.json").read_text())
+    assert found["rows"] == [{"said": "  --> tests/project/test_benchmarks.py:7"}]
+    assert (found["about"]["gpus"], found["about"]["ranks"]) == (1, 1)
+    assert render.described(found["about"]).startswith("1×None, world `peer`")
 
 
 def test_a_row_over_its_limit_is_not_ok() -> None:
@@ -76,8 +79,9 @@ def test_a_check_on_gpus_fails_with_a_bad_row(
     good: list[bool], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[bool] = []
-    monkeypatch.setattr(judging, "Machine", lambda: SimpleNamespace(rank=0, ranks=2))
-    world = SimpleNamespace(topology=SimpleNamespace(world="peer"))
+    monkeypatch.setattr(judging, "Machine", lambda: SimpleNamespace(rank=0, ranks=4))
+    world = object.__new__(PeerWorld)
+    world.topology, world.places = Topology(4, "peer"), [reach.Place("a", gpu) for gpu in "0101"]
     monkeypatch.setattr(judging, "require", lambda: SimpleNamespace(world=world))
     monkeypatch.setattr(judging.tilelink, "launch", lambda body: body())
     monkeypatch.setattr(judging.dist, "destroy_process_group", lambda: ended.append(True))
@@ -89,6 +93,10 @@ def test_a_check_on_gpus_fails_with_a_bad_row(
     out = tmp_path / "rows.json"
     assert judging.judged(check, out) == status
     assert ended == [True]
-    assert [row["ok"] for row in json.loads(out.read_text())["rows"]] == good
+    written = json.loads(out.read_text())
+    assert [row["ok"] for row in written["rows"]] == good
+    about = written["about"]
+    assert (about["world"], about["ranks"], about["gpus"]) == ("peer", 4, 2)
+    assert render.described(about | {"gpu": "H200"}).startswith("4 ranks on 2×H200, world `peer`")
     bad = [f"BAD {{'case': {k}, 'ok': False}}" for k, ok in enumerate(good) if not ok]
     assert capsys.readouterr().out.splitlines() == ["case 0", "case 1", f"2 rows, {len(bad)} bad", *bad]

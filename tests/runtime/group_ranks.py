@@ -1,4 +1,4 @@
-"""One of four processes: worlds of two groups at once, with CPU memory in place of a GPU's.
+"""One of four processes: worlds of two groups at once, and of ranks that share GPUs, with CPU memory in place of a GPU's.
 
 python group_ranks.py RANK STORE
 """
@@ -17,10 +17,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime.grid import Grid
+from tilelink.runtime.nvshmem import NvshmemWorld
 from tilelink.runtime.peer import PeerWorld, SymmetricBlock, reach
 from tilelink.runtime.session import Session
 
 CPU = torch.device("cpu")
+ALLOWED = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
+SHARED = (
+    "TILELINK_SHARE_GPUS is set, 4 ranks run on 2 GPUs: kernels take turns, torch's collectives go through the host, and "
+    "times mean nothing"
+)
 
 
 class CpuHeap:
@@ -38,6 +44,7 @@ class CpuHeap:
 
 def check(rank: int) -> None:
     whole = Session(PeerWorld(heap=CpuHeap))  # pyright: ignore[reportArgumentType]
+    assert not whole.world.topology.shared
     assert (whole.world.rank, whole.world.ranks) == (rank, 4)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     pair = [rank // 2 * 2, rank // 2 * 2 + 1]
@@ -84,6 +91,25 @@ def check(rank: int) -> None:
     whole.world.barrier()
 
 
+def check_shared(rank: int) -> None:
+    """Two ranks on each of two GPUs; none of them on its own."""
+    with mock.patch.object(reach, "place_of", return_value=reach.Place("here", str(rank % 2))):
+        with pytest.raises(TilelinkError, match="TL433: ranks 0 and 2 run on one GPU"):
+            PeerWorld(heap=CpuHeap)  # pyright: ignore[reportArgumentType]
+        with mock.patch.dict(os.environ, {"TILELINK_SHARE_GPUS": "1"}):
+            with pytest.raises(TilelinkError, match="TL433: ranks 0 and 2 run on one GPU"):
+                NvshmemWorld()
+            assert ALLOWED not in os.environ
+            with mock.patch.object(reach.log, "warning") as said:
+                worlds = [PeerWorld(heap=CpuHeap) for _ in range(2)]  # pyright: ignore[reportArgumentType]
+                part = worlds[0].within(worlds[0].among([rank % 2, rank % 2 + 2]))  # both of one GPU
+            assert [c.args[0] % c.args[1:] for c in said.call_args_list] == [SHARED] * (rank == 0)
+            assert os.environ.pop(ALLOWED) == "1"
+            assert all(world.topology.shared for world in (*worlds, part))
+            assert part.agree(rank) == [rank % 2, rank % 2 + 2]
+            worlds[0].barrier()
+
+
 if __name__ == "__main__":
     # What the ranks import takes longer than what they do: this is one of them, and the others are forked.
     others = dict[int, int]()
@@ -100,6 +126,7 @@ if __name__ == "__main__":
         mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=False),
     ):
         check(rank)
+        check_shared(rank)
     dist.destroy_process_group()
     if rank == 0:
         assert [os.waitpid(others[r], 0)[1] for r in (1, 2, 3)] == [0, 0, 0]

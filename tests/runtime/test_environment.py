@@ -64,6 +64,20 @@ def test_debug(monkeypatch: pytest.MonkeyPatch, value: str, on: bool) -> None:
     assert environment.debug() is on
 
 
+@pytest.mark.parametrize(("value", "on"), [(None, False), ("", False), ("0", False), ("1", True), ("yes", True)])
+def test_gpus_are_shared_on_request(monkeypatch: pytest.MonkeyPatch, value: str | None, on: bool) -> None:
+    monkeypatch.delenv("TILELINK_SHARE_GPUS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TILELINK_SHARE_GPUS", value)
+    assert environment.share_gpus() is on
+
+
+def test_symmetric_memory_of_ranks_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "0")
+    environment.allow_shared_gpus()
+    assert os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] == "1"
+
+
 def test_multicast_is_off_whatever_the_user_set(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS", "NCCL_NVLS_ENABLE")
     for name in names:

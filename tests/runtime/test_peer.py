@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
@@ -15,7 +17,7 @@ from tilelink.runtime import kernels
 from tilelink.runtime.nvshmem import NvshmemWorld, library
 from tilelink.runtime.nvshmem import streams as nvshmem_streams
 from tilelink.runtime.nvshmem.remote import RemoteRanges
-from tilelink.runtime.peer import Arena, CudaStream, PeerWorld, SymmetricBlock, driver, reach
+from tilelink.runtime.peer import Arena, CudaStream, PeerWorld, SymmetricBlock, driver, group, reach
 from tilelink.runtime.peer.arena import Arenas
 from tilelink.runtime.peer.launch import Launcher
 from tilelink.runtime.world import Arena as ArenaProtocol
@@ -205,8 +207,64 @@ def test_no_gpu() -> None:
 def test_two_ranks_on_one_gpu() -> None:
     places = [reach.Place("a", "0"), reach.Place("a", "1"), reach.Place("b", "0")]
     reach.require_own_gpus(places)
-    with pytest.raises(TilelinkError, match=r"TL433: ranks 1 and 3 run on one GPU"):
+    with pytest.raises(TilelinkError) as caught:
         reach.require_own_gpus([*places, reach.Place("a", "1")])
+    assert str(caught.value) == (
+        "TL433: ranks 1 and 3 run on one GPU\n"
+        "  why: kernels of two processes take turns on a GPU, and these wait for one another\n"
+        "  do:  call torch.cuda.set_device(LOCAL_RANK) before the first operator, or, to try things out slowly in the world "
+        "peer, set TILELINK_SHARE_GPUS=1"
+    )
+
+
+@dataclass
+class Host:
+    """Process 3 of four on a host, as torchrun starts it; what it does about its GPU and its group."""
+
+    gpus: int
+    did: list[Any]
+
+
+@pytest.fixture
+def fourth(monkeypatch: pytest.MonkeyPatch) -> Host:
+    host = Host(2, [])
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TILELINK_SHARE_GPUS", raising=False)
+    monkeypatch.setattr(reach, "current_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: host.gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: host.did.append(device))
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(dist, "init_process_group", lambda *args, **given: host.did.append((*args, given)))
+    return host
+
+
+@pytest.mark.parametrize(("gpus", "index"), [(4, 3), (1, 0)])
+def test_a_process_has_a_gpu_of_its_own(fourth: Host, gpus: int, index: int) -> None:
+    fourth.gpus = gpus
+    group.join()
+    own = torch.device("cuda", index)
+    assert fourth.did == [own, ("nccl", {"device_id": own})]
+
+
+def test_more_processes_than_gpus(fourth: Host) -> None:
+    with pytest.raises(TilelinkError) as caught:
+        group.join()
+    assert fourth.did == []
+    assert str(caught.value) == (
+        "TL433: process 3 of this host has no GPU of its own: there are 2\n"
+        "  why: kernels of two processes take turns on a GPU, and these wait for one another\n"
+        "  do:  start torchrun with --nproc-per-node=2, or, to try things out slowly in the world peer, set "
+        "TILELINK_SHARE_GPUS=1"
+    )
+
+
+@pytest.mark.parametrize(("gpus", "index"), [(2, 1), (1, 0), (3, 0), (4, 3)])
+def test_processes_are_dealt_out_to_gpus(fourth: Host, monkeypatch: pytest.MonkeyPatch, gpus: int, index: int) -> None:
+    monkeypatch.setenv("TILELINK_SHARE_GPUS", "1")
+    fourth.gpus = gpus
+    group.join()
+    assert fourth.did == [index, ("gloo", {})]
 
 
 def test_a_gap_between_gpus_is_everybodys() -> None:
@@ -223,6 +281,8 @@ def test_the_first_gap(monkeypatch: pytest.MonkeyPatch, reached: bool, gap: str 
     places = [reach.Place("a", "gpu 0"), reach.Place("a", "hidden gpu"), reach.Place("a", "gpu 1")]
     found = reach.first_gap(0, torch.device("cuda", 0), places)
     assert found == (gap and f"{gap} of rank 2")
+    beside = [places[0], reach.Place("a", "gpu 0")]
+    assert reach.first_gap(1, torch.device("cuda", 0), beside) is None  # no GPU is a peer of itself
     elsewhere = reach.first_gap(0, torch.device("cuda", 0), [places[0], reach.Place("b", "gpu 1")])
     assert elsewhere == "rank 0 runs on a and rank 1 on b"
 

@@ -137,6 +137,22 @@ def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pyte
     assert op._choice(bound, H200, plain=False).schedule == op.schedules  # nobody can run it
 
 
+def test_on_shared_gpus_nothing_is_estimated_and_nothing_measured_on_whole_ones_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    op, shared = unscheduled(), replace(H200, shared=True)
+    bound = bind("ag_gemm", op.signature, [torch.empty(16, 4096), torch.empty(4096, 5504)], {}, H200, op.loc)
+    problems = [problem_of("ag_gemm", op.signature, bound, where) for where in (H200, shared)]
+    assert [p.gpu for p in problems] == ["NVIDIA H200", "NVIDIA H200, shared"]
+    assert op._choice(bound, H200, plain=True).schedule.sequential
+    entries = [Entry(problems[0], LARGE, 1.0, None, "on a day")]
+    monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: entries)
+    assert op._choice(bound, H200, plain=True).schedule == LARGE
+    assert str(op._choice(bound, shared, plain=True)) == (
+        "overlapped: as the operator comes: ranks share GPUs, whose kernels take turns"
+    )
+
+
 def test_who_says_how_it_runs_is_obeyed(table: list[Entry]) -> None:
     op = unscheduled().schedule(gather=sms(2, M=16))
 

@@ -122,8 +122,8 @@ def commit() -> str:
 
 
 def setting_of(place: Place) -> Setting:
-    gpu = "simulated" if place.simulated else torch.cuda.get_device_name()
     world = place.world
+    gpu = "simulated" if place.simulated else world.topology.gpu
     return Setting(world.ranks, gpu, torch.__version__, triton.__version__, commit(), world.topology.world)
 
 

@@ -38,6 +38,7 @@ class RankAxis:
 @dataclass(frozen=True, slots=True)
 class Topology:
     """`world`: simulated | peer | nvshmem. `reach`: `peer` (loads and stores reach every rank) or `network` (puts only).
+    `shared`: ranks may share GPUs, whose kernels take turns then, so that times mean nothing.
 
     `axes`: the shape that the ranks are laid out in, where they have one: the last axis is that of neighbours. A *line* is
     the ranks that differ along one axis only; a rank's coordinate on an axis is its number in the line.
@@ -48,6 +49,12 @@ class Topology:
     reach: str = "peer"
     device: Device = Device()
     axes: tuple[RankAxis, ...] = ()
+    shared: bool = False
+
+    @property
+    def gpu(self) -> str:
+        """What measurements go by: none of shared GPUs is taken for one of whole ones."""
+        return f"{self.device.name}, shared" if self.shared else self.device.name
 
     def axis(self, name: str = RANK_AXIS) -> RankAxis:
         """The axis of this name; `R` is all ranks."""

@@ -36,7 +36,7 @@ def problem_of(name: str, signature: Signature, bound: Bound, topology: Topology
     return Problem(
         operator=name + "".join(f" {k}={v}" for k, v in (*bound.constants, *_along(signature, topology))),
         signature=str(signature),
-        gpu=topology.device.name,
+        gpu=topology.gpu,
         world=topology.world,
         ranks=topology.ranks,
         dtypes=bound.dtypes,
@@ -91,6 +91,8 @@ def reads_tables(plan: Plan) -> bool:
 
 def inestimable(plan: Plan) -> str:
     """Why nobody can say which form is faster, or the plain one cannot be had; empty where it can be said."""
+    if plan.topology.shared:
+        return "ranks share GPUs, whose kernels take turns"
     return "its plain form would have to look at the tables" if reads_tables(plan) else unknown(plan)
 
 

@@ -112,6 +112,19 @@ def watchdog() -> float | None:
     return seconds
 
 
+def share_gpus() -> bool:
+    """TILELINK_SHARE_GPUS: anything but an empty string or 0 lets ranks of the world peer share GPUs.
+
+    Their kernels take turns, which last milliseconds: for trying things out with fewer GPUs than ranks, never for timing.
+    """
+    return os.environ.get("TILELINK_SHARE_GPUS", "0") not in ("", "0")
+
+
+def allow_shared_gpus() -> None:
+    """Let PyTorch map symmetric memory between ranks of one GPU; to be called before it is used."""
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+
+
 def disable_multicast() -> None:
     """Turn NVLink multicast off in PyTorch, NVSHMEM and NCCL; to be called before each of them initialises.
 

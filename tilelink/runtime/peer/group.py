@@ -105,6 +105,8 @@ def board(group: dist.ProcessGroup) -> dist.Store | None:  # pyright: ignore[rep
 def join() -> None:
     """Collective: make the group of all processes, one per GPU, unless the user has; of this process if it is alone.
 
+    Where ranks share GPUs, processes are dealt out to them in turn.
+
     Raises:
         TilelinkError: TL432 no GPU, TL433 more processes on this host than GPUs.
     """
@@ -115,6 +117,12 @@ def join() -> None:
     if place is None:
         alone = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group("nccl", rank=0, world_size=1, store=alone)
+        return
+    if environment.share_gpus():
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+        dist.init_process_group(
+            "gloo"
+        )  # NCCL refuses two ranks on one GPU; gloo takes tensors of GPUs through the host
         return
     device = torch.device("cuda", _own_gpu(place))
     torch.cuda.set_device(device)
@@ -130,6 +138,6 @@ def _own_gpu(place: environment.ProcessRank) -> int:
             "TL433",
             f"process {place.local_rank} of this host has no GPU of its own: there are {gpus}",
             why="kernels of two processes take turns on a GPU, and these wait for one another",
-            hint=f"start torchrun with --nproc-per-node={gpus}",
+            hint=f"start torchrun with --nproc-per-node={gpus}, {reach.TRYING_OUT}",
         )
     return place.local_rank

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +14,11 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
 from tilelink.runtime.peer import driver
+
+log = logging.getLogger("tilelink")
+
+TRYING_OUT = "or, to try things out slowly in the world peer, set TILELINK_SHARE_GPUS=1"
+"""What is left to those who have fewer GPUs than ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +82,33 @@ def require_own_gpus(places: Sequence[Place]) -> None:
                 "TL433",
                 f"ranks {first} and {rank} run on one GPU",
                 why="kernels of two processes take turns on a GPU, and these wait for one another",
-                hint="call torch.cuda.set_device(LOCAL_RANK) before the first operator",
+                hint=f"call torch.cuda.set_device(LOCAL_RANK) before the first operator, {TRYING_OUT}",
             )
+
+
+@cache
+def say_shared(ranks: int, gpus: int) -> None:
+    """Once per process: so many ranks share so many GPUs."""
+    log.warning(
+        "TILELINK_SHARE_GPUS is set, %d ranks run on %d GPUs: kernels take turns, torch's collectives go through the "
+        "host, and times mean nothing",
+        ranks,
+        gpus,
+    )
 
 
 def first_gap(rank: int, device: torch.device, places: Sequence[Place]) -> str | None:
     """Why this rank's GPU cannot address the memory of some other rank's; None if it can address them all.
 
-    A GPU that this process does not see (CUDA_VISIBLE_DEVICES) cannot be asked about; mapping its memory will tell.
+    A GPU that this process does not see (CUDA_VISIBLE_DEVICES) cannot be asked about; mapping its memory will tell. One
+    that another rank shares with this one is no peer of itself.
     """
-    seen = {_uuid(index): index for index in range(torch.cuda.device_count())}
+    mine, seen = places[rank], {_uuid(index): index for index in range(torch.cuda.device_count())}
     for peer, place in enumerate(places):
         index = seen.get(place.gpu)
-        if place.host != places[rank].host:
-            return f"rank {rank} runs on {places[rank].host} and rank {peer} on {place.host}"
-        if peer != rank and index is not None and not torch.cuda.can_device_access_peer(device.index, index):
+        if place.host != mine.host:
+            return f"rank {rank} runs on {mine.host} and rank {peer} on {place.host}"
+        if place.gpu != mine.gpu and index is not None and not torch.cuda.can_device_access_peer(device.index, index):
             return f"GPU {device.index} of rank {rank} has no peer access to GPU {index} of rank {peer}"
     return None
 

@@ -42,7 +42,7 @@ class GpuWorld(ABC):
         name: of the world, for the topology.
 
     Multicast is off from here on. Raises TL432 without a GPU, TL435 without a process group, TL433 when two ranks
-    share a GPU.
+    share a GPU and the world is not made for that.
     """
 
     topology: Topology
@@ -61,9 +61,9 @@ class GpuWorld(ABC):
         self.members = tuple(dist.get_process_group_ranks(self.group))
         self.numbers = self.members
         self.places: list[reach.Place] = self.agree(reach.place_of(self.device))
-        reach.require_own_gpus(self.places)
+        shared = self._share()
         self._processes: list[Process] = self.agree(this_process())
-        self.topology = Topology(self.ranks, name, "peer", reach.describe(self.device))
+        self.topology = Topology(self.ranks, name, "peer", reach.describe(self.device), shared=shared)
         self.launcher = Launcher(self.device, room=self.topology.device.shared_bytes)
         self._sides = SideStreams(self.device)
         self._arenas = Arenas()
@@ -128,6 +128,15 @@ class GpuWorld(ABC):
         """How some ranks reach one another."""
         del line
         return self.topology.reach
+
+    def _share(self) -> bool:
+        """Whether ranks may share GPUs.
+
+        Raises:
+            TilelinkError: TL433, they do, and may not.
+        """
+        reach.require_own_gpus(self.places)
+        return False
 
     @abstractmethod
     def _part(self, group: dist.ProcessGroup) -> GpuWorld:
@@ -321,7 +330,7 @@ def torch_heap(world: GpuWorld) -> TorchHeap:
 
 
 class PeerWorld(GpuWorld):
-    """GPUs that reach one another's memory.
+    """GPUs that reach one another's memory. Ranks may share them, if the user asks for it (`environment.share_gpus`).
 
     Args:
         group: one process per GPU; None for all of them.
@@ -340,6 +349,14 @@ class PeerWorld(GpuWorld):
         reach.require_no_gap(self.agree(gap))
         self._make_heap = heap
         self._heap = heap(self)
+
+    def _share(self) -> bool:
+        if not environment.share_gpus():
+            return super()._share()
+        environment.allow_shared_gpus()
+        if self.ranks == dist.get_world_size() and self.rank == 0:
+            reach.say_shared(self.ranks, len(set(self.places)))
+        return True
 
     def _part(self, group: dist.ProcessGroup) -> PeerWorld:
         return PeerWorld(group, heap=self._make_heap)
