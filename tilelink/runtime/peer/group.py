@@ -120,9 +120,8 @@ def join() -> None:
         return
     if environment.share_gpus():
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
-        dist.init_process_group(
-            "gloo"
-        )  # NCCL refuses two ranks on one GPU; gloo takes tensors of GPUs through the host
+        # NCCL refuses two ranks on one GPU. Gloo takes tensors of GPUs, too: through the host.
+        dist.init_process_group("gloo")
         return
     device = torch.device("cuda", _own_gpu(place))
     torch.cuda.set_device(device)
