@@ -8,7 +8,7 @@ from tilelink.errors import TilelinkError
 from tilelink.frontend import program, symmetric
 from tilelink.pipeline import Operator, operator
 from tilelink.pipeline.schedules import by_runs, copy_engine, fused, library, sms
-from tilelink.pipeline.tiling import adding, exchanging, moving, one_hop
+from tilelink.pipeline.tiling import adding, exchanging, moving, one_hop, streaming
 from tilelink.runtime.launching import check, empty, group, launch, rank, ranks
 from tilelink.version import __version__
 
@@ -33,5 +33,6 @@ __all__ = [
     "rank",
     "ranks",
     "sms",
+    "streaming",
     "symmetric",
 ]

@@ -21,7 +21,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
-from tilelink.ops import gemm_ar_two_shot, gemm_rs
+from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter
 from tilelink.pipeline import stages
 
@@ -176,9 +176,14 @@ def test_a_tile_that_is_still_on_its_way_to_memory() -> None:
     assert lines[told - 1] == "shmem.async_store_quiet()"
 
 
+@operator("M K/R, K/R N -> M N")
+def fetched(x: Any, weight: Any) -> Any:
+    """GEMM+AR whose sums others come for."""
+    return gather(reduce(scatter(matmul(x, weight))))
+
+
 def test_what_somebody_waits_for_cannot_come_behind() -> None:
-    """Of GEMM+AR, whose sums go on to all ranks."""
     placed = {"matmul": MATMUL, "scatter": copy_engine(M=32), "reduce": fused("matmul", behind=True)}
     with pytest.raises(TilelinkError, match="TL333") as caught:
-        plan_of(gemm_ar_two_shot, 3, SIZES, **placed, gather=copy_engine(push=False))
+        plan_of(fetched, 3, SIZES, **placed, gather=copy_engine(push=False))
     assert caught.value.why == "somebody waits for what it makes"

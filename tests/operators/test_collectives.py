@@ -248,8 +248,10 @@ NEXT = tilelink.sms(M=16, N=16, K=16, order="ring+1")
 PRODUCTS = {
     "one shot": ops.gemm_ar_one_shot.schedule(matmul=TILE),
     "one shot, exchanged behind": ops.gemm_ar_one_shot.schedule(matmul=TILE, exchange=tilelink.sms(M=8, N=16)),
-    "two shots": ops.gemm_ar_two_shot.schedule(matmul=NEXT),
-    "two shots, pushed from the epilogue": ops.gemm_ar_two_shot.schedule(matmul=NEXT, scatter=tilelink.fused("matmul")),
+    "two shots": ops.gemm_ar_two_shot.schedule({"gemm_rs.matmul": NEXT}),
+    "two shots, pushed from the epilogue": ops.gemm_ar_two_shot.schedule(
+        {"gemm_rs.matmul": NEXT, "gemm_rs.scatter": tilelink.fused("gemm_rs.matmul")}
+    ),
 }
 
 
@@ -269,7 +271,7 @@ def test_gemm_ar(name: str, ranks: int, m: int) -> None:
 @pytest.mark.each_triton
 def test_gemm_ar_as_it_comes() -> None:
     assert_as_torch(ops.gemm_ar, summed(2, 13, torch.bfloat16), 2)
-    plan = ops.gemm_ar.plan(torch.empty(8192, 8), torch.empty(8, 128), ranks=2)
+    plan = ops.gemm_ar.plan(torch.empty(32768, 8), torch.empty(8, 128), ranks=2)
     assert {s.path.partition(".")[0] for s in plan.steps} == {"gemm_ar_two_shot"}
     with pytest.raises(ValueError, match="has no form 'ring'"):
         ops.gemm_ar.plan(torch.empty(4, 4), torch.empty(4, 4), ranks=2, form="ring")

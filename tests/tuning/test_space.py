@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,9 +58,10 @@ def test_what_is_proposed_can_be_planned(name: str) -> None:
 def test_the_search_begins_with_what_inlined_operators_bring_along() -> None:
     plan = Case(ops.gemm_ar, (("M", 8192), ("N", 4096), ("K", 11008)), 4).stages(H200).plan
     begun = complete(plan, ops.gemm_ar.schedules)
-    for name, placement in ops.gemm_ar_two_shot.schedules.entries:
-        within = Fused(f"gemm_ar_two_shot.{placement.into}") if isinstance(placement, Fused) else placement
-        assert begun.get(f"gemm_ar_two_shot.{name}") == within
+    prefix = "gemm_ar_two_shot.gemm_rs."
+    for name, placement in ops.gemm_rs.schedules.entries:
+        within = replace(placement, into=prefix + placement.into) if isinstance(placement, Fused) else placement
+        assert begun.get(prefix + name) == within
     again = Case(ops.gemm_ar.with_schedule(begun), (("M", 8192), ("N", 4096), ("K", 11008)), 4).stages(H200).plan
     assert [(s.path, s.engine, s.into, s.workers) for s in again.steps] == [
         (s.path, s.engine, s.into, s.workers) for s in plan.steps

@@ -273,7 +273,8 @@ def _piece(plan: Plan, c: Channel, axis: ChannelAxis) -> str:
 def _raised_by(plan: Plan, c: Channel) -> str:
     notifying = _paths(plan, c, "notify")
     where = "on its own rank" if c.scope == "gpu" else "on any rank"
-    how = "sets the epoch" if c.writers == "stream" else "adds 1"
+    how = "sets the epoch" if c.writers == "stream" or plan.brief else "adds 1"
+    how = "low latency, the data brings it" if c.tensor in plan.low_latency else how
     return f"{', '.join(notifying)} {where}: {how}"
 
 
@@ -298,11 +299,11 @@ def signals_of(plan: Plan) -> int:
     """How often workers raise words in a call, on all ranks together, as far as the plan knows."""
     ranks = plan.topology.ranks
     count = ranks * ranks * sum(isinstance(h, (Enter, Stage)) for h in plan.host)
-    ends = next((h.kernels[-1:] for h in plan.host if isinstance(h, Enter)), ())
+    ends = next((h.kernels[-1:] for h in plan.host if isinstance(h, Enter) and not plan.brief), ())
     count += sum(_through(plan, k, rank) for k in plan.kernels if k.name in ends for rank in range(ranks))
     for s in (s for s in plan.steps if s.behind):
         count += sum(_taken(plan, s, rank) for rank in range(ranks))
-    for c in (c for c in plan.channels if c.writers == "workers"):
+    for c in (c for c in plan.channels if c.writers == "workers" and c.tensor not in plan.low_latency):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
             bells = len(targets) if c.bells and not c.counted else 0

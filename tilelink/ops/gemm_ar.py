@@ -8,9 +8,6 @@ import tilelink
 from tilelink.ops.gemm_ar_one_shot import gemm_ar_one_shot
 from tilelink.ops.gemm_ar_two_shot import gemm_ar_two_shot, reference
 
-SMALL = 1024 * 1024
-"""Bytes of the result up to which sending all to all beats a second hop: on two H200s with 512 KiB, and not with 2 MiB. (The
-product and an all-reduce one after the other beat both there, `bench-gemm_ar-2.json`.)"""
 FORMS = {"one_shot": gemm_ar_one_shot, "two_shot": gemm_ar_two_shot}
 
 
@@ -21,7 +18,8 @@ def gemm_ar(x: Any, weight: Any, *, form: str = "") -> Any:
     Args:
         x: this rank's columns of the activation, `[M, K/R]`.
         weight: this rank's rows of the weight, `[K/R, N]`, any strides.
-        form: `one_shot` or `two_shot`; default: one shot up to 1 MiB of result, two beyond.
+        form: `one_shot` or `two_shot`; default: one shot as far as a second hop would take longer than what it saves, which
+            is up to 853 KiB of result on four ranks, and up to 8 MiB on two.
 
     Returns:
         `[M, N]` in the dtype of `x`, in which partial sums travel; added in fp32.
@@ -31,7 +29,7 @@ def gemm_ar(x: Any, weight: Any, *, form: str = "") -> Any:
     """
     if form not in ("", *FORMS):
         raise ValueError(f"gemm_ar has no form {form!r}: it has {', '.join(FORMS)}")
-    small = x.size("M") * weight.size("N") * x.itemsize <= SMALL
+    small = tilelink.one_hop(x.size("M") * weight.size("N") * x.itemsize)
     return FORMS[form or ("one_shot" if small else "two_shot")](x, weight)
 
 

@@ -10,14 +10,8 @@ from tilelink.ops.gemm_ar_two_shot import reference
 from tilelink.ops.programs import matmul
 
 
-@tilelink.operator(
-    "M K/R, K/R N -> M N",
-    schedule={
-        # Narrow tiles, so that few rows keep many SMs busy. All ranks take them in one order.
-        "matmul": tilelink.sms(M=16, N=64, K=128),
-        "exchange": tilelink.fused("matmul"),
-    },
-)
+# All ranks take tiles in one order: who has sent one waits for the same tile of the others, which nobody sends later.
+@tilelink.operator("M K/R, K/R N -> M N", schedule={"exchange": tilelink.fused("matmul")})
 def gemm_ar_one_shot(x: Any, weight: Any) -> Any:
     """`all_reduce(x @ weight)` for few rows: each tile goes to everyone and is added up there, in one kernel.
 
@@ -28,7 +22,7 @@ def gemm_ar_one_shot(x: Any, weight: Any) -> Any:
     Returns:
         `[M, N]` in the dtype of `x`, in which partial sums travel; added in fp32.
     """
-    partial = matmul(x, weight)
+    partial = matmul(x, weight, schedule=tilelink.streaming(x, weight))
     return exchange(partial, tilelink.symmetric("R M N", like=partial))
 
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
-from tilelink.ops.programs import gather, matmul, reduce, scatter
+from tilelink.ops.all_gather import all_gather
+from tilelink.ops.gemm_rs import gemm_rs
 
 
-@tilelink.operator(
-    "M K/R, K/R N -> M N",
-    schedule={
-        "scatter": tilelink.copy_engine(M=1024, order="ring+1"),
-        "reduce": tilelink.fused("matmul"),
-        "gather": tilelink.copy_engine(push=False),
-    },
-)
+@tilelink.operator("M K/R, K/R N -> M N")
 def gemm_ar_two_shot(x: Any, weight: Any) -> Any:
     """`all_reduce(x @ weight)` for many rows: partial sums go to the owners of the rows while the product goes on.
 
@@ -26,7 +20,7 @@ def gemm_ar_two_shot(x: Any, weight: Any) -> Any:
     Returns:
         `[M, N]` in the dtype of `x`, in which partial sums travel; added in fp32.
     """
-    return gather(reduce(scatter(matmul(x, weight))))
+    return all_gather(gemm_rs(x, weight))
 
 
 @gemm_ar_two_shot.reference

@@ -17,6 +17,9 @@ LEAST, MOST = 4 * 1024, 256 * 1024
 """Bytes of a tile."""
 UNDER_WAY = 128 * 1024
 """Bytes that a worker of 16 warps may have on their way to its registers."""
+HELD = 200 * 1024
+"""Bytes of operands that an SM holds in shared memory."""
+SMS = 132
 IN_TURN = 16 * 1024 * 1024
 """Bytes up to which all workers take one step after the other; beyond, links and memory are busy at once instead."""
 HOP = 1280 * 1024
@@ -26,13 +29,14 @@ AT_ONCE = 8 * 1024 * 1024
 
 
 def one_hop(x: Any) -> bool:
-    """Whether sending all of `x` to everyone takes less time than a second hop, by which every byte is sent to one or two.
+    """Whether sending all of `x`, a tensor or so many bytes, to everyone takes less time than a second hop, by which every byte
+    is sent to one or two.
 
     Up to 853 KiB on four ranks, 243 on eight, and 8 MiB on two.
     """
     ranks = ranks_here()
     most = HOP * ranks // ((ranks - 1) * (ranks - 2)) if ranks > 2 else AT_ONCE
-    return _nbytes(x) <= most
+    return (x if isinstance(x, int) else _nbytes(x)) <= most
 
 
 def moving(x: Any, part: float | None = None, *, tiles: tuple[int, int] = (128, 512), push: bool | None = None) -> Sms:
@@ -68,6 +72,27 @@ def exchanging(x: Any) -> Sms:
         warps = min(max(each // 512, 4), 16)
     columns = min(each, 2048, _padded(x.shape[1]))
     return sms(M=each // columns, N=columns, num_warps=warps)
+
+
+def streaming(rows: Any, weight: Any) -> Sms:
+    """The product of some rows and a weight, whose time is that of reading the weight: tiles enough for all SMs, each with as
+    much on its way as shared memory holds.
+
+    Args:
+        rows: `[M, K]`.
+        weight: `[K, N]`.
+    """
+    (m, n), most = (16, 32), min(_padded(rows.shape[0]), 128)
+    while math.prod(-(-size // tile) for size, tile in ((rows.shape[0], m), (weight.shape[1], n))) > SMS:
+        if m <= n and m < most:
+            m *= 2
+        elif n < 256:
+            n *= 2
+        else:
+            break
+    k = 256 if m + n < 64 else 128 if m + n <= 192 else 64
+    stages = max(2, min(HELD // ((m + n) * k * rows.itemsize), 8))
+    return sms(M=m, N=n, K=k, num_warps=8 if m * n > 128 * 128 else 4, num_stages=stages)
 
 
 def _nbytes(x: Any) -> int:
