@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import random
+from typing import Any
 
 import pytest
 import torch
 
 import tilelink
+import tilelink.language as tl
 from tests.simulated.breaking import Break, breaking, changed
 from tilelink import Operator, TilelinkError
 from tilelink.ops import all_reduce, all_reduce_one_shot, gemm_rs
@@ -107,3 +109,37 @@ def test_words_that_nobody_raises_are_not_brief(rows: int, brief: bool) -> None:
 
 def test_copy_engines_are_not_brief() -> None:
     assert not gemm_rs.plan(torch.empty(4, 64), torch.empty(64, 32), ranks=2).brief
+
+
+@tilelink.program("R/R M N -> R M N")
+def share(x: Any, inbox: Any) -> None:
+    s, m, n = tl.tile_id(x)
+    tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
+    tl.producer_tile_notify(inbox, (s, m, n))
+
+
+@tilelink.program("R M N -> M")
+def first_columns(inbox: Any, out: Any, *, columns: int) -> None:
+    """Two loops whose variables have one name: the second one waits for nobody."""
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        for k in tl.tiles(inbox, axis=2, stop=columns):
+            tl.consumer_tile_wait(inbox, (q, m, k))
+            acc += tl.sum(tl.tile_load(inbox, (q, m, k)), 1)
+        for k in tl.tiles(inbox, axis=2):
+            acc += tl.sum(tl.tile_range(inbox, k), 0)
+    tl.tile_store(out, m, acc)
+
+
+def test_who_may_take_no_tile_hears_nobody() -> None:
+    """`columns` may be 0."""
+
+    def body(x: Any) -> Any:
+        return first_columns(share(x), columns=0)
+
+    placed = {"share": tilelink.sms(M=2, N=64), "first_columns": tilelink.sms(M=2, N=16, joins="share")}
+    operator = tilelink.operator("M N -> M", name="columns_of_all", schedule=placed)(body)
+    plan = operator.plan(torch.empty(4, 64), ranks=2)
+    assert [c.implied_by for c in plan.credits] == [None] * len(plan.credits)
+    assert not plan.brief

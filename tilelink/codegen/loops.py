@@ -36,7 +36,7 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
     if view.unit:
         _slices(scope, op, grid, low, high, emit)
         return
-    if op.start is not None or op.stop is not None or op.part is not None:
+    if op.limited:
         grid = replace(grid, kind="free")
     names = access.tile_names(scope, op.var, grid)
     whole = masks.split(scope, op, grid, low, high)

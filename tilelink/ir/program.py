@@ -98,6 +98,11 @@ class Tiles:
     part: tuple[Expr, Expr] | None = None
     loc: Loc
 
+    @property
+    def limited(self) -> bool:
+        """Whether the program says where it begins or ends."""
+        return self.start is not None or self.stop is not None or self.part is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:

@@ -242,7 +242,7 @@ class TileRun:
     def _tiles(self, op: Tiles) -> None:
         view = self.step.step.binding(op.param).view[op.axis]
         grid = self.step.loop(view.dim)
-        if op.start is not None or op.stop is not None or op.part is not None:
+        if op.limited:
             self._some_tiles(op, grid)
             return
         self.grids[op.var] = grid

@@ -223,8 +223,9 @@ def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
 def _loop(laid: Laid, spans: dict[Key, Spans | None], op: Tiles) -> None:
     view = laid.step.step.binding(op.param).view[op.axis]
     grid = laid.step.loop(view.dim)
-    part = op.start is not None or op.stop is not None or op.part is not None
-    spans[op.var] = None if part else laid.world.axis(grid)
+    # Of loops whose variables have one name, what holds for all.
+    unknown = op.limited or (op.var in spans and spans[op.var] is None)
+    spans[op.var] = None if unknown else laid.world.axis(grid)
     found = spans[op.var]
     if view.unit and found is not None:
         laid.names[op.var] = Value(op.var, found.begin)
