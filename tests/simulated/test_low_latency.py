@@ -254,6 +254,95 @@ def test_words_lie_in_memory_of_their_own() -> None:
         assert numbered
 
 
+# -------------------------------------------------------------------------------------------------- axes of all lengths
+@tilelink.program("R/R M N, R M N")
+def send(x: Any, inbox: Any) -> None:
+    """Sums of rows, under the name that the rows had."""
+    s, m, n = tl.tile_id(x)
+    tile = tl.tile_load(x, (s, m, n))
+    tile = tl.sum(tile.to(tl.float32), 1)[:, None]
+    tl.tile_push_data(inbox, (s, m, n), tile)
+    tl.producer_tile_notify(inbox, (s, m, n))
+
+
+@tilelink.program("R M N -> M")
+def weighed(inbox: Any, out: Any) -> None:
+    """Tiles that need a mask have a loop of their own."""
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        for k in tl.tiles(inbox, axis=2):
+            tl.consumer_tile_wait(inbox, (q, m, k))
+            kept = tl.where(tl.tile_mask(inbox, k, stop=37), tl.tile_load(inbox, (q, m, k)).to(tl.float32), 0.0)
+            acc += tl.sum(kept * tl.tile_range(inbox, k)[None, :], 1)
+    tl.tile_store(out, m, acc)
+
+
+@tilelink.program("R M N -> M")
+def limited(inbox: Any, out: Any) -> None:
+    """All tiles, and then those between two odd positions."""
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        for k in tl.tiles(inbox, axis=2):
+            tl.consumer_tile_wait(inbox, (q, m, k))
+            acc += tl.sum(tl.tile_load(inbox, (q, m, k)).to(tl.float32) * tl.tile_range(inbox, k)[None, :], 1)
+        for j in tl.tiles(inbox, axis=2, start=3, stop=37):
+            tl.consumer_tile_wait(inbox, (q, m, j))
+            acc += tl.sum(tl.tile_load(inbox, (q, m, j)).to(tl.float32) * tl.tile_range(inbox, j)[None, :], 1)
+    tl.tile_store(out, m, acc)
+
+
+def taken(consumer: Any) -> Operator:
+    def body(x: Any) -> Any:
+        inbox = tilelink.symmetric("R M N", like=x)
+        send(x, inbox)
+        return consumer(inbox)
+
+    placed = {"send": tilelink.sms(M=2, N=64), consumer.name: tilelink.sms(M=2, N=16, joins="send")}
+    return tilelink.operator("M N -> M", name=f"taken_{consumer.name}", schedule=placed)(body)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("consumer", [weighed, limited])
+def test_parts_of_rows(consumer: Any, dtype: torch.dtype) -> None:
+    """Words of two elements are taken by tiles that begin with a word, and end with one, whatever a loop says."""
+    x, operator = [numbered((4, 64), dtype, 0, r) for r in range(2)], taken(consumer)
+    assert words_of(operator, x[0], ranks=2) == (set() if consumer is limited and dtype == BF16 else {"inbox"})
+    rows = sum(t.float().sum(1).to(dtype).float() for t in x)
+    weight = sum(range(37)) if consumer is weighed else sum(range(64)) + sum(range(3, 37))
+    for y in operator(x):
+        assert torch.equal(y, (rows * weight).to(dtype))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@tilelink.program("R/R M N, R M N -> R/R M")
+def whole_rows(x: Any, inbox: Any, out: Any) -> None:
+    s, m = tl.tile_id(out)
+    tl.tile_push_data(inbox, (s, m), tl.tile_load(x, (s, m)))
+    tl.producer_tile_notify(inbox, (s, m))
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (q, m))
+        acc += tl.sum(tl.tile_load(inbox, (q, m)).to(tl.float32), 1)
+    tl.tile_store(out, (s, m), acc)
+
+
+def test_rows_without_elements_are_signalled() -> None:
+    """Their words say nothing, and who hears nobody does not know that a slot is free."""
+
+    def body(x: Any) -> Any:
+        return whole_rows(x, tilelink.symmetric("R M N", like=x))
+
+    operator = tilelink.operator("M N -> R/R M", name="rows_of_all", schedule={"whole_rows": tilelink.sms(M=2)})(body)
+    assert words_of(operator, torch.empty(4, 0)) == set()
+    assert words_of(operator, torch.empty(4, 64)) == {"inbox"}
+
+    def main() -> list[float]:
+        return [operator(torch.full((4, n), float(call))).max().item() for call, n in enumerate((64, 0, 64, 64))]
+
+    assert tilelink.launch(main, RANKS, straggler=0, races=True) == [[0.0, 0.0, 2.0 * 192, 3.0 * 192]] * RANKS
+
+
 # ------------------------------------------------------------------------------------------------------------- mistakes
 def same_slot_again(operator: Operator) -> list[float]:
     """An element of each result; all calls have the same slot, as replays of a graph of one call have."""
@@ -284,7 +373,7 @@ BROKEN = {
     "no credit": (changed(HEARD, "if used < 0:"), STANDSTILL),
     "a credit too early": (changed(HEARD, "if used > tl.load(heard_at + worker):"), STANDSTILL),
     "heard before it was": (changed("tl.load(heard_at + worker)", "tl.load(heard_at + worker) + 1"), STANDSTILL),
-    "words of the call before": (changed("shmem.ll_pack(x_tile, epoch", "shmem.ll_pack(x_tile, epoch - 1"), STANDSTILL),
+    "words of the call before": (changed(", epoch, tl.float32", ", epoch - 1, tl.float32"), STANDSTILL),
     "a wait for the call after": (changed(", epoch, m_in", ", epoch + 1, m_in"), STANDSTILL),
     "a wait for the call before": (changed(", epoch, m_in", ", epoch - 1, m_in"), RACE),
     "no wait": (Edit(loaded_as_it_is), RACE),

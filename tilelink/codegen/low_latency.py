@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from tilelink.codegen import access, words
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
-from tilelink.ir.program import Load, Store, Wait, walk
+from tilelink.ir.program import Load, Store, Wait
 from tilelink.ir.wiring import TensorDecl
 
 
 def packed(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> str:
     """The words of what is stored, by name."""
-    loaded = {o.name: o for o in walk(scope.step.step.program.body) if isinstance(o, Load)}
-    if op.value.text not in loaded or loaded[op.value.text].index != op.index:
-        value = f"tl.broadcast_to({value}, {list(access.block_shape(scope, op))})"
+    value = f"tl.broadcast_to({value}, {list(access.block_shape(scope, op))})"
     scope.lines.say("4 bytes of data a word, and the number of the call: whoever reads it waits for that")
     return scope.named(f"{tensor.name}_pack", f"shmem.ll_pack({value}, epoch, {TRITON_DTYPES[tensor.dtype]})")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilelink.codegen import access
 from tilelink.codegen.access import expression
@@ -86,7 +86,7 @@ def _aligned(limits: list[str], low: str, step: str, word: str, divide: str) -> 
 
 def whole_tile(names: TileNames) -> TileNames:
     """The same tile in the loop over whole ones."""
-    return TileNames(names.begin, names.end, names.at, "", names.grid, names.extent, whole=True)
+    return replace(names, inside="", whole=True, used=set())
 
 
 def _limit(scope: Scope, op: Bounds, what: str) -> tuple[str | None, bool]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tilelink.ir import formula as F
-from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Wait, Whole, blocks, walk
+from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Tiles, Wait, Whole, blocks, walk
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import entries
 
@@ -38,7 +38,7 @@ def low_latency(plan: Plan) -> frozenset[str]:
 
 
 def _small(plan: Plan, tensor: str) -> bool:
-    """Whether it is a tensor of whole words on each row, and of few of them."""
+    """Whether it is a tensor of whole words on each row, and of few of them. Of one without any nobody would hear."""
     buffer = plan.buffer_or_none(tensor)
     if buffer is None or buffer.space != "symmetric" or ITEM_BYTES[buffer.dtype] not in (2, DATA):
         return False
@@ -46,7 +46,7 @@ def _small(plan: Plan, tensor: str) -> bool:
         extents = [int(F.evaluate(e, plan.env(rank))) for e in buffer.extents]
         most = MOST * plan.topology.ranks // max(plan.topology.ranks - 1, 1)
         nbytes = math.prod(extents) * ITEM_BYTES[buffer.dtype]
-        if nbytes > most or extents[-1] * ITEM_BYTES[buffer.dtype] % DATA:
+        if not 0 < nbytes <= most or extents[-1] * ITEM_BYTES[buffer.dtype] % DATA:
             return False
     return True
 
@@ -96,8 +96,10 @@ def _of_words(plan: Plan, step: StepPlan, op: Load | Store) -> bool:
         return False
     if isinstance(entry, Whole):
         return True
-    if not isinstance(entry, OfTile):
+    elements = DATA // ITEM_BYTES[tensor.dtype]
+    grids = [g for g in (*step.grid, *step.loops) if g.dim == view[-1].dim]
+    if not isinstance(entry, OfTile) or not grids or any(g.kind != "plain" for g in grids):
         return False
-    grid = next((g for g in (*step.grid, *step.loops) if g.var == entry.var), None)
-    words = DATA // ITEM_BYTES[tensor.dtype]
-    return grid is not None and grid.kind == "plain" and (grid.tile is None or grid.tile % words == 0)
+    # A loop with limits begins and ends where the program says, be it inside a word.
+    limited = any(isinstance(o, Tiles) and o.var == entry.var and o.limited for o in walk(step.step.program.body))
+    return elements == 1 or not (limited or any((g.tile or elements) % elements for g in grids))
