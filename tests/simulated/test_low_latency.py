@@ -343,6 +343,35 @@ def test_rows_without_elements_are_signalled() -> None:
     assert tilelink.launch(main, RANKS, straggler=0, races=True) == [[0.0, 0.0, 2.0 * 192, 3.0 * 192]] * RANKS
 
 
+@tilelink.program("R/R -> R/R")
+def tell(x: Any, box: Any) -> None:
+    r = tl.tile_id(x)
+    tl.tile_push_data(box, r + 1, tl.tile_load(x, r))
+    tl.peer_tile_notify(box, r + 1, r + 1)
+
+
+@tilelink.program("R/R, R/R -> R/R")
+def add(x: Any, box: Any, total: Any) -> None:
+    r = tl.tile_id(x)
+    tl.peer_tile_wait(box, r, r - 1)
+    tl.tile_store(total, r, tl.tile_load(x, r) + tl.tile_load(box, r))
+
+
+def test_a_single_number_is_signalled() -> None:
+    """It has no rows."""
+
+    def body(x: Any) -> Any:
+        box = tilelink.symmetric("R/R", like=x)
+        tell(x, box)
+        return add(x, box)
+
+    operator = tilelink.operator("R/R -> R/R", name="number", schedule={"add": tilelink.sms(joins="tell")})(body)
+    x = [torch.tensor(3.0), torch.tensor(4.0)]
+    assert operator.plan(x[0], ranks=2).brief
+    assert words_of(operator, x[0], ranks=2) == set()
+    assert [y.item() for y in operator(x)] == [7.0, 7.0]
+
+
 # ------------------------------------------------------------------------------------------------------------- mistakes
 def same_slot_again(operator: Operator) -> list[float]:
     """An element of each result; all calls have the same slot, as replays of a graph of one call have."""

@@ -46,7 +46,7 @@ def _small(plan: Plan, tensor: str) -> bool:
         extents = [int(F.evaluate(e, plan.env(rank))) for e in buffer.extents]
         most = MOST * plan.topology.ranks // max(plan.topology.ranks - 1, 1)
         nbytes = math.prod(extents) * ITEM_BYTES[buffer.dtype]
-        if not 0 < nbytes <= most or extents[-1] * ITEM_BYTES[buffer.dtype] % DATA:
+        if not extents or not 0 < nbytes <= most or extents[-1] * ITEM_BYTES[buffer.dtype] % DATA:
             return False
     return True
 
