@@ -66,7 +66,7 @@ class Accesses:
             self._interrupt(agent, ptr.data)
         if span is not None:
             self._settle(agent, span)
-            if self.machine.observer is not None and not (volatile and agent.looking):
+            if self.machine.observer is not None and not agent.peeking:
                 self.machine.observer.load(agent, span, "threads")
         if isinstance(span, Block) and region is not None and span.shape == ptr.data.shape:
             return Handle(_view(span, region, dtype).copy(), ty)

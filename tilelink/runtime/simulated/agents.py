@@ -108,6 +108,8 @@ class Agent:
     target: Target | None = None
     looking: bool = False
     """Whether it looks at the clock between two polls: the accesses that this takes are nothing that happens."""
+    peeking: bool = False
+    """Whether it loads words that may not have come yet: who uses them says so (`Machine.looked`)."""
 
     @property
     def name(self) -> str:

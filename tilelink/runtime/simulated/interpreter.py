@@ -246,11 +246,11 @@ class Interpreter:
             if before is not None:
                 before(*args, **kwargs)
             agent = self.machine.scheduler.running()
-            agent.looking = True
+            agent.looking, agent.peeking = True, before is not None
             try:
                 return fn(*args, **kwargs)
             finally:
-                agent.looking = False
+                agent.looking = agent.peeking = False
 
         return look
 
