@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.mutants.mappings import mappings, operators
 from benchmarks.mutants.mutations import mutations
-from benchmarks.mutants.table import Key, Row, read, score, write
+from benchmarks.mutants.table import Key, Row, earlier, read, score, write
 from benchmarks.mutants.working import Task, rows_of_tasks, tasks
 
 EVERY = 5
@@ -42,6 +42,7 @@ def main(
     said = {m.key(n): (x.name, x.signal) for m in placed for n, x in enumerate(mutations(m.plan))}
     chosen = _chosen(said, simulate)
     old = read(out) if resume or only else []
+    kept = earlier(out) if only else []
     rows = {r.key: r for r in old if resume and _stands(r, said, chosen) and not (again and r.missed)}
     others = [r for r in old if only and r.operator != only]
     missing = [key for key in said if key not in rows]
@@ -49,7 +50,7 @@ def main(
 
     def save() -> list[Row]:
         ordered = sorted([*others, *(rows[key] for key in said if key in rows)], key=lambda r: r.operator)
-        write(out, ordered, len(said) - len(rows))
+        write(out, ordered, len(said) - len(rows), kept)
         return ordered
 
     _collect(rows, found, jobs, limit, until, save)

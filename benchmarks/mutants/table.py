@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,24 @@ def _line(row: Row) -> str:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
-def write(path: Path, rows: list[Row], missing: int = 0) -> None:
-    """A line for each row; the old file or the new one, whenever one looks."""
+def earlier(path: Path) -> list[dict[str, str]]:
+    """What rows of a file that are kept were made with, the oldest first; nothing where there is no file."""
+    if not path.is_file():
+        return []
+    about = json.loads(path.read_text())["about"]
+    return [*about.get("earlier", []), {name: about[name] for name in versions()}]
+
+
+def versions() -> dict[str, str]:
+    """What rows are made with."""
+    return {"commit": commit(), "torch": torch.__version__, "triton": triton.__version__}
+
+
+def write(path: Path, rows: list[Row], missing: int = 0, kept: Sequence[dict[str, str]] = ()) -> None:
+    """A line for each row; the old file or the new one, whenever one looks. `kept`: what those of other operators were made
+    with."""
     lines = ",\n".join(_line(row) for row in rows)
-    about = json.dumps({**sums(rows), "missing": missing}, indent=1)
+    about = json.dumps({**sums(rows), "missing": missing, **({"earlier": kept} if kept else {})}, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(f'{{"about": {about},\n"rows": [\n{lines}\n]}}\n')
@@ -87,9 +101,7 @@ def sums(rows: list[Row]) -> dict[str, object]:
     """What the rows were made with, and what they sum up to."""
     counts = Counter(r.caught_by for r in rows)
     return {
-        "commit": commit(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
+        **versions(),
         "operators": len({r.operator for r in rows}),
         "placed operators": len({(r.operator, r.schedule) for r in rows}),
         "mutants": len(rows),

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
+import tilelink
 from tests.simulated import emitted_ag_gemm, emitted_push_gemm
+from tilelink import Operator
+from tilelink.runtime.session import require
 from tilelink.runtime.simulated import SimulatedWorld
 from tilelink.runtime.world import Descriptor
 
@@ -137,3 +140,18 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
         return outs
 
     return main
+
+
+HEARD = "if used >= tl.load(heard_at + worker):"
+"""How a brief call asks whether its slot was used in the call before."""
+RACE, STANDSTILL = "TL507", "TL501"
+
+
+def one_slot_again(operator: Operator) -> list[float]:
+    """An element of each result; and the slots of all workspaces stay what they are."""
+    sums = list[float]()
+    for call in range(4):
+        sums.append(operator(torch.full((1, 64), float(call + tilelink.rank()))).max().item())
+        for workspace in require().workspaces.values():
+            workspace.captured, workspace.calls = True, workspace.calls + 1
+    return sums

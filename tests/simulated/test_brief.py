@@ -12,7 +12,8 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.simulated.breaking import Break, breaking, changed
-from tilelink import Operator, TilelinkError
+from tests.simulated.programs import HEARD, RACE, STANDSTILL, one_slot_again
+from tilelink import TilelinkError
 from tilelink.ops import all_reduce, all_reduce_one_shot, gemm_rs
 from tilelink.runtime.session import require
 
@@ -49,18 +50,6 @@ def test_brief_calls_among_others(seed: int, captured: bool) -> None:
         assert right == [True] * CALLS
 
 
-def one_slot_again(operator: Operator) -> list[float]:
-    """An element of each result; and the slots of all workspaces stay what they are."""
-    sums = list[float]()
-    for call in range(4):
-        sums.append(operator(torch.full((1, 64), float(call + tilelink.rank()))).max().item())
-        for workspace in require().workspaces.values():
-            workspace.captured, workspace.calls = True, workspace.calls + 1
-    return sums
-
-
-HEARD = "if used >= tl.load(heard_at + worker):"
-RACE, STANDSTILL = "TL507", "TL501"
 BROKEN = {
     "no credit": (changed(HEARD, "if used < 0:"), RACE),
     "a credit too early": (changed(HEARD, "if used > tl.load(heard_at + worker):"), RACE),

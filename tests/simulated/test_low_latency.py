@@ -12,6 +12,7 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tests.simulated.breaking import Break, Edit, breaking, changed
+from tests.simulated.programs import HEARD, RACE, STANDSTILL, one_slot_again
 from tilelink import Operator, TilelinkError
 from tilelink.ir.low_latency import MOST
 from tilelink.ir.topology import Device, Topology
@@ -373,18 +374,8 @@ def test_a_single_number_is_signalled() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- mistakes
-def same_slot_again(operator: Operator) -> list[float]:
-    """An element of each result; all calls have the same slot, as replays of a graph of one call have."""
-    sums = list[float]()
-    for call in range(4):
-        sums.append(operator(torch.full((1, 64), float(call + tilelink.rank()))).max().item())
-        for workspace in require().workspaces.values():
-            workspace.captured, workspace.calls = True, workspace.calls + 1
-    return sums
-
-
 def test_a_slot_in_calls_that_follow_one_another() -> None:
-    found = tilelink.launch(lambda: same_slot_again(all_reduce_one_shot), RANKS, straggler=0)
+    found = tilelink.launch(lambda: one_slot_again(all_reduce_one_shot), RANKS, straggler=0)
     assert found == [[3.0, 6.0, 9.0, 12.0]] * RANKS
 
 
@@ -396,8 +387,6 @@ def loaded_as_it_is(text: str) -> str:
     return made
 
 
-HEARD = "if used >= tl.load(heard_at + worker):"
-RACE, STANDSTILL = "TL507", "TL501"
 BROKEN = {
     "no credit": (changed(HEARD, "if used < 0:"), STANDSTILL),
     "a credit too early": (changed(HEARD, "if used > tl.load(heard_at + worker):"), STANDSTILL),
@@ -415,7 +404,7 @@ def test_what_keeps_calls_apart_is_needed(name: str, breaking: Break) -> None:
     breaking(edit)
     unknown = all_reduce_one_shot.schedule(slots=2)
     with pytest.raises(TilelinkError) as caught:
-        tilelink.launch(lambda: same_slot_again(unknown), RANKS, straggler=0)
+        tilelink.launch(lambda: one_slot_again(unknown), RANKS, straggler=0)
     assert caught.value.code == code
 
 

@@ -9,10 +9,9 @@ from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.bench.workloads import MLPS
 from tilelink.ops import gemm_ar
 from tilelink.ops.gemm_ar import FORMS
+from tilelink.pipeline.tiling import AT_ONCE
 
 ROWS = (1, 16, 64, 256, 512, 1024, 2048, 8192)
-MOST = 8 << 20
-"""Bytes of the result up to which one shot is asked."""
 
 
 def shapes(ranks: int) -> list[BenchCase]:
@@ -31,7 +30,7 @@ def contest(place: Place, sizes: Sizes, ours: Variants) -> Contest:
     for name, op in ours.items():
         found.enter(name, op, (x, weight), K=sizes["K"])
         for form in FORMS:
-            if form == "one_shot" and out.nbytes > MOST:
+            if form == "one_shot" and out.nbytes > AT_ONCE:
                 continue  # it writes the whole to every rank
             found.enter(f"{name}, {form}", op.schedule(sequential=False), (x, weight), K=sizes["K"], form=form)
 

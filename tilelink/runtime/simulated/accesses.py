@@ -82,7 +82,7 @@ class Accesses:
         self._interrupt(agent, ptr.data)
         if region is None or span is None:
             return
-        if region.symmetric and span.itemsize == WORD and ptr.data.size > 1:
+        if _of_words(ptr, region):
             # Each word says itself that it has come: a signal like any other.
             self.scheduler.switch()
         if self.machine.observer is not None:
@@ -99,7 +99,7 @@ class Accesses:
             _view(span, region, dtype)[...] = value.data
         else:
             native.store(ptr.data, value.data, np.ones(ptr.data.shape, dtype=bool) if mask is None else mask)
-        if region.symmetric and span.itemsize == WORD and ptr.data.size > 1:
+        if _of_words(ptr, region):
             self.machine.stored(span, region)
 
     def _put(self, agent: Agent, span: Span, stage: Stage, write: Callable[[], None]) -> None:
@@ -186,6 +186,11 @@ class Accesses:
             observe = self.machine.observer.load if what == "reads" else self.machine.observer.store
             observe(agent, block, "bulk")
         return block, _view(block, region, dtype), inner
+
+
+def _of_words(ptr: Handle, region: Region) -> bool:
+    """Whether a block of words is stored where others may look at them."""
+    return region.symmetric and ptr.data.size > 1 and stock._get_np_dtype(ptr.get_element_ty()).itemsize == WORD
 
 
 def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
