@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from functools import cache
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutants import mappings as m
+from benchmarks.mutants import table
 from benchmarks.mutants.edits import mutant, running
 from benchmarks.mutants.mutations import mutations
 from benchmarks.mutants.scoring import Placed, refused, rows_of
@@ -166,3 +168,12 @@ def test_the_page_tells_of_the_table() -> None:
         f"Asked about {asked:,} of those that do harm, the simulated world with its race detector sees {share(rows):.0%}",
     ):
         assert sentence.replace("%", " %") in said, sentence
+
+
+def test_rows_that_are_kept_say_what_they_were_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, made = tmp_path / "mutants.json", table.read(TABLE)[:3]
+    for commit in ("a1", "b2", "c3"):
+        monkeypatch.setattr(table, "commit", lambda commit=commit: commit)
+        table.write(out, made, kept=table.earlier(out))
+    about = json.loads(out.read_text())["about"]
+    assert (about["commit"], [e["commit"] for e in about["earlier"]]) == ("c3", ["a1", "b2"])
