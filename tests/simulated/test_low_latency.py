@@ -56,7 +56,7 @@ def test_of_brief_calls_alone() -> None:
     assert words_of(all_reduce_one_shot.schedule(low_latency=False), x) == set()
     assert words_of(gemm_ar_one_shot, torch.empty(3, 64, dtype=BF16), torch.empty(64, 96, dtype=BF16)) == {"inbox"}
     assert all_reduce_two_shot.plan(x, ranks=RANKS).brief
-    assert words_of(all_reduce_two_shot, x) == set()  # movements are no loads and stores
+    assert words_of(all_reduce_two_shot, x) == set()  # peers fetch the sums
 
 
 @pytest.mark.parametrize(("capability", "words"), [(90, {"inbox"}), (100, {"inbox"}), (94, set()), (95, set())])
@@ -437,7 +437,7 @@ def test_a_wait_for_words_ends_by_its_limit() -> None:
     said = tilelink.launch(main, 2, watchdog=1.0)[0].splitlines()
     assert said[0] == (
         "TL470: rank 0 gave up waiting in `exchange` after 1.0 s: worker 0, tile [R 0:1, M 0:2, N 0:64], "
-        "channel `inbox` word 1, of rank 1: seen 0, expected 2"
+        "`inbox` from [1, 0, 0] on, of rank 1: seen 0, expected 2"
     )
     assert said[3].strip() == "22 |         acc += tl.tile_load(inbox, (q, m, n))"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access, words
+from tilelink.codegen import access
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
-from tilelink.ir.program import Let, Load, Store, Wait, walk
+from tilelink.errors import Loc
+from tilelink.ir.program import Let, Load, Store, walk
 from tilelink.ir.wiring import TensorDecl
 
 
@@ -12,7 +13,7 @@ def packed(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> str:
     """The words of what is stored, by name."""
     if not _is_tile(scope, op):
         value = f"tl.broadcast_to({value}, {list(access.block_shape(scope, op))})"
-    scope.lines.say("4 bytes of data a word, and the number of the call: whoever reads it waits for that")
+    _say_words(scope)
     return scope.named(f"{tensor.name}_pack", f"shmem.ll_pack({value}, epoch, {TRITON_DTYPES[tensor.dtype]})")
 
 
@@ -29,10 +30,29 @@ def load(scope: Scope, op: Load, tensor: TensorDecl, pointer: str, mask: str | N
     given = f"{pointer}, epoch, {mask}, {TRITON_DTYPES[tensor.dtype]}"
     if not scope.watch.checks.watchdog:
         return f"shmem.ll_load({given})"
+    return f"shmem.ll_load_within({given}, {_report(scope, tensor, op.loc)})"
+
+
+def _say_words(scope: Scope) -> None:
+    scope.lines.say("4 bytes of data a word, and the number of the call: whoever reads it waits for that")
+
+
+def store_block(scope: Scope, tensor: TensorDecl, ends: str) -> str:
+    """What a movement to a rank's words becomes; `ends`: to where, from where and how many elements."""
+    _say_words(scope)
+    return f"ll_store_block({ends}, epoch, {TRITON_DTYPES[tensor.dtype]})"
+
+
+def load_block(scope: Scope, tensor: TensorDecl, ends: str, loc: Loc) -> str:
+    """What a movement of own words becomes."""
+    given = f"{ends}, epoch, {TRITON_DTYPES[tensor.dtype]}"
+    if not scope.watch.checks.watchdog:
+        return f"ll_load_block({given})"
+    return f"ll_load_block_within({given}, {_report(scope, tensor, loc)})"
+
+
+def _report(scope: Scope, tensor: TensorDecl, loc: Loc) -> str:
+    """The arguments of a report on the words of a tensor that are missing."""
     channel = scope.plan.channel_of(tensor.name)
     assert channel is not None
-    wait = Wait(param=op.param, index=op.index, loc=op.loc)
-    spans = [words.span(scope, a, wait, None) for a in channel.axes]
-    index = words.named(scope, "c", words.flat_of(channel, spans, first=True), op.loc)
-    report = scope.report("channel", channel.name, op.loc)
-    return f"shmem.ll_load_within({given}, {report}, t, {index})"
+    return f"{scope.tensor(tensor.name)}, {scope.report('words', channel.name, loc)}, t"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.codegen import notifying, waiting
-from tilelink.codegen.access import first_of
+from tilelink.codegen import low_latency, notifying, waiting
+from tilelink.codegen.access import elements_of_word, first_of, pairs_of
+from tilelink.codegen.ordering import silent
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import GridAxis, holder
-from tilelink.ir.program import Move, Notify, Store, Wait, walk
+from tilelink.ir.program import Move, Movement, Notify, Store, Wait, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,18 @@ def walks(scope: Scope) -> tuple[Walk, ...]:
 
 
 def run_of(scope: Scope, param: str, holder: F.Like, walked: tuple[Walk, ...]) -> tuple[Formula, Formula]:
-    """(offset of a run in the instance of rank `holder`, elements of one step along the innermost axis that is cut)."""
+    """(offset of a run in the instance of rank `holder`, elements of one step along the innermost axis that is cut).
+
+    Of a tensor that comes by the low-latency protocol both count words.
+    """
     step = scope.step
     tensor = scope.plan.wiring.tensor(step.step.binding(param).tensor)
     offset: Formula = F.of(0)
     row: Formula | None = None
     extents = list(_seen(scope, param))
+    each = elements_of_word(scope, tensor)
+    if each > 1:
+        extents[-1] = pairs_of(scope, tensor, extents[-1])
     behind: Formula = F.of(1)
     at = {w.axis: w.name for w in walked}
     cut = cut_axes(scope)
@@ -53,7 +60,8 @@ def run_of(scope: Scope, param: str, holder: F.Like, walked: tuple[Walk, ...]) -
             continue
         if k in at or not whole_axis(g):
             position, first = Sym(at.get(k, begin(g, step.grid))), first_of(tensor, v, holder)
-            offset = (position if first is None else position - first) * behind + offset
+            position = position if first is None else position - first
+            offset = (position // each if v.axis == len(tensor.axes) - 1 else position) * behind + offset
         if k in at or k in cut or not whole_axis(g):
             row = behind if row is None else row
         behind = behind * extents.pop()
@@ -131,12 +139,14 @@ def emit_tile(scope: Scope) -> None:
     signal = scope.plan.signal(scope.step.path, wait)
     if signal.action == "ready":
         waiting.ready(scope, wait, scope.step.step.binding(source).tensor, named)
-    elif signal.action == "await":
+    elif not silent(scope, wait):
         waiting.await_signal(scope, wait, signal, Sym(named))
     if scope.step.push:
         _push(scope, movement.source, movement.destination, length, notify)
     else:
-        _pull(scope, movement.source, movement.destination, length, named, notify)
+        _pull(scope, movement, length, named)
+        if not silent(scope, notify):
+            notifying.notify(scope, notify, scope.plan.signal(scope.step.path, notify), None)
 
 
 def end(g: GridAxis) -> str:
@@ -185,23 +195,24 @@ def _count(scope: Scope, length: Formula, row: Formula) -> str:
     return scope.text(length * row)
 
 
-def _pull(scope: Scope, source: str, target: str, length: Formula, named: str, notify: Notify) -> None:
+def _pull(scope: Scope, movement: Movement, length: Formula, named: str) -> None:
     lines = scope.lines
-    src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
+    source, target = scope.declared(movement.source), scope.declared(movement.destination)
     walked = walks(scope)
-    there, row = run_of(scope, source, Sym(named), walked)
-    here, _ = run_of(scope, target, scope.step.rank, walked)
-    pointer = scope.arg(Arg(f"{src}_stage", "stage", src)) if scope.plan.buffer(src).staged else scope.tensor(src)
+    there, _ = run_of(scope, movement.source, Sym(named), walked)
+    here, row = run_of(scope, movement.destination, scope.step.rank, walked)
+    staged = scope.plan.buffer(source.name).staged
+    pointer = scope.arg(Arg(f"{source.name}_stage", "stage", source.name)) if staged else scope.tensor(source.name)
+    ends = f"{_offset(scope, scope.tensor(target.name), here)}, {_offset(scope, pointer, there)}, {_count(scope, length, row)}"
+    if source.name in scope.plan.low_latency:
+        copy = low_latency.load_block(scope, source, ends, _moving(scope))
+    elif holders(scope, movement.source) is None:  # what stays on its rank may lie in memory that no peer reaches
+        copy = f"copy_block({ends})"
+    else:
+        copy = f"getmem_nbi_block({ends}, {named}, {scope.context(source.name)})"
     _open(scope, walked)
-    ends = f"{_offset(scope, scope.tensor(dst), here)}, {_offset(scope, pointer, there)}, {_count(scope, length, row)}"
-    # What stays on its rank may lie in memory that no peer reaches.
-    stays = holders(scope, source) is None
-    copy = f"copy_block({ends})" if stays else f"getmem_nbi_block({ends}, {named}, {scope.context(src)})"
     lines.add(f"shmem.{copy}", _moving(scope))
     lines.depth -= len(walked)
-    signal = scope.plan.signal(scope.step.path, notify)
-    if signal.action == "notify":
-        notifying.notify(scope, notify, signal, None)
 
 
 def _push(scope: Scope, source: str, target: str, length: Formula, notify: Notify) -> None:
@@ -223,20 +234,24 @@ def _push(scope: Scope, source: str, target: str, length: Formula, notify: Notif
             lines.add(f"if {pe} != {scope.rank}:")
             lines.depth += 1
     there, _ = run_of(scope, target, Sym(pe), walked)
+    start, ctx = scope.tensor(dst), scope.context(dst)
+    words = dst in scope.plan.low_latency
+    if words:
+        start = scope.named(f"{dst}_there", f"shmem.ptr({start}, {pe}, {ctx})")
+    ends = f"{_offset(scope, start, there)}, {_offset(scope, scope.tensor(src), here)}, {_count(scope, length, row)}"
+    put = f"putmem_nbi_block({ends}, {pe}, {ctx})"
+    if words:
+        put = low_latency.store_block(scope, scope.declared(target), ends)
     _open(scope, walked)
-    lines.add(
-        f"shmem.putmem_nbi_block({_offset(scope, scope.tensor(dst), there)}, {_offset(scope, scope.tensor(src), here)}, "
-        f"{_count(scope, length, row)}, {pe}, {scope.context(dst)})",
-        _moving(scope),
-    )
+    lines.add(f"shmem.{put}", _moving(scope))
     lines.depth -= len(walked)
     if owner is None and signal.to == "all":
         # One release for all of them: each waits until what was written before it has arrived.
         lines.depth -= 1
-        if signal.action == "notify":
+        if not silent(scope, notify):
             notifying.notify(scope, notify, signal, None)
         return
-    if signal.action == "notify":
+    if not silent(scope, notify):
         notifying.notify(scope, notify, signal, pe)
     lines.depth -= 1 if owner is None or scope.step.skip_own else 0
 

@@ -22,7 +22,9 @@ TILE_LOOP = re.compile(r"for t in (tl\.)?range\(worker, ")
 DRAWN_LOOP = re.compile(r"while \w+ < ")
 TILE_END = "blocks.end_of_tile()"
 CALL = re.compile(r"(\w+)\(")
-WAIT = re.compile(r"shmem\.(signal|local)_wait_(until|within|each)\(|\w+ = shmem\.ll_load(_within)?\(")
+WAIT = re.compile(
+    r"shmem\.(signal|local)_wait_(until|within|each)\(|\w+ = shmem\.ll_load(_within)?\(|shmem\.ll_load_block(_within)?\("
+)
 QUIET = re.compile(r"#|\w+ = |for \w+ in range\(|if |shmem\.(signal|local)_wait_(until|within|each)\(")
 """What may stand in a loop that does nothing but wait."""
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.language import core
 
 from tilelink.device.fences import block_barrier
-from tilelink.device.lowlatency import ll_load, ll_pack
+from tilelink.device.lowlatency import ll_load, ll_load_block, ll_pack, ll_store_block
 from tilelink.device.peer import (
     CMP_EQ,
     CMP_GE,
@@ -35,7 +35,14 @@ from tilelink.device.peer import (
 from tilelink.device.peer import signal_wait_each as _poll_each
 from tilelink.device.peer import signal_wait_until as _poll
 from tilelink.device.raw import consume_token, wait
-from tilelink.device.watch import SYSTEM, check, check_below, ll_load_within, local_wait_within
+from tilelink.device.watch import (
+    SYSTEM,
+    check,
+    check_below,
+    ll_load_block_within,
+    ll_load_within,
+    local_wait_within,
+)
 from tilelink.device.watch import wait_at_least as _poll_within
 
 __all__ = [
@@ -56,8 +63,11 @@ __all__ = [
     "getmem_nbi_block",
     "is_last",
     "ll_load",
+    "ll_load_block",
+    "ll_load_block_within",
     "ll_load_within",
     "ll_pack",
+    "ll_store_block",
     "local_add",
     "local_set",
     "local_wait_until",

@@ -15,11 +15,14 @@ from tilelink.device.clocks import clock as clock
 from tilelink.device.clocks import multiprocessor as multiprocessor
 from tilelink.device.fences import block_barrier, bulk_store_wait, proxy_fence, system_fence, warps
 from tilelink.device.lowlatency import ll_load as ll_load
+from tilelink.device.lowlatency import ll_load_block as ll_load_block
 from tilelink.device.lowlatency import ll_pack as ll_pack
+from tilelink.device.lowlatency import ll_store_block as ll_store_block
 from tilelink.device.raw import consume_token as consume_token
 from tilelink.device.raw import wait as wait
 from tilelink.device.watch import check as check
 from tilelink.device.watch import check_below as check_below
+from tilelink.device.watch import ll_load_block_within as ll_load_block_within
 from tilelink.device.watch import ll_load_within as ll_load_within
 from tilelink.device.watch import local_wait_within as local_wait_within
 from tilelink.device.watch import signal_wait_within as signal_wait_within

@@ -22,8 +22,8 @@ import triton.language as tl
 from triton.language import core
 
 from tilelink.device.clocks import clock
-from tilelink.device.fences import block_barrier, system_fence
-from tilelink.device.lowlatency import ll_data, ll_late, ll_oldest, ll_words
+from tilelink.device.fences import block_barrier, system_fence, warps
+from tilelink.device.lowlatency import LL_WORDS, ll_data, ll_first_late, ll_lanes, ll_late, ll_oldest, ll_words
 
 LIMIT = tl.constexpr(0)
 ALARM = tl.constexpr(1)
@@ -138,8 +138,9 @@ def signal_wait_within(word, cmp: tl.constexpr, value, watch, site, tile, index)
 
 
 @triton.jit
-def ll_load_within(words, number, mask, dtype: tl.constexpr, watch, site, tile, index):
-    """`ll_load` that ends in any case; see `local_wait_within`. The report has the lowest number that was seen."""
+def ll_load_within(words, number, mask, dtype: tl.constexpr, base, watch, site, tile):
+    """`ll_load` that ends in any case; see `local_wait_within`. The report has the place, from `base` on, of the first word that
+    is missing, and the lowest number that was seen."""
     got = ll_words(words, number, mask)
     polls = tl.cast(0, tl.int32)
     began = tl.cast(0, tl.int64)
@@ -156,8 +157,19 @@ def ll_load_within(words, number, mask, dtype: tl.constexpr, watch, site, tile, 
         got = ll_words(words, number, mask)
     if ll_late(got, number) != 0:
         half = tl.load(_pointer(tl.load(watch + 1)) + LIMIT) // 2
+        index = ll_first_late(words, got, number, base)
         _enter(watch, LATE, site, tile, index, number, ll_oldest(got), waited, waited >= half)
     return ll_data(got, dtype)
+
+
+@triton.jit
+def ll_load_block_within(dst, words, count, number, dtype: tl.constexpr, base, watch, site, tile):
+    """`ll_load_block` that ends in any case; see `ll_load_within`."""
+    each: tl.constexpr = 32 // dtype.primitive_bitwidth  # pyright: ignore[reportAttributeAccessIssue]
+    for first in range(0, count // each, LL_WORDS * warps()):
+        at, elements, inside, held = ll_lanes(LL_WORDS * warps(), count // each - first, 1, each)
+        got = ll_load_within(words + first + at, number, inside, dtype, base, watch, site, tile)
+        tl.store(dst + first * each + elements, got, mask=held)
 
 
 @triton.jit

@@ -46,8 +46,8 @@ class Site:
     """A place of an emitted file that can make a report; its number is its position in `KernelSource.sites`.
 
     `path`: of the step, or the one-block kernel. `kind`: `channel` | `ready` | `entered` | `left` (a wait, for words of
-    channel or state `of`), `made` (a wait for a tile of the host of step `of`), `below` (a position, `of` what) | `holds` (a
-    condition, `of` its text).
+    channel or state `of`), `words` (the same, by the low-latency protocol), `made` (a wait for a tile of the host of step
+    `of`), `below` (a position, `of` what) | `holds` (a condition, `of` its text).
     """
 
     path: str

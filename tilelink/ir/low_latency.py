@@ -53,11 +53,35 @@ def _small(plan: Plan, tensor: str) -> bool:
 
 def _fits(plan: Plan, tensor: str) -> bool:
     """Whether programs push whole tiles, and each load is of a tile that was waited for just before: then a load that waits for
-    its own words waits for what the program waits for, and ends."""
+    its own words waits for what the program waits for, and ends. So do movements, which wait for what they move."""
     uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor]
     if any(s.engine == "stream" or s.in_place or tensor in s.forwarded or s.pieces > 1 for s, _ in uses):
         return False
-    return all(_says_itself(plan, s, param) for s, param in uses)
+    return all(
+        _says_itself(plan, s, param) if s.step.program.movement is None else _moved(plan, s, param) for s, param in uses
+    )
+
+
+def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
+    """Whether workers push a tensor to the ranks that hold it, or take their own instance of it, by runs of whole words."""
+    movement, tensor = step.step.program.movement, plan.wiring.tensor(step.step.binding(param).tensor)
+    assert movement is not None
+    if step.engine != "workers" or step.skip_own or step.push != (param == movement.destination):
+        return False
+    if not step.push and tensor.names_holders(step.step.binding(param).view):
+        return False
+    return ITEM_BYTES[tensor.dtype] == DATA or _even(plan, step, param, len(tensor.axes) - 1)
+
+
+def _even(plan: Plan, step: StepPlan, param: str, axis: int) -> bool:
+    """Whether a movement's tiles begin and end at even positions of an axis of the tensor."""
+    binding = step.step.binding(param)
+    g = next((g for v, g in zip(binding.view, step.grid, strict=True) if v.axis == axis), None)
+    if g is None or g.kind not in ("plain", "cut", "mine") or (g.tile or 0) % 2:
+        return False
+    split = g.kind != "plain" or plan.wiring.tensor(binding.tensor).axes[axis].split is not None
+    lengths = (g.size, g.part) if split else (g.size,)
+    return not any(int(F.evaluate(n, plan.env(rank))) % 2 for n in lengths for rank in range(plan.topology.ranks))
 
 
 def _of(step: StepPlan, param: str) -> list[Op]:
@@ -67,7 +91,7 @@ def _of(step: StepPlan, param: str) -> list[Op]:
 def _says_itself(plan: Plan, step: StepPlan, param: str) -> bool:
     """Whether a program pushes and reads a tensor by tiles of whole words, right before it notifies and behind its waits."""
     found = _of(step, param)
-    if step.step.program.movement is not None or any(isinstance(op, (Move, Raw)) for op in found):
+    if any(isinstance(op, (Move, Raw)) for op in found):
         return False
     if any(isinstance(op, Store) and (op.to == "own" or op.mask is not None or not op.value.vector) for op in found):
         return False

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
+
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
+from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import KernelSource, Site
+from tilelink.ir.low_latency import DATA
+from tilelink.ir.partition import part
 from tilelink.ir.plan import Plan
+from tilelink.ir.shape import ITEM_BYTES, rank_along
+from tilelink.ir.wiring import TensorAxis
 from tilelink.mapping import raising, tiles_of
 from tilelink.runtime.guard import Describe, Entry, Finding
 
@@ -53,8 +60,12 @@ def _awaited(plan: Plan, site: Site, index: int, rank: int) -> tuple[str, tuple[
     if site.kind == "channel":
         channel = plan.channel(site.of)
         silent = _raised_by(plan, channel, index, rank)
-        whose = " and ".join(f"rank {r}" if r != rank else "this rank" for r in silent) or "some rank"
-        return f"channel `{channel.tensor}` word {index}, of {whose}", silent
+        return f"channel `{channel.tensor}` word {index}, of {_whose(silent, rank)}", silent
+    if site.kind == "words":
+        channel = plan.channel(site.of)
+        at = _element(plan, channel.tensor, index, rank)
+        silent = _stored_by(plan, channel, at, rank)
+        return f"`{channel.tensor}` from [{', '.join(map(str, at.values()))}] on, of {_whose(silent, rank)}", silent
     if site.kind == "made":
         return f"tile {index} of this rank's own", (rank,)
     said = {
@@ -63,6 +74,32 @@ def _awaited(plan: Plan, site: Site, index: int, rank: int) -> tuple[str, tuple[
         "left": f"rank {index} has not left the call",
     }
     return said[site.kind], (index,)
+
+
+def _whose(silent: tuple[int, ...], rank: int) -> str:
+    return " and ".join(f"rank {r}" if r != rank else "this rank" for r in silent) or "some rank"
+
+
+def _element(plan: Plan, name: str, word: int, rank: int) -> dict[int, int]:
+    """The position, by axis, of the first element in a word of the low-latency protocol."""
+    tensor, env = plan.wiring.tensor(name), plan.env(rank)
+    stored = [k for k, a in enumerate(tensor.axes) if not a.own_slice]
+    extents = [int(F.evaluate(e, env)) for e in plan.buffer(name).extents]
+    at = np.unravel_index(word * (DATA // ITEM_BYTES[tensor.dtype]), extents)
+    return {k: int(p) + int(F.evaluate(_first(tensor.axes[k]), env)) for k, p in zip(stored, at, strict=True)}
+
+
+def _first(axis: TensorAxis) -> Formula:
+    """The position with which this rank's instance begins on an axis."""
+    return F.of(0) if axis.over is None else rank_along(axis.over) * part(axis.size, axis.over)
+
+
+def _stored_by(plan: Plan, channel: Channel, at: dict[int, int], rank: int) -> tuple[int, ...]:
+    """The ranks that store an element of this rank's instance; none where the plan cannot tell."""
+    if any(a.axis is None for a in channel.axes):
+        return ()
+    indices = [a.index(at[a.axis]) for a in channel.axes if a.axis is not None]
+    return _raised_by(plan, channel, int(F.evaluate(channel.flat(tuple(indices)), plan.env(rank))), rank)
 
 
 def _raised_by(plan: Plan, channel: Channel, word: int, rank: int) -> tuple[int, ...]:
