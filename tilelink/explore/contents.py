@@ -1,4 +1,4 @@
-"""Tables with values made up at random that keep what their contract promises (G13)."""
+"""Tables with values made up at random that keep what their contract promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axis of a tensor each axis of a signature means, and which sizes follow (G6)."""
+"""Which axis of a tensor each axis of a signature means, and which sizes follow."""
 
 from __future__ import annotations
 

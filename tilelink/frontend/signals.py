@@ -1,4 +1,4 @@
-"""Where signals may stand: every rank must be able to count the notifies of the others without seeing their data (G21)."""
+"""Where signals may stand: every rank must be able to count the notifies of the others without seeing their data."""
 
 from __future__ import annotations
 

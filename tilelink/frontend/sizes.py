@@ -1,4 +1,4 @@
-"""Global sizes from what one rank can see of the arguments (G14)."""
+"""Global sizes from what one rank can see of the arguments."""
 
 from __future__ import annotations
 

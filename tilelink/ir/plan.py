@@ -235,7 +235,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The right to write a slot again: its readers of call e - slots have left that call (G8).
+    """The right to write a slot again: its readers of call e - slots have left that call.
 
     `implied_by`: the tensor whose ready signals already say so, or None: the `enter` kernel waits for it.
     """

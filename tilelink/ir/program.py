@@ -1,4 +1,4 @@
-"""A captured tile program: the closed set of core ops (DESIGN section 3), device and stream alike.
+"""A captured tile program: the closed set of core ops, device and stream alike.
 
 Open primitives become closed ops here: a new primitive is a new entry in `frontend`, nothing behind it changes.
 """

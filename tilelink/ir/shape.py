@@ -1,4 +1,4 @@
-"""Signatures: the shapes of tensors in a tile program's or an operator's own words (DESIGN: signature language).
+"""Signatures: the shapes of tensors in a tile program's or an operator's own words.
 
 `M/R K, K N -> M N`: upper case is tiled, lower case is walked singly, `R` is the axis of ranks.
 """

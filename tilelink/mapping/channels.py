@@ -1,4 +1,4 @@
-"""The words of a tensor (f_C): which positions share one, how often each is raised in a call, and by whom (G7)."""
+"""The words of a tensor (f_C): which positions share one, how often each is raised in a call, and by whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a slot may be written again (G8): who must have left which call, and what already implies it."""
+"""When a slot may be written again: who must have left which call, and what already implies it."""
 
 from __future__ import annotations
 

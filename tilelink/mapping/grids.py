@@ -1,4 +1,4 @@
-"""Domains and partitions: which tiles a step has on a rank (G3, G4), and how fused steps share a grid (G18)."""
+"""Domains and partitions: which tiles a step has on a rank, and how fused steps share a grid."""
 
 from __future__ import annotations
 

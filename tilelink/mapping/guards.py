@@ -1,4 +1,4 @@
-"""Conditions under which a signal stands: over rank coordinates, holders and tile positions (G21)."""
+"""Conditions under which a signal stands: over rank coordinates, holders and tile positions."""
 
 from __future__ import annotations
 

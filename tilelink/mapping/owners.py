@@ -1,4 +1,4 @@
-"""Owner maps: what they may say, and who may use a tensor that has one (G1)."""
+"""Owner maps: what they may say, and who may use a tensor that has one."""
 
 from __future__ import annotations
 

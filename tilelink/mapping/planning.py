@@ -200,7 +200,7 @@ def _own_parts(steps: tuple[StepPlan, ...]) -> tuple[str, ...]:
 def _buffer(
     wiring: Wiring, tensor: TensorDecl, steps: tuple[StepPlan, ...], layouts: dict[str, Layout], slots: int
 ) -> Buffer | None:
-    """Where the tensor's own instance lives, from who touches it (G9); None: it lives in registers only."""
+    """Where the tensor's own instance lives, from who touches it; None: it lives in registers only."""
     by_path = {s.path: s for s in steps}
     touching = [(by_path[s.path], b.param) for s in wiring.steps for b in s.bindings if b.tensor == tensor.name]
     remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(s, p) for s, p in touching)

@@ -1,4 +1,4 @@
-"""Waits and notifies become words, or disappear where something else implies them (G2, G7, G17, G22)."""
+"""Waits and notifies become words, or disappear where something else implies them."""
 
 from __future__ import annotations
 

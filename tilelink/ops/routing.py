@@ -1,4 +1,4 @@
-"""Tile programs that route: from the experts that tokens chose to tables that say which row is whose (G13).
+"""Tile programs that route: from the experts that tokens chose to tables that say which row is whose.
 
 Everything here runs on the device. The tables are arguments of no call and sizes of no plan: a plan has room for every
 routing, and programs read from the tables how much of it is used.

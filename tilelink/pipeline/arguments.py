@@ -1,4 +1,4 @@
-"""From a user's tensors to sizes, layouts and the checks that every rank makes (G14, G15)."""
+"""From a user's tensors to sizes, layouts and the checks that every rank makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a step runs: the values of `Operator.schedule` (DESIGN space of the paper, section 3.1)."""
+"""How a step runs: the values of `Operator.schedule` (the design space of the paper, section 3.1)."""
 
 from __future__ import annotations
 

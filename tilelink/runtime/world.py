@@ -1,6 +1,6 @@
 """What an operator needs of the world it runs in: memory, streams, and the ranks' agreement.
 
-Three worlds implement it (DESIGN section 4): `simulated`, `peer`, `nvshmem`. One `World` object is one rank.
+Three worlds implement it: `simulated`, `peer`, `nvshmem`. One `World` object is one rank.
 """
 
 from __future__ import annotations
