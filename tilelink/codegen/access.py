@@ -11,7 +11,7 @@ from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.low_latency import DATA
-from tilelink.ir.partition import GridAxis, here, holder, part
+from tilelink.ir.partition import GridAxis, here, part, tile_holder
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
@@ -303,15 +303,16 @@ def position(scope: Scope, entry: At) -> Formula:
 
 def holder_of(scope: Scope, param: str, index: Index | None) -> Formula | None:
     """The one rank that holds the index in the parameter's tensor; None: every rank does."""
-    tensor = scope.declared(param)
     view = scope.step.step.binding(param).view
-    for v, e in zip(view, entries(scope.step.step, param, index), strict=True):
-        if not tensor.names_holder(v) or not isinstance(e, (OfTile, At)):
-            continue
-        assert v.axis is not None
-        at = Sym(scope.tiles[e.var].begin) if isinstance(e, OfTile) else position(scope, e)
-        return holder(tensor, v.axis, at)
-    return None
+    found = zip(view, entries(scope.step.step, param, index), strict=True)
+    begins = (None if v.axis is None else _begin(scope, e) for v, e in found)
+    return tile_holder(scope.declared(param), view, begins)
+
+
+def _begin(scope: Scope, e: IndexEntry) -> Formula | None:
+    if isinstance(e, OfTile):
+        return Sym(scope.tiles[e.var].begin)
+    return position(scope, e) if isinstance(e, At) else None
 
 
 def owner_name(scope: Scope, owner: Formula) -> str:

@@ -15,7 +15,7 @@ from tilelink.codegen.text import Lines
 from tilelink.codegen.watching import Watch
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
-from tilelink.ir.partition import holder
+from tilelink.ir.partition import tile_holder
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import At, Expr, Notify, OfTile, Whole, walk
 
@@ -153,11 +153,9 @@ def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
 
 
 def _owner(scope: Scope, target: str) -> F.Formula | None:
-    tensor = scope.declared(target)
-    for k, v in enumerate(scope.step.step.binding(target).view):
-        if v.axis is not None and tensor.names_holder(v):
-            return holder(tensor, v.axis, Sym(scope.tiles[str(k)].begin))
-    return None
+    view = scope.step.step.binding(target).view
+    begins = (None if v.axis is None else Sym(scope.tiles[str(k)].begin) for k, v in enumerate(view))
+    return tile_holder(scope.declared(target), view, begins)
 
 
 def _push_block(

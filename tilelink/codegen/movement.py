@@ -12,7 +12,7 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import GridAxis, holder
+from tilelink.ir.partition import GridAxis, tile_holder
 from tilelink.ir.program import Move, Movement, Notify, Store, Wait, walk
 
 
@@ -107,16 +107,12 @@ def named(g: GridAxis) -> bool:
     return not g.dim.startswith("_")
 
 
-def holders(scope: Scope, param: str) -> Formula | None:
+def holder_of(scope: Scope, param: str) -> Formula | None:
     """The rank that holds the tile in a parameter's tensor; None: every rank has its own whole instance."""
     step = scope.step
-    tensor = scope.plan.wiring.tensor(step.step.binding(param).tensor)
-    for v, g in zip(step.step.binding(param).view, step.grid, strict=True):
-        if v.axis is None:
-            return Sym(begin(g, step.grid))
-        if tensor.names_holder(v):
-            return holder(tensor, v.axis, Sym(begin(g, step.grid)))
-    return None
+    return tile_holder(
+        scope.declared(param), step.step.binding(param).view, (Sym(begin(g, step.grid)) for g in step.grid)
+    )
 
 
 def emit_tile(scope: Scope) -> None:
@@ -132,7 +128,7 @@ def emit_tile(scope: Scope) -> None:
     for k, g in enumerate(scope.step.grid):
         tile_alias(scope, k, g)
     source = movement.source
-    where = holders(scope, source) if not scope.step.push else None
+    where = holder_of(scope, source) if not scope.step.push else None
     named = scope.rank
     if where is not None:
         named = _name(scope, "source", where)
@@ -206,7 +202,7 @@ def _pull(scope: Scope, movement: Movement, length: Formula, named: str) -> None
     ends = f"{_offset(scope, scope.tensor(target.name), here)}, {_offset(scope, pointer, there)}, {_count(scope, length, row)}"
     if source.name in scope.plan.low_latency:
         copy = low_latency.load_block(scope, source, ends, _moving(scope))
-    elif holders(scope, movement.source) is None:  # what stays on its rank may lie in memory that no peer reaches
+    elif holder_of(scope, movement.source) is None:  # what stays on its rank may lie in memory that no peer reaches
         copy = f"copy_block({ends})"
     else:
         copy = f"getmem_nbi_block({ends}, {named}, {scope.context(source.name)})"
@@ -218,7 +214,7 @@ def _pull(scope: Scope, movement: Movement, length: Formula, named: str) -> None
 def _push(scope: Scope, source: str, target: str, length: Formula, notify: Notify) -> None:
     lines = scope.lines
     src, dst = (scope.step.step.binding(p).tensor for p in (source, target))
-    owner = holders(scope, target)
+    owner = holder_of(scope, target)
     walked = walks(scope)
     here, row = run_of(scope, source, scope.step.rank, walked)
     signal = scope.plan.signal(scope.step.path, notify)

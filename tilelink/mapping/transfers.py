@@ -10,7 +10,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.host import BellWait, Copy, Keep, SetWord, StreamOp, WordWait
-from tilelink.ir.partition import holder, part
+from tilelink.ir.partition import part, tile_holder
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import Wait
 from tilelink.ir.wiring import TensorDecl, ViewAxis
@@ -167,14 +167,9 @@ def _word(plan: Plan, channel: Channel, step: StepPlan, param: str, tile: Tile, 
 
 def holder_of(plan: Plan, step: StepPlan, param: str, tile: Tile, rank: int) -> int | None:
     """The rank that holds the tile in a parameter's tensor; None: every rank has its own whole instance."""
-    tensor = plan.wiring.tensor(step.step.binding(param).tensor)
-    for v, (begin, _) in zip(step.step.binding(param).view, tile, strict=True):
-        if v.axis is None:
-            return plan.topology.peer(rank, begin, step.axis)
-        if tensor.names_holder(v):
-            at = int(F.evaluate(holder(tensor, v.axis, begin), plan.env(rank)))
-            return plan.topology.peer(rank, at, step.axis)
-    return None
+    binding = step.step.binding(param)
+    at = tile_holder(plan.wiring.tensor(binding.tensor), binding.view, (begin for begin, _ in tile))
+    return None if at is None else plan.topology.peer(rank, int(F.evaluate(at, plan.env(rank))), step.axis)
 
 
 def _part(plan: Plan, tensor: TensorDecl, v: ViewAxis) -> int:
