@@ -315,12 +315,6 @@ def _begin(scope: Scope, e: IndexEntry) -> Formula | None:
     return position(scope, e) if isinstance(e, At) else None
 
 
-def owner_name(scope: Scope, owner: Formula) -> str:
-    """That rank under a name."""
-    text = scope.text(owner)
-    return text if text.isidentifier() else scope.named("owner", text)
-
-
 def visible(tensor: TensorDecl, v: ViewAxis) -> Formula:
     assert v.axis is not None
     of = tensor.axes[v.axis]

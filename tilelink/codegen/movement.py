@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.codegen import low_latency, notifying, waiting
+from tilelink.codegen import low_latency, notifying, waiting, words
 from tilelink.codegen.access import elements_of_word, first_of, pairs_of
 from tilelink.codegen.ordering import silent
 from tilelink.codegen.scope import Scope, TileNames
@@ -131,7 +131,7 @@ def emit_tile(scope: Scope) -> None:
     where = holder_of(scope, source) if not scope.step.push else None
     named = scope.rank
     if where is not None:
-        named = _name(scope, "source", where)
+        named = words.named(scope, "source", where, None)
     signal = scope.plan.signal(scope.step.path, wait)
     if signal.action == "ready":
         waiting.ready(scope, wait, scope.step.step.binding(source).tensor, named)
@@ -156,11 +156,6 @@ def tile_alias(scope: Scope, k: int, g: GridAxis) -> None:
     if whole_axis(g):  # no loop names its bounds
         first, last = "0", scope.text(g.size)
     scope.tiles[str(k)] = TileNames(first, last, "", "", g, g.tile or 1)
-
-
-def _name(scope: Scope, base: str, formula: Formula) -> str:
-    text = scope.text(formula)
-    return text if text.isidentifier() else scope.named(base, text)
 
 
 def _offset(scope: Scope, pointer: str, offset: Formula) -> str:
@@ -225,18 +220,18 @@ def _push(scope: Scope, source: str, target: str, length: Formula, notify: Notif
         lines.depth += 1
         lines.add(f"{pe} = ({rank} + {ranks} - {turn}) % {ranks}")
     else:
-        pe = _name(scope, "owner", owner)
+        pe = words.named(scope, "owner", owner, None)
         if scope.step.skip_own:
             lines.add(f"if {pe} != {scope.rank}:")
             lines.depth += 1
     there, _ = run_of(scope, target, Sym(pe), walked)
     start, ctx = scope.tensor(dst), scope.context(dst)
-    words = dst in scope.plan.low_latency
-    if words:
+    by_words = dst in scope.plan.low_latency
+    if by_words:
         start = scope.named(f"{dst}_there", f"shmem.ptr({start}, {pe}, {ctx})")
     ends = f"{_offset(scope, start, there)}, {_offset(scope, scope.tensor(src), here)}, {_count(scope, length, row)}"
     put = f"putmem_nbi_block({ends}, {pe}, {ctx})"
-    if words:
+    if by_words:
         put = low_latency.store_block(scope, scope.declared(target), ends)
     _open(scope, walked)
     lines.add(f"shmem.{put}", _moving(scope))

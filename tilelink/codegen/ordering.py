@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilelink.codegen import access, descriptors, notifying, waiting
+from tilelink.codegen import access, descriptors, notifying, waiting, words
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import Place, Scope
 from tilelink.ir import formula as F
@@ -112,7 +112,7 @@ def notify(scope: Scope, op: Notify) -> None:
     owner = None
     if signal.to == "owner":
         found = access.holder_of(scope, op.param, op.index)
-        owner = access.owner_name(scope, found if found is not None else _waiter(scope, op))
+        owner = words.named(scope, "owner", found if found is not None else _waiter(scope, op), op.loc)
     notifying.notify(scope, op, signal, owner)
 
 

@@ -113,9 +113,9 @@ def flat_of(channel: Channel, spans: list[Span], first: bool) -> Formula:
     return channel.flat(tuple(s.first if first else s.last for s in spans))
 
 
-def named(scope: Scope, name: str, flat: Formula, loc: Loc | None) -> str:
-    """The word's number under a name."""
-    text = scope.text(flat)
+def named(scope: Scope, name: str, value: Formula, loc: Loc | None) -> str:
+    """A value by name: its own, if it is a name already."""
+    text = scope.text(value)
     if text.isidentifier():
         return text
     name = scope.names.fresh(name)
