@@ -11,7 +11,7 @@ from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.low_latency import DATA
-from tilelink.ir.partition import GridAxis, here, part, tile_holder
+from tilelink.ir.partition import GridAxis, extent, part, tile_holder
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
@@ -50,9 +50,9 @@ def names_in(scope: Scope, text: str) -> str:
 
 def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
     """Declare a tile of the program's variable `var`."""
-    extent = grid.tile if grid.tile is not None else padded(scope, grid.step)
+    length = grid.tile if grid.tile is not None else padded(scope, grid.step)
     fresh = scope.names.fresh
-    names = TileNames(fresh(f"{var}_begin"), fresh(f"{var}_end"), fresh(f"{var}_at"), fresh(f"{var}_in"), grid, extent)
+    names = TileNames(fresh(f"{var}_begin"), fresh(f"{var}_end"), fresh(f"{var}_at"), fresh(f"{var}_in"), grid, length)
     names.pairs, names.pairs_inside = fresh(f"{var}_pair"), fresh(f"{var}_pair_in")
     scope.tiles[var] = names
     return names
@@ -62,15 +62,15 @@ def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
     """The lanes of a whole axis: a block padded to a power of two."""
     if dim not in scope.wholes:
         label = re.sub(r"\W+", "_", dim if not dim.startswith("_") else "axis" + dim)  # `e+1` is a size too
-        extent = padded(scope, size)
+        length = padded(scope, size)
         scope.wholes[dim] = TileNames(
             "0",
             scope.text(size),
             scope.names.fresh(f"{label}_at"),
             scope.names.fresh(f"{label}_in"),
             GridAxis(dim, "plain", size, None),
-            extent,
-            whole=_fills(scope, size, extent),
+            length,
+            whole=_fills(scope, size, length),
             pairs=scope.names.fresh(f"{label}_pair"),
             pairs_inside=scope.names.fresh(f"{label}_pair_in"),
         )
@@ -110,9 +110,9 @@ def _paired(scope: Scope, tile: TileNames, pairs: Formula, block: int | None) ->
     return Term(tile.pairs, block, tile.pairs_inside, F.of(1))
 
 
-def _fills(scope: Scope, size: Formula, extent: int) -> bool:
-    """Whether a block of that extent has no lanes to spare on any rank."""
-    return all(int(F.evaluate(size, scope.plan.env(r))) == extent for r in (0, scope.plan.topology.ranks - 1))
+def _fills(scope: Scope, size: Formula, length: int) -> bool:
+    """Whether a block of that length has no lanes to spare on any rank."""
+    return all(int(F.evaluate(size, scope.plan.env(r))) == length for r in (0, scope.plan.topology.ranks - 1))
 
 
 def lane_lines(lines: Lines, tile: TileNames) -> None:
@@ -186,7 +186,7 @@ def elements_of_word(scope: Scope, tensor: TensorDecl) -> int:
 
 
 def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> TileNames:
-    return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, visible(tensor, v))
+    return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, extent(tensor, v, scope.step.axis))
 
 
 def block_shape(scope: Scope, op: LoadOp | StoreOp) -> tuple[int, ...]:
@@ -202,7 +202,7 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, hold
         tile = _tile(scope, tensor, v, e)
         return lanes(tile), mask_of(tile)
     assert v.axis is not None
-    size = visible(tensor, v)
+    size = extent(tensor, v, scope.step.axis)
     text = expression(scope, e.expr)
     if text.isdigit():
         return text, f"{text} < {scope.text(size)}"
@@ -220,13 +220,13 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, hold
 
 def there(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like | None) -> str:
     """Which of the positions `at` the instance of rank `holder` has on an axis; None: those of all ranks together."""
-    first, end = _reachable(tensor, v, visible(tensor, v), holder)
+    first, end = _reachable(tensor, v, extent(tensor, v, scope.step.axis), holder)
     return f"({at} >= {scope.text(first, F.SUMMAND)}) & ({at} < {scope.text(end, F.SUMMAND)})"
 
 
 def nearest(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like | None) -> str:
     """The position `at`, or where `there` says no, the nearest of those for which it says yes."""
-    first, end = _reachable(tensor, v, visible(tensor, v), holder)
+    first, end = _reachable(tensor, v, extent(tensor, v, scope.step.axis), holder)
     return f"tl.maximum(tl.minimum({at}, {scope.text(end - 1)}), {scope.text(first)})"
 
 
@@ -264,7 +264,7 @@ def _never_leaves(scope: Scope, e: At, size: Formula) -> bool:
     for op in walk(step.step.program.body):
         if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
             v = step.step.binding(op.param).view[op.axis]
-            known[op.name] = step.ranks if v.axis is None else visible(scope.declared(op.param), v)
+            known[op.name] = extent(scope.declared(op.param), v, step.axis)
     place = Sym("a place")  # no size is called so
     known[walked[0].var or ""] = place
     found, env = F.substitute(e.expr.formula, known), scope.plan.env(0)
@@ -313,12 +313,6 @@ def _begin(scope: Scope, e: IndexEntry) -> Formula | None:
     if isinstance(e, OfTile):
         return Sym(scope.tiles[e.var].begin)
     return position(scope, e) if isinstance(e, At) else None
-
-
-def visible(tensor: TensorDecl, v: ViewAxis) -> Formula:
-    assert v.axis is not None
-    of = tensor.axes[v.axis]
-    return here(of.size, over=of.over) if v.local else of.size
 
 
 def _expand(block: int | None, blocks: int) -> str:

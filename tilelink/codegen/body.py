@@ -9,7 +9,7 @@ from tilelink.codegen import access, loops, masks, memory, ordering
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
-from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.program import (
     Bounds,
     Check,
@@ -65,11 +65,10 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "size":
         assert op.axis is not None
         v = view[op.axis]
-        return atom(scope.text(scope.step.ranks if v.axis is None else access.visible(tensor, v)))
+        return atom(scope.text(extent(tensor, v, scope.step.axis)))
     if op.what == "range" and op.var is None:
         v = view[op.axis or 0]
-        assert v.axis is not None
-        return access.lanes(access.whole(scope, v.dim, access.visible(tensor, v)))
+        return access.lanes(access.whole(scope, v.dim, extent(tensor, v, scope.step.axis)))
     assert op.var is not None
     if op.what == "segment":
         return scope.segments[op.var]

@@ -11,6 +11,7 @@ from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import Arg
+from tilelink.ir.partition import extent
 from tilelink.ir.program import At, Bounds, IndexEntry, Let, Load, OfTile, Tiles, Whole, walk
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis
@@ -127,7 +128,7 @@ def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> str:
     text = expression(scope, e.expr)
     if e.expr.positional or access.in_range(scope, e):
         return atom(text)
-    most = scope.text(access.visible(tensor, v))
+    most = scope.text(extent(tensor, v, scope.step.axis))
     return access.from_data(e.expr, f"tl.maximum({text}, -1)", most)
 
 

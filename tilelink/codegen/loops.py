@@ -13,7 +13,7 @@ from tilelink.codegen.naming import read_names
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis
+from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.program import Bounds, If, Load, Loop, Notify, OfTile, Op, Tiles, Wait, walk
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import entries
@@ -215,7 +215,7 @@ def _constant_sizes(scope: Scope, names: tuple[str, ...]) -> dict[str, str]:
     for op in sizes:
         if op.name in names and op.axis is not None:
             v = scope.step.step.binding(op.param).view[op.axis]
-            size = scope.step.ranks if v.axis is None else access.visible(scope.declared(op.param), v)
+            size = extent(scope.declared(op.param), v, scope.step.axis)
             found[op.name] = str(F.evaluate(size, scope.plan.env(0)))
     return found
 

@@ -27,6 +27,14 @@ def here(size: F.Like, rank: F.Like | None = None, over: str | None = RANK_AXIS)
     return F.maximum(F.minimum(F.of(size) - at * p, p), 0)
 
 
+def extent(tensor: TensorDecl, v: ViewAxis, along: str) -> Formula:
+    """Positions that a program sees on a view axis, in its own coordinates; `along`: its axis of ranks."""
+    if v.axis is None:
+        return ranks_along(along)
+    of = tensor.axes[v.axis]
+    return here(of.size, over=of.over) if v.local else of.size
+
+
 def pieces(size: Formula, length: Formula, per: Formula, over: str = RANK_AXIS) -> Formula:
     """Pieces of `length` elements of an axis that also end where ranks' parts do, `per` of a whole part: the last parts have
     fewer, perhaps none."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.partition import GridAxis, extent, part
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Load, OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
@@ -15,7 +15,7 @@ from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, entries
 from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
 from tilelink.mapping.placement import Placed, directed, hosts
-from tilelink.mapping.views import extent, ring_of, tensor_of
+from tilelink.mapping.views import ring_of, tensor_of
 from tilelink.mapping.waves import MORE
 
 Lineage = dict[tuple[str, int], int]

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
+from tilelink.ir.partition import extent
 from tilelink.ir.program import Let, Tiles, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, counted, simulated
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called, unsuitable
 from tilelink.mapping.orders import parse, words
-from tilelink.mapping.views import extent, ring_of
+from tilelink.mapping.views import ring_of
 from tilelink.mapping.waves import DEPTH, LARGE, SHAPES, Product, Shape
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis, part
+from tilelink.ir.partition import GridAxis, extent, part
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Expr, Loop, Op, Tiles
 from tilelink.ir.ring import RANKS
 from tilelink.mapping.libraries import turns, walked
 from tilelink.mapping.touched import Span
-from tilelink.mapping.views import extent
 
 
 def axis_of(step: StepPlan) -> GridAxis:

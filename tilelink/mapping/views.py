@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from tilelink.ir.formula import Formula
-from tilelink.ir.partition import here, part
+from tilelink.ir.partition import extent as extent
+from tilelink.ir.partition import part
 from tilelink.ir.program import Notify, TileProgram, Wait, walk
-from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
+from tilelink.ir.wiring import Step, TensorDecl, Wiring
 
 
 def tensor_of(wiring: Wiring, step: Step, param: str) -> TensorDecl:
     return wiring.tensor(step.binding(param).tensor)
-
-
-def extent(tensor: TensorDecl, axis: ViewAxis, along: str) -> Formula:
-    """Positions that a program sees on a view axis, in its own coordinates; `along`: its axis of ranks."""
-    if axis.axis is None:
-        return ranks_along(along)
-    of = tensor.axes[axis.axis]
-    return here(of.size, over=of.over) if axis.local else of.size
 
 
 def ring_of(wiring: Wiring, step: Step, dim: str) -> Formula | None:
