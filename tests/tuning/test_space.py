@@ -12,11 +12,12 @@ from tests.mapping.plans import plan_of
 from tests.operators import language
 from tilelink import Operator, TilelinkError, operator, ops, program, sms
 from tilelink.explore.cases import Case
+from tilelink.ir.program import has_dot
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Device, Topology
 from tilelink.tuning import estimate, space_of
 from tilelink.tuning.search import complete
-from tilelink.tuning.space import changed, coordinates, is_matmul
+from tilelink.tuning.space import changed, coordinates
 
 H200 = Topology(4, "peer", device=Device("NVIDIA H200", 132, capability=90))
 MATMULS = {"ag_gemm": (8192, 5504, 4096), "gemm_rs": (8192, 4096, 11008), "gemm_rs_ring": (8192, 4096, 11008)}
@@ -79,7 +80,7 @@ def test_kinds_of_steps_get_kinds_of_placements() -> None:
     assert {Fused("matmul", (("N", n),)) for n in (32, 64, 128, 256)} < set(space["reduce"])
     matmuls = [p for p in space["matmul"] if isinstance(p, Sms)]
     assert all(p.order[0] == "ring+1" for p in matmuls)
-    assert [is_matmul(s) for s in plan.steps] == [True, False, False]
+    assert [has_dot(s.step.program) for s in plan.steps] == [True, False, False]
     libraries = [p for p in space["matmul"] if isinstance(p, Library)]
     assert [(p.name, dict(p.tile).get("M", "all"), p.streams) for p in libraries] == [
         *(("torch.mm", rows, n) for n in (1, 2) for rows in (PART, 1024, 512)),
@@ -204,7 +205,7 @@ def test_only_a_plain_matmul_is_offered_to_a_library() -> None:
     plan = plan_of(language.mlp, 2, {"M": 64, "K": 64, "I": 64, "N": 64})
     offered = {path for path, options in space_of(plan).items() if any(isinstance(p, Library) for p in options)}
     assert offered == {"matmul"}
-    assert {s.path for s in plan.steps if is_matmul(s)} == {"glu", "matmul"}
+    assert {s.path for s in plan.steps if has_dot(s.step.program)} == {"glu", "matmul"}
 
 
 def test_every_kind_of_choice_is_varied() -> None:

@@ -12,7 +12,7 @@ from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import extent
-from tilelink.ir.program import At, Bounds, IndexEntry, Let, Load, OfTile, Tiles, Whole, walk
+from tilelink.ir.program import At, Bounds, IndexEntry, Load, OfTile, Tiles, Whole, has_dot, walk
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
@@ -43,7 +43,12 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
     """
     view = scope.step.step.binding(param).view
     device = scope.plan.topology.device
-    if device.amd or device.capability < 90 or not _has_dot(scope) or tensor.name in scope.plan.low_latency:
+    if (
+        device.amd
+        or device.capability < 90
+        or not has_dot(scope.step.step.program)
+        or tensor.name in scope.plan.low_latency
+    ):
         return None
     stored = [
         (v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice
@@ -140,10 +145,6 @@ def _coordinate(scope: Scope, tensor: TensorDecl, v: ViewAxis, begin: str) -> st
         return f"{begin} - {place.first}"
     first = access.first_of(tensor, v, rank_along(tensor.axes[v.axis].over or RANK_AXIS))
     return begin if first is None else f"{begin} - {scope.text(first, F.FACTOR)}"
-
-
-def _has_dot(scope: Scope) -> bool:
-    return any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(scope.step.step.program.body))
 
 
 def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:

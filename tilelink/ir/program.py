@@ -349,6 +349,11 @@ def is_raw(program: TileProgram) -> bool:
     return any(isinstance(op, Raw) and op.what != "rank" for op in walk(program.body))
 
 
+def has_dot(program: TileProgram) -> bool:
+    """Whether it multiplies matrices, as matmuls and attention do."""
+    return any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(program.body))
+
+
 def tile_names(program: TileProgram) -> tuple[str | None, ...]:
     """The names that `tile_id` binds, one per listed axis of the domain."""
     return next(op.names for op in walk(program.body) if isinstance(op, Tile))

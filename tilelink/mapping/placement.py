@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import extent
-from tilelink.ir.program import Let, Tiles, walk
+from tilelink.ir.program import Tiles, has_dot, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, counted, simulated
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
@@ -108,7 +108,7 @@ def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, 
     dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
     loops = [_loop_dim(step, op) for op in walk(program.body) if isinstance(op, Tiles)]
     inner = [d for d in loops if d is not None and d not in dims]
-    if not any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(program.body)):
+    if not has_dot(program):
         tile = dict.fromkeys(dims[:-1], 16) | dict.fromkeys(dims[-1:], 512) | dict.fromkeys(inner, 64)
         return Sms(tile=tuple(tile.items()), order=("row",))
     small = topology.world == "simulated"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Move, Op, Raw, Store, walk
+from tilelink.ir.program import Move, Op, Raw, Store, has_dot, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, counted
 from tilelink.mapping.waves import LARGE, SHAPES, WAVES, Moving, Product, Shape
-from tilelink.tuning.space import is_matmul, makers
+from tilelink.tuning.space import makers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates(), moving: Mov
         if step.step.program.movement is not None:
             time, burden = _movement(plan, step, placement, rates, moving)
             moves, extra = max(moves, time), extra + burden
-        elif is_matmul(step):
+        elif has_dot(step.step.program):
             work += _matmul(plan, step, placement, workers, rates)
         else:
             extra += 0.0 if isinstance(placement, Fused) else 2 * _bytes(plan, step) / rates.memory + rates.copy
@@ -95,7 +95,7 @@ def unknown(plan: Plan) -> str:
             return f"`{step.path}` exchanges data itself, and only movements are estimated"
     if all(s.step.program.movement is None for s in plan.steps):
         return "there is nothing to hide"
-    matmuls = [s for s in plan.steps if is_matmul(s)]
+    matmuls = [s for s in plan.steps if has_dot(s.step.program)]
     if not matmuls:
         return "there is nothing to hide behind"
     for step in matmuls:
@@ -113,7 +113,7 @@ def _reaches_out(op: Op) -> bool:
 def forms(plan: Plan, rates: Rates = Rates(), moving: Moving = Moving()) -> Forms:  # noqa: B008  # frozen
     """What the two forms of an operator would take on H200s; where nothing is `unknown`."""
     moved = [s for s in plan.steps if s.step.program.movement is not None]
-    matmuls = [s for s in plan.steps if is_matmul(s)]
+    matmuls = [s for s in plan.steps if has_dot(s.step.program)]
     work = sum(_by_library(plan, s, rates) for s in matmuls)
     others = [s for s in plan.steps if s not in moved and s not in matmuls]
     behind = sum(_passed(plan, s) / rates.memory for s in others)

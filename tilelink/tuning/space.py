@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import Let, walk
+from tilelink.ir.program import has_dot
 from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Placement, Schedule, Sms, simulated
 from tilelink.mapping import placement_of
 from tilelink.mapping.libraries import called, unsuitable, walked
@@ -52,7 +52,7 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
     if step.step.program.movement is not None:
         return _made(plan, step) if makers(plan, step) else _given(plan, step)
     dims = [g.dim for g in step.grid if g.kind != "unit" and g.kind != "own"]
-    if is_matmul(step):
+    if has_dot(step.step.program):
         runs = [own] if isinstance(own, Library) and own.runs else []
         runs += [p for p in _by_runs(plan, step) if p.tile not in [o.tile for o in runs]]
         kernel = simulated(own)
@@ -66,10 +66,6 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
         return [*around(plan, step, own), *hosts]
     sizes = ((16, 512, 8), (32, 256, 4), (64, 256, 8))
     return [*hosts, *(Sms(tile=_tile(dims, (m, n)), warps=w) for m, n, w in sizes if dims)]
-
-
-def is_matmul(step: StepPlan) -> bool:
-    return any(isinstance(op, Let) and "tl.dot(" in op.value.text for op in walk(step.step.program.body))
 
 
 def makers(plan: Plan, step: StepPlan, *, through: bool = False) -> list[str]:
