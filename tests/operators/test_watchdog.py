@@ -197,7 +197,7 @@ def test_a_rank_that_is_about_to_allocate_learns_of_it_there() -> None:
     assert said[0] == said[2] == f"rank 1 reports: {said[1]}"
 
 
-def text(operator: Operator, checks: Checks = Checks()) -> str:  # noqa: B008  # frozen
+def text(operator: Operator, checks: Checks = Checks()) -> str:
     plan = operator.plan(X[0], W, topology=Topology(RANKS))
     return emit(plan, checks).text
 

@@ -56,7 +56,7 @@ def test_a_function_is_no_data() -> None:
     assert record_of(Schedule().merged({"a": library("torch.mm", otherwise=by_key)})) is None
 
 
-def entry(m: int, schedule: Schedule = Schedule(), **more: object) -> Entry:  # noqa: B008  # frozen
+def entry(m: int, schedule: Schedule = Schedule(), **more: object) -> Entry:
     problem = dataclasses.replace(PROBLEM, sizes=(("K", 64), ("M", m)), **more)  # type: ignore[arg-type]
     return Entry(problem, schedule, 1.0, 2.0, "today")
 

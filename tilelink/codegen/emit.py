@@ -31,7 +31,7 @@ from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 
 
-def emit(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:  # noqa: B008  # frozen
+def emit(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
     """The emitted file of a plan: the same plan gives the same text. `checks`: what it looks after beside its work.
     `traced`: the variant that writes down when it does what.
 

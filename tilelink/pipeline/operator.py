@@ -205,7 +205,7 @@ class Operator:
         """The verdict on the plan for bound arguments, whichever it is."""
         return self.maker.judged(bound, topology)
 
-    def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:  # noqa: B008  # frozen
+    def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:
         """Plan, verdict and source for bound arguments, made once."""
         return self.maker.stages(bound, topology, checks)
 

@@ -81,7 +81,7 @@ class Maker:
         self.identity = Identity(name, loc, schedule)
         self.kept = Recent[Stages](STAGES_KEPT)
 
-    def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:  # noqa: B008  # frozen
+    def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:
         """Plan, verdict and source for bound arguments, made once."""
         key = (bound, topology, checks)
         known = self.kept.get(key)

@@ -50,7 +50,7 @@ LIBRARY = tuple(
 """Tiles of cuBLAS, as its times suggest (`sweep-*.json`, `ms_gemm`)."""
 
 
-def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates(), moving: Moving = Moving()) -> float:  # noqa: B008  # frozen
+def estimate(plan: Plan, schedule: Schedule, rates: Rates = Rates(), moving: Moving = Moving()) -> float:
     """Microseconds of a call.
 
     Args:
@@ -110,7 +110,7 @@ def _reaches_out(op: Op) -> bool:
     return isinstance(op, (Move, Raw)) or (isinstance(op, Store) and op.to != "own")
 
 
-def forms(plan: Plan, rates: Rates = Rates(), moving: Moving = Moving()) -> Forms:  # noqa: B008  # frozen
+def forms(plan: Plan, rates: Rates = Rates(), moving: Moving = Moving()) -> Forms:
     """What the two forms of an operator would take on H200s; where nothing is `unknown`."""
     moved = [s for s in plan.steps if s.step.program.movement is not None]
     matmuls = [s for s in plan.steps if has_dot(s.step.program)]

@@ -28,8 +28,8 @@ def simulate(
     seed: int = 0,
     straggler: int | None = None,
     policy: Policy | Turns | None = None,
-    device: Device = Device(),  # noqa: B008  # frozen
-    costs: Costs = Costs(),  # noqa: B008  # frozen
+    device: Device = Device(),
+    costs: Costs = Costs(),
     recorder: Recorder | None = None,
     observer: Observer | None = None,
     delayed_stores: bool = False,
