@@ -9,8 +9,20 @@ from dataclasses import dataclass, replace
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record
 from tilelink.frontend.wording import count
-from tilelink.ir.formula import Const, Formula, cdiv
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Product, Shape, Signature, Size, Sum, dims_of, ranks_along
+from tilelink.ir.formula import Formula, cdiv, of
+from tilelink.ir.shape import (
+    RANK_AXIS,
+    Axis,
+    Dim,
+    Product,
+    Shape,
+    Signature,
+    Size,
+    Sum,
+    dims_of,
+    evaluated,
+    ranks_along,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,12 +353,7 @@ class Dimensions:
 
 def evaluate_size(size: Size, known: Callable[[str], tuple[Formula, int]]) -> tuple[Formula, int]:
     """A size as a formula and as a number."""
-    if isinstance(size, Dim):
-        return known(size.name)
-    if isinstance(size, (Sum, Product)):
-        (f, a), (g, b) = evaluate_size(size.left, known), evaluate_size(size.right, known)
-        return (f + g, a + b) if isinstance(size, Sum) else (f * g, a * b)
-    return Const(size), size
+    return of(evaluated(size, lambda dim: known(dim.name)[0])), evaluated(size, lambda dim: known(dim.name)[1])
 
 
 def sizes_of(signature: Signature) -> tuple[str, ...]:

@@ -8,10 +8,9 @@ from operator import index
 from typing import NoReturn
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.binding import evaluate_size, names_of
+from tilelink.frontend.binding import names_of
 from tilelink.frontend.wording import count, nearest
-from tilelink.ir.formula import Sym
-from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Sum, dims_of
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Sum, dims_of, evaluated
 
 MOST = 2**31 - 1
 """Elements along one axis: what kernels count in 32 bits."""
@@ -197,7 +196,7 @@ def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
     ):
         sizes.known[size.left.name] = (value - size.right, label)
     if all(d in sizes.known for d in dims_of(size)):
-        _, wanted = evaluate_size(size, lambda name: (Sym(name), sizes.known[name][0]))
+        wanted = evaluated(size, lambda dim: sizes.known[dim.name][0])
         total = value * sizes.ranks.get(axis.split or "", 1)
         if wanted != total:
             sizes.contradiction(axis.name, (wanted, "the other sizes"), (total, label))

@@ -81,7 +81,7 @@ def dims_of(size: Size) -> tuple[str, ...]:
 
 
 def evaluated(size: Size, of: Callable[[Dim], Any]) -> Any:
-    """What a size comes to, of what its names stand for."""
+    """What a size comes to where its names stand for integers, symbolic ones of torch, or formulas."""
     if isinstance(size, int):
         return size
     if isinstance(size, Dim):
