@@ -14,7 +14,7 @@ from tilelink.ir.wiring import Wiring
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class Assignment:
     """`kernel_of`: path -> kernel; `streams`: path of a copy-engine step -> its first side stream."""
 
     kernels: tuple[KernelPlan, ...]
@@ -26,12 +26,12 @@ class Placement:
             return self.streams[path]
         return next(k.stream for k in self.kernels if k.name == self.kernel_of[path])
 
-    def rank_of(self, path: str) -> int:
+    def position(self, path: str) -> int:
         """Position of the step's kernel in launch order."""
         return next(i for i, k in enumerate(self.kernels) if k.name == self.kernel_of[path])
 
 
-def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> Placement:
+def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> Assignment:
     """Kernels in launch order.
 
     Raises:
@@ -67,7 +67,7 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> P
             streams[s.path], side = side, side + s.streams
     kernels = _share_sms(kernels, by_path, topology)
     # A side kernel must be resident before the kernel whose tiles it waits for fills the device.
-    return Placement(tuple(sorted(kernels, key=lambda k: k.stream == MAIN)), kernel_of, streams)
+    return Assignment(tuple(sorted(kernels, key=lambda k: k.stream == MAIN)), kernel_of, streams)
 
 
 def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:

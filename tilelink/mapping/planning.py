@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
+from tilelink.ir.host import HostStep
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.partition import here, part
 from tilelink.ir.plan import Buffer, Layout, Plan, Signal, StepPlan
@@ -26,7 +27,7 @@ from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import as_called, place
 from tilelink.mapping.sequence import host_steps
-from tilelink.mapping.signals import lower
+from tilelink.mapping.signals import Signals, lower
 
 
 def make_plan(
@@ -53,7 +54,8 @@ def make_plan(
     check_owners(wiring, steps, dict(sizes), topology.ranks)
     check_network(wiring, steps, topology)
     where = kernels.assign(wiring, steps, topology)
-    steps = tuple(_with_workers(s, where) for s in steps)
+    workers = {path: n for k in where.kernels for path, n in k.roles}
+    steps = tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in steps)
     found = lower(wiring, schedule, steps, where)
     steps = with_behind(wiring, steps, placed, where.kernels, found.signals, sizes, topology)
     buffers = tuple(
@@ -63,12 +65,8 @@ def make_plan(
     steps = tuple(replace(s, pieces=_pieces(s, found.signals)) for s in steps)
     _check_pieces(steps, found.signals)
     _check_moved(wiring, steps, layouts, set(staged))
-    by_path = {s.path: s for s in steps}
-    raw = any(is_raw(s.program) for s in wiring.steps)
-    enters = bool(found.channels) or any(s.action == "ready" for s in found.signals) or raw
     if len(wiring.axes) == 1:
         steps = with_own_parts(wiring, steps, found.channels, layouts, sizes, topology.ranks)
-    keeps = kept_first(steps, found.signals, found.channels)
     plan = Plan(
         wiring=wiring,
         topology=topology,
@@ -82,7 +80,7 @@ def make_plan(
         links=found.links,
         credits=(),
         kernels=where.kernels,
-        host=host_steps(wiring, where, steps, staged, enters, _read_in_place(found.signals, buffers, by_path), keeps),
+        host=_host(wiring, where, steps, found, staged),
         notes=_notes(found.signals, buffers) + _own_parts(steps),
         tables=tables(steps, topology, lambda rank: env_of(sizes, topology, rank)),
     )
@@ -177,18 +175,15 @@ def _check_moved(wiring: Wiring, steps: tuple[StepPlan, ...], layouts: Mapping[s
         )
 
 
-def _with_workers(s: StepPlan, where: kernels.Placement) -> StepPlan:
-    for k in where.kernels:
-        for path, workers in k.roles:
-            if path == s.path:
-                return replace(s, workers=workers)
-    return s
-
-
-def _read_in_place(signals: tuple[Signal, ...], buffers: tuple[Buffer, ...], steps: dict[str, StepPlan]) -> bool:
-    """Whether peers read an argument where it lies."""
-    staged = {b.tensor for b in buffers if b.staged}
-    return any(s.action == "ready" and steps[s.path].step.binding(s.op.param).tensor not in staged for s in signals)
+def _host(
+    wiring: Wiring, where: kernels.Assignment, steps: tuple[StepPlan, ...], found: Signals, staged: tuple[str, ...]
+) -> tuple[HostStep, ...]:
+    """What the host does in a call. It ends with leaving where peers read an argument in place."""
+    by_path = {s.path: s.step for s in steps}
+    awaited = {by_path[s.path].binding(s.op.param).tensor for s in found.signals if s.action == "ready"}
+    enters = bool(found.channels) or bool(awaited) or any(is_raw(s.program) for s in wiring.steps)
+    keeps = kept_first(steps, found.signals, found.channels)
+    return host_steps(wiring, where, steps, staged, enters, not awaited <= {*staged}, keeps)
 
 
 def _own_parts(steps: tuple[StepPlan, ...]) -> tuple[str, ...]:

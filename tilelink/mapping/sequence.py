@@ -9,17 +9,17 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.plan import KernelPlan, StepPlan
 from tilelink.ir.wiring import Wiring
-from tilelink.mapping.kernels import Placement
+from tilelink.mapping.kernels import Assignment
 
 
 def host_steps(
     wiring: Wiring,
-    placement: Placement,
+    where: Assignment,
     steps: tuple[StepPlan, ...],
     staged: tuple[str, ...],
     enters: bool,
     leaves: bool,
-    keeps: tuple[str, ...] = (),
+    keeps: tuple[str, ...],
 ) -> tuple[HostStep, ...]:
     """The sequence of one call. `leaves`: peers read an argument in place. `keeps`: whose own parts come before kernels.
 
@@ -30,13 +30,13 @@ def host_steps(
     Raises:
         TilelinkError: TL312, a library function between two steps of one kernel.
     """
-    call = _Call(wiring, placement, steps, pending=dict(placement.streams))
+    call = _Call(wiring, where, steps, pending=dict(where.streams))
     call.out += [Enter()] if enters else []
     call.out += [Stage(staged)] if staged else []
-    call.fork(n for s in steps if s.path in placement.streams for n in call.streams(s))
+    call.fork(n for s in steps if s.path in where.streams for n in call.streams(s))
     call.transfer()
     call.out += [Keep(path) for path in keeps]
-    for k in placement.kernels:
+    for k in where.kernels:
         call.launch(k)
     call.out += [Transfer(path, first) for path, first in call.pending.items()]
     call.join(list(call.open_streams))
@@ -49,7 +49,7 @@ class _Call:
     """`pending`: the streams of steps that have not been started, by path; `done`: the steps that have."""
 
     wiring: Wiring
-    placement: Placement
+    where: Assignment
     steps: tuple[StepPlan, ...]
     pending: dict[str, int]
     out: list[HostStep] = field(default_factory=list[HostStep])
@@ -57,7 +57,7 @@ class _Call:
     done: set[str] = field(default_factory=set[str])
 
     def streams(self, s: StepPlan) -> range:
-        first = self.placement.streams[s.path]
+        first = self.where.streams[s.path]
         return range(first, first + s.streams)
 
     def fork(self, streams: Iterable[int]) -> None:
@@ -81,7 +81,7 @@ class _Call:
         """A kernel, behind the library functions whose results it waits for, and the transfers that it makes ready."""
         if k.stream != MAIN:
             self.fork([k.stream])
-        members = {path for path, name in self.placement.kernel_of.items() if name == k.name}
+        members = {path for path, name in self.where.kernel_of.items() if name == k.name}
         read = {t for s in self.steps if s.path in members for t in self.wiring.read_from(s.step)}
         before = [s for s in self.steps if s.library is not None and not read.isdisjoint(s.step.makes)]
         for s in before:

@@ -12,7 +12,7 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring, entries
 from tilelink.mapping.channels import channel
 from tilelink.mapping.crossing import crosses, reads_remote
-from tilelink.mapping.kernels import Placement
+from tilelink.mapping.kernels import Assignment
 from tilelink.mapping.uses import Use, one_waiter
 from tilelink.mapping.views import signal_ops, tensor_of
 
@@ -24,7 +24,7 @@ class Signals:
     links: tuple[Link, ...]
 
 
-def lower(wiring: Wiring, schedule: Schedule, steps: tuple[StepPlan, ...], where: Placement) -> Signals:
+def lower(wiring: Wiring, schedule: Schedule, steps: tuple[StepPlan, ...], where: Assignment) -> Signals:
     """Every wait and notify of every step, and the channels they need.
 
     Raises:
@@ -53,7 +53,7 @@ def _wait(
     s: StepPlan,
     op: Wait,
     steps: dict[str, StepPlan],
-    where: Placement,
+    where: Assignment,
     links: list[Link],
     uses: dict[str, list[Use]],
 ) -> Signal:
@@ -95,7 +95,7 @@ def _notifies(wiring: Wiring, tensor: str, steps: dict[str, StepPlan]) -> list[t
     return out
 
 
-def _implied(consumer: StepPlan, producer: StepPlan, where: Placement) -> str | None:
+def _implied(consumer: StepPlan, producer: StepPlan, where: Assignment) -> str | None:
     """What keeps a local dependence without a signal."""
     if consumer.into is not None and consumer.executor == producer.executor:
         return "worker"
@@ -104,7 +104,7 @@ def _implied(consumer: StepPlan, producer: StepPlan, where: Placement) -> str | 
     if where.kernel_of[consumer.executor] == where.kernel_of[producer.executor]:
         return None
     same_stream = where.stream(consumer.executor) == where.stream(producer.executor)
-    return "stream" if same_stream and where.rank_of(producer.executor) < where.rank_of(consumer.executor) else None
+    return "stream" if same_stream and where.position(producer.executor) < where.position(consumer.executor) else None
 
 
 # --------------------------------------------------------------------------------------------------------------- notifies

@@ -116,7 +116,7 @@ def _tile(plan: Plan, step: StepPlan, rank: int, tile: Tile, targets: list[int])
         if step.skip_own and pe == rank:
             continue
         here, there = block_of(plan, step, source, tile, holder), block_of(plan, step, target, tile, pe)
-        count, outer = runs_of(there, here)
+        count, outer = contiguous(there, here)
         at = ("target", pe) if step.push else ("source", holder)
         out.append(Copy(names[1], there.offset, names[0], here.offset, count, at[1], at[0], outer))
         for told in _told(plan, step, signal, rank, pe if step.push else rank, alone=alone):
@@ -207,7 +207,7 @@ def block_of(plan: Plan, step: StepPlan, param: str, tile: Tile, holder: int) ->
     return Block(offset, tuple(reversed(axes)))
 
 
-def runs_of(target: Block, source: Block) -> tuple[int, tuple[tuple[int, int, int], ...]]:
+def contiguous(target: Block, source: Block) -> tuple[int, tuple[tuple[int, int, int], ...]]:
     """(elements of a run, how the runs lie) of a copy: axes that are one axis in both instances are joined."""
     axes: list[tuple[int, int, int]] = []
     for (n, there), (_, here) in zip(target.axes, source.axes, strict=True):
