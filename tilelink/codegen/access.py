@@ -17,7 +17,7 @@ from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.ring import RANKS
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+from tilelink.ir.wiring import TensorDecl, ViewAxis, entries, indexed
 
 PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
@@ -303,10 +303,8 @@ def position(scope: Scope, entry: At) -> Formula:
 
 def holder_of(scope: Scope, param: str, index: Index | None) -> Formula | None:
     """The one rank that holds the index in the parameter's tensor; None: every rank does."""
-    view = scope.step.step.binding(param).view
-    found = zip(view, entries(scope.step.step, param, index), strict=True)
-    begins = (None if v.axis is None else _begin(scope, e) for v, e in found)
-    return tile_holder(scope.declared(param), view, begins)
+    begins = (None if v.axis is None else _begin(scope, e) for v, e in indexed(scope.step.step, param, index))
+    return tile_holder(scope.declared(param), scope.step.step.binding(param).view, begins)
 
 
 def _begin(scope: Scope, e: IndexEntry) -> Formula | None:

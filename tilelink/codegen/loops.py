@@ -16,7 +16,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.program import Bounds, If, Load, Loop, Notify, OfTile, Op, Tiles, Wait, walk
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import entries
+from tilelink.ir.wiring import indexed
 
 Emit: TypeAlias = Callable[[Scope, tuple[Op, ...]], None]
 """Emits ops one after the other: what stands in a loop may be any of them."""
@@ -161,7 +161,7 @@ def _same_for_pieces(scope: Scope, op: Wait) -> bool:
     channel = scope.plan.signal(scope.step.path, op).channel
     told_apart = {a.axis for a in scope.plan.channel(channel).axes} if channel is not None else set[int | None]()
     cut = scope.step.grid[-1].var
-    found = zip(scope.step.step.binding(op.param).view, entries(scope.step.step, op.param, op.index), strict=True)
+    found = indexed(scope.step.step, op.param, op.index)
     return not any(isinstance(e, OfTile) and e.var == cut and v.axis in told_apart for v, e in found)
 
 

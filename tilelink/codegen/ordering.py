@@ -12,7 +12,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import part
 from tilelink.ir.plan import InPlace
 from tilelink.ir.program import At, Load, Loop, Notify, OfTile, Op, Wait, walk
-from tilelink.ir.wiring import entries
+from tilelink.ir.wiring import entry_on, indexed
 
 
 def silent(scope: Scope, op: Wait | Notify) -> bool:
@@ -28,7 +28,7 @@ def wait(scope: Scope, op: Wait) -> None:
     signal = scope.plan.signal(scope.step.path, op)
     tensor = scope.declared(op.param)
     if tensor.name in scope.forwarded:
-        found = zip(scope.step.step.binding(op.param).view, entries(scope.step.step, op.param, op.index), strict=True)
+        found = indexed(scope.step.step, op.param, op.index)
         at = next(e for v, e in found if isinstance(e, At) and v.unit)
         scope.lines.add(f"if {expression(scope, at.expr)} != {scope.rank}:")
         scope.lines.depth += 1
@@ -121,9 +121,6 @@ def _waiter(scope: Scope, op: Notify) -> Formula:
     channel = scope.plan.channel_of(scope.step.step.binding(op.param).tensor)
     assert channel is not None
     axis = next(a for a in channel.axes if a.kind == "part")
-    view = scope.step.step.binding(op.param).view
-    entry = next(
-        e for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True) if v.axis == axis.axis
-    )
+    entry = entry_on(scope.step.step, op.param, op.index, axis.axis)
     assert isinstance(entry, OfTile)
     return Sym(scope.tiles[entry.var].begin) // axis.part

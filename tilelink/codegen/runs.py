@@ -12,7 +12,7 @@ from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import OfTile, Tiles, Wait
-from tilelink.ir.wiring import entries
+from tilelink.ir.wiring import indexed
 
 
 def in_runs(scope: Scope, loop: Tiles, op: Wait) -> bool:
@@ -109,8 +109,7 @@ def _await_run(scope: Scope, op: Tiles, waits: list[Wait], axis: ChannelAxis, sp
 def _axis_of_loop(scope: Scope, loop: Tiles, op: Wait) -> tuple[ChannelAxis, bool] | None:
     """The channel's axis that the loop walks, and whether the loop counts from the part's own begin."""
     name = scope.plan.signal(scope.step.path, op).channel
-    view = scope.step.step.binding(op.param).view
-    for v, e in zip(view, entries(scope.step.step, op.param, op.index), strict=True):
+    for v, e in indexed(scope.step.step, op.param, op.index):
         if isinstance(e, OfTile) and e.var == loop.var and name is not None:
             return next(((a, v.local) for a in scope.plan.channel(name).axes if a.axis == v.axis), None)
     return None

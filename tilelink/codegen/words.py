@@ -9,11 +9,11 @@ from tilelink.codegen.access import expression, from_data, in_range, nearest, po
 from tilelink.codegen.scope import Scope
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
+from tilelink.ir import wiring
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.program import At, Gather, IndexEntry, Notify, OfTile, Wait
-from tilelink.ir.wiring import entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,7 @@ def entry_on(scope: Scope, param: str, index: tuple[IndexEntry, ...] | None, axi
     if step.program.movement is not None:
         # The tiles of a movement are known by their position.
         return next((OfTile(str(k)) for k, v in enumerate(step.binding(param).view) if v.axis == axis), None)
-    for v, e in zip(step.binding(param).view, entries(step, param, index), strict=True):
-        if v.axis == axis:
-            return e
-    return None
+    return wiring.entry_on(step, param, index, axis)
 
 
 def flat_of(channel: Channel, spans: list[Span], first: bool) -> Formula:

@@ -184,3 +184,13 @@ def entries(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tup
         wholes = len(view) - len(step.program.param(param).shape.axes)
         given = given[:rest] + (Whole(),) * wholes + given[rest:]
     return given + (Whole(),) * (len(view) - len(given))
+
+
+def indexed(step: Step, param: str, index: tuple[IndexEntry, ...] | None) -> tuple[tuple[ViewAxis, IndexEntry], ...]:
+    """Each view axis of `param` with its entry."""
+    return tuple(zip(step.binding(param).view, entries(step, param, index), strict=True))
+
+
+def entry_on(step: Step, param: str, index: tuple[IndexEntry, ...] | None, axis: int | None) -> IndexEntry | None:
+    """What an index says along an axis of the tensor; None: the program sees no such axis."""
+    return next((e for v, e in indexed(step, param, index) if v.axis == axis), None)

@@ -9,10 +9,10 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, extent, part
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Load, OfTile, Store, Tiles, tile_names, walk
+from tilelink.ir.program import Index, Load, OfTile, Store, Tiles, tile_names, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, entries
+from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
 from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
 from tilelink.mapping.placement import Placed, directed, hosts
 from tilelink.mapping.views import ring_of, tensor_of
@@ -117,13 +117,13 @@ def _lineage(host: Step, steps: tuple[Step, ...]) -> Lineage:
     return out
 
 
-def _spread(step: Step, param: str, index: object, axes: dict[str, int]) -> Lineage:
-    binding = step.binding(param)
-    found: Lineage = {}
-    for v, e in zip(binding.view, entries(step, param, index), strict=True):  # type: ignore[arg-type]
-        if isinstance(e, OfTile) and v.axis is not None and e.var in axes:
-            found[(binding.tensor, v.axis)] = axes[e.var]
-    return found
+def _spread(step: Step, param: str, index: Index | None, axes: dict[str, int]) -> Lineage:
+    tensor, found = step.binding(param).tensor, indexed(step, param, index)
+    return {
+        (tensor, v.axis): axes[e.var]
+        for v, e in found
+        if isinstance(e, OfTile) and v.axis is not None and e.var in axes
+    }
 
 
 def _domain_names(step: Step) -> tuple[str | None, ...]:
@@ -330,7 +330,7 @@ def _through_loads(step: Step, lineage: Lineage) -> Lineage:
     for op in walk(step.program.body):
         if isinstance(op, Load):
             binding = step.binding(op.param)
-            for v, e in zip(binding.view, entries(step, op.param, op.index), strict=True):
+            for v, e in indexed(step, op.param, op.index):
                 if isinstance(e, OfTile) and v.axis is not None and (binding.tensor, v.axis) in lineage:
                     of_var[e.var] = lineage[(binding.tensor, v.axis)]
     binding = step.binding(step.program.domain)

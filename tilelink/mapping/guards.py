@@ -9,7 +9,7 @@ from tilelink.ir.formula import Formula
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Holder, Notify, OfTile, Wait, walk
 from tilelink.ir.ring import RANKS
-from tilelink.ir.wiring import entries
+from tilelink.ir.wiring import indexed
 from tilelink.mapping.sites import site_of
 from tilelink.mapping.uses import own_names
 
@@ -38,7 +38,7 @@ def holder_values(s: StepPlan, segments: dict[str, F.Like]) -> dict[str, F.Like]
     out: dict[str, F.Like] = {}
     for op in walk(s.step.program.body):
         if isinstance(op, Holder):
-            for v, e in zip(s.step.binding(op.param).view, entries(s.step, op.param, op.index), strict=True):
+            for v, e in indexed(s.step, op.param, op.index):
                 if isinstance(e, OfTile) and v.split == "R" and e.var in segments:
                     out[op.name] = segments[e.var]
     return out
@@ -52,7 +52,7 @@ def notify_guard(s: StepPlan, op: Notify, source: Formula | None, axes: list[Cha
     segments: dict[str, F.Like] = {}
     for k, c in enumerate(axes):
         index = F.Sym(f"c{k}")
-        for v, e in zip(s.step.binding(op.param).view, entries(s.step, op.param, op.index), strict=True):
+        for v, e in indexed(s.step, op.param, op.index):
             if isinstance(e, OfTile) and v.axis == c.axis and c.kind in ("cut", "part"):
                 segments[e.var] = index // c.per if c.kind == "cut" else c.rank
     for g in s.grid:

@@ -13,7 +13,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import InPlace, Layout, Signal, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait, walk
-from tilelink.ir.wiring import Step, TensorDecl, Wiring, entries
+from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on
 from tilelink.mapping.libraries import RUN, tiled
 from tilelink.mapping.runs import axis_of
 
@@ -108,17 +108,12 @@ def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> st
         return RUN if named == {RUN} and axis_of(s).kind == "cut" else None
     if len(loads) != 1 or len(waits) != 1 or waits[0] not in program.body:
         return None
-    view = s.step.binding(param).view
-    at = {
-        e.var if isinstance(e, OfTile) else None
-        for op in (*loads, *waits)
-        for v, e in zip(view, entries(s.step, param, op.index), strict=True)
-        if v.axis == axis
-    }
-    if len(at) != 1:
+    at = {entry_on(s.step, param, op.index, axis) for op in (*loads, *waits)}
+    entry = at.pop()
+    if at or not isinstance(entry, OfTile):
         return None
-    var = at.pop()
-    grid = next((g for g in s.grid if g.var == var and var is not None), None)
+    var = entry.var
+    grid = next((g for g in s.grid if g.var == var), None)
     if grid is not None and grid.kind == "cut":
         return var
     if grid is None or grid.kind != "plain" or grid.tile is None:

@@ -141,7 +141,7 @@ def _loops(program: TileProgram) -> frozenset[str]:
     return frozenset(op.var for op in walk(program.body) if isinstance(op, Tiles))
 
 
-def _is_slice(entry: object, loops: frozenset[str]) -> bool:
+def _is_slice(entry: IndexEntry, loops: frozenset[str]) -> bool:
     return isinstance(entry, (Whole, OfTile)) or (isinstance(entry, At) and entry.expr.text in loops)
 
 

@@ -11,8 +11,8 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, holder
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import At, Load, Notify, OfTile, Op, Store, Wait, walk
-from tilelink.ir.wiring import TensorDecl, Wiring, entries
+from tilelink.ir.program import At, IndexEntry, Load, Notify, OfTile, Op, Store, Wait, walk
+from tilelink.ir.wiring import TensorDecl, Wiring, entry_on
 
 
 def check_owners(wiring: Wiring, steps: tuple[StepPlan, ...], sizes: dict[str, int], ranks: int) -> None:
@@ -77,21 +77,17 @@ def _check_use(
 
 def _touched(tensor: TensorDecl, s: StepPlan, param: str) -> Iterator[tuple[Op, GridAxis | None]]:
     """Each op on the tensor, with the partition whose tile it names on the map's axis."""
-    view = s.step.binding(param).view
     if s.step.program.movement is not None:
-        at = next(k for k, v in enumerate(view) if v.axis == tensor.owned)
+        at = next(k for k, v in enumerate(s.step.binding(param).view) if v.axis == tensor.owned)
         kind = Wait if s.step.program.movement.source == param else Notify
         yield next(op for op in walk(s.step.program.body) if isinstance(op, kind)), s.grid[at]
         return
     for op in walk(s.step.program.body):
         if isinstance(op, (Load, Store, Wait, Notify)) and op.param == param:
-            entry = next(
-                e for v, e in zip(view, entries(s.step, param, op.index), strict=True) if v.axis == tensor.owned
-            )
-            yield op, _grid_of(s, entry)
+            yield op, _grid_of(s, entry_on(s.step, param, op.index, tensor.owned))
 
 
-def _grid_of(s: StepPlan, entry: object) -> GridAxis | None:
+def _grid_of(s: StepPlan, entry: IndexEntry | None) -> GridAxis | None:
     """The partition whose tile an index entry names; of an axis that is walked singly that is a position."""
     if isinstance(entry, OfTile):
         return next((g for g in s.grid if g.var == entry.var), None)

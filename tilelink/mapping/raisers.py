@@ -9,7 +9,7 @@ from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, here, holder
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, Notify
+from tilelink.ir.program import At, IndexEntry, Notify
 from tilelink.ir.ring import around
 from tilelink.ir.shape import rank_along
 from tilelink.ir.wiring import TensorDecl, Wiring
@@ -65,7 +65,7 @@ def _owned_domain(wiring: Wiring, producer: StepPlan, grid: GridAxis) -> tuple[T
     return None
 
 
-def _shift(entry: object) -> int:
+def _shift(entry: IndexEntry) -> int:
     """How far a position is from this rank's coordinate."""
     return entry.ring[1] if isinstance(entry, At) and entry.ring is not None else 0
 

@@ -9,7 +9,7 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Link, Signal, StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Wait
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.wiring import TensorDecl, Wiring, entries
+from tilelink.ir.wiring import TensorDecl, Wiring, indexed
 from tilelink.mapping.channels import channel
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.kernels import Assignment
@@ -135,11 +135,8 @@ def _names_holder(tensor: TensorDecl, s: StepPlan, op: Notify) -> bool:
     """Whether the tile says which rank has it; all of a split tensor, and vectors of its positions, are of all ranks."""
     if s.step.program.movement is not None:
         return tensor.owned is not None or tensor.split_over(s.axis)
-    view = s.step.binding(op.param).view
-    return any(
-        tensor.names_holder(v) and isinstance(e, (OfTile, At))
-        for v, e in zip(view, entries(s.step, op.param, op.index), strict=True)
-    )
+    found = indexed(s.step, op.param, op.index)
+    return any(tensor.names_holder(v) and isinstance(e, (OfTile, At)) for v, e in found)
 
 
 def _check_mode(op: Notify, to: str, s: StepPlan) -> None:

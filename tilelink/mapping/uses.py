@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import At, Holder, Notify, OfTile, Wait, Whole, walk
-from tilelink.ir.wiring import TensorDecl, entries
+from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, Whole, walk
+from tilelink.ir.wiring import TensorDecl, entry_on, indexed
 from tilelink.mapping.crossing import reads_remote
 
 
@@ -21,23 +21,18 @@ class Use:
     notify: Notify
 
 
-def notify_entry(s: StepPlan, notify: Notify, a: int) -> tuple[object, GridAxis | None]:
+def notify_entry(s: StepPlan, notify: Notify, a: int) -> tuple[IndexEntry, GridAxis | None]:
     """The notify's index on tensor axis `a`, and the partition of the domain that it names, if it is a tile of it."""
-    step = s.step
-    movement = step.program.movement
-    binding = step.binding(notify.param)
-    if movement is not None:
-        for k, v in enumerate(binding.view):
+    if s.step.program.movement is not None:
+        for k, v in enumerate(s.step.binding(notify.param).view):
             if v.axis == a:
                 return OfTile(str(k)), s.grid[k]
         return Whole(), None
-    for v, e in zip(binding.view, entries(step, notify.param, notify.index), strict=True):
-        if v.axis == a:
-            return e, domain_axis(s, e)
-    return Whole(), None
+    entry = entry_on(s.step, notify.param, notify.index, a) or Whole()
+    return entry, domain_axis(s, entry)
 
 
-def domain_axis(s: StepPlan, entry: object) -> GridAxis | None:
+def domain_axis(s: StepPlan, entry: IndexEntry) -> GridAxis | None:
     """The partition of the domain of which an index entry is a tile; this rank's coordinate is one, by whatever name."""
     name = _position(entry)
     if name is not None and name in own_names(s):
@@ -45,7 +40,7 @@ def domain_axis(s: StepPlan, entry: object) -> GridAxis | None:
     return _named_axis(s, entry)
 
 
-def _position(entry: object) -> str | None:
+def _position(entry: IndexEntry) -> str | None:
     """What a single position is called, or on an axis of ranks what it is a shift of."""
     if not isinstance(entry, At):
         return None
@@ -58,14 +53,14 @@ def own_names(s: StepPlan) -> frozenset[str]:
 
 
 def _is_own(s: StepPlan, op: Holder) -> bool:
-    for v, e in zip(s.step.binding(op.param).view, entries(s.step, op.param, op.index), strict=True):
+    for v, e in indexed(s.step, op.param, op.index):
         if v.axis is not None and v.split == "R" and not v.local:
             found = _named_axis(s, e)
             return found is not None and found.kind in ("mine", "own")
     return False
 
 
-def _named_axis(s: StepPlan, entry: object) -> GridAxis | None:
+def _named_axis(s: StepPlan, entry: IndexEntry) -> GridAxis | None:
     if isinstance(entry, OfTile):
         return next((g for g in s.grid if g.var == entry.var), None)
     if isinstance(entry, At):

@@ -7,7 +7,7 @@ from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import At, Gather, OfTile
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.wiring import TensorDecl, entries
+from tilelink.ir.wiring import TensorDecl, entry_on, indexed
 from tilelink.mapping.libraries import RUN, tiled
 from tilelink.mapping.runs import axis_of
 from tilelink.mapping.uses import Use, domain_axis, notify_entry, one_waiter
@@ -60,7 +60,6 @@ def _copied_in_tiles(uses: list[Use], grids: list[GridAxis]) -> bool:
 
 def _waits_by_tile(use: Use, a: int) -> bool:
     step = use.consumer.step
-    binding = step.binding(use.wait.param)
     if step.program.movement is not None or use.consumer.library is not None:
         found = _waited(use, a)
         if not isinstance(found, GridAxis):
@@ -68,10 +67,7 @@ def _waits_by_tile(use: Use, a: int) -> bool:
         # A library function that takes all of an axis waits for each word that a stream sets there.
         one_by_one = use.consumer.library is not None and use.producer.engine == "stream"
         return found.tile is not None or found.kind in ("cut", "mine") or one_by_one
-    for v, e in zip(binding.view, entries(step, use.wait.param, use.wait.index), strict=True):
-        if v.axis == a:
-            return isinstance(e, (OfTile, At, Gather))
-    return False
+    return isinstance(entry_on(step, use.wait.param, use.wait.index, a), (OfTile, At, Gather))
 
 
 def _waited(use: Use, a: int) -> GridAxis | At | None:
@@ -82,7 +78,7 @@ def _waited(use: Use, a: int) -> GridAxis | At | None:
     if s.step.program.movement is not None:
         return next((s.grid[k] for k, v in enumerate(view) if v.axis == a), None)
     names = tiled(s.step, use.wait.param, use.wait.index, runs=s.by_runs)
-    for v, e, name in zip(view, entries(s.step, use.wait.param, use.wait.index), names, strict=True):
+    for (v, e), name in zip(indexed(s.step, use.wait.param, use.wait.index), names, strict=True):
         if v.axis == a:
             return e if isinstance(e, At) else axis_of(s) if name == RUN else domain_axis(s, e)
     return None
