@@ -57,23 +57,15 @@ def _with_followers(s: StepPlan, steps: list[StepPlan]) -> StepPlan:
 
 def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> frozenset[int]:
     """Axes of the host's domain that must end at rank borders because a fused program's do."""
-    if not followers:
-        return frozenset()
-    lineage = _lineage(host.step, wiring.steps)
+    lineage = _lineage(host.step, wiring.steps) if followers else {}
     forced: set[int] = set()
     for q in followers:
         dims = q.step.program.signature.global_dims()
-        for b in q.step.bindings:
-            for v in b.view:
-                if v.axis is not None and v.dim in dims and (b.tensor, v.axis) in lineage:
-                    forced.add(lineage[(b.tensor, v.axis)])
-                # A fused program that runs for own rows only needs whole parts as well.
-                if (
-                    v.axis is not None
-                    and wiring.tensor(b.tensor).axes[v.axis].over == q.step.axis
-                    and (b.tensor, v.axis) in lineage
-                ):
-                    forced.add(lineage[(b.tensor, v.axis)])
+        for tensor, v in ((wiring.tensor(b.tensor), v) for b in q.step.bindings for v in b.view):
+            found = None if v.axis is None else lineage.get((tensor.name, v.axis))
+            # A fused program that runs for own rows only needs whole parts as well.
+            if found is not None and v.axis is not None and (v.dim in dims or tensor.axes[v.axis].over == q.step.axis):
+                forced.add(found)
     return frozenset(forced)
 
 

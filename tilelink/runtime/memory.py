@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel
 from tilelink.ir.low_latency import DATA
-from tilelink.ir.plan import COPIES, Buffer, Plan
+from tilelink.ir.plan import COPIES, Buffer, Plan, StepPlan
 from tilelink.runtime.world import Arena, World
 
 DTYPES: dict[str, torch.dtype] = {
@@ -28,6 +29,7 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES: dict[torch.dtype, str] = {v: k for k, v in DTYPES.items()}
 ALIGN = 256
 WORD = 8
+"""Bytes of a counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,45 +43,43 @@ class Region:
 
 def regions(plan: Plan) -> tuple[Region, ...]:
     """Everything a call needs beyond its arguments and results, for the plan's sizes; the same on every rank."""
-    ranks = plan.topology.ranks
-    slots = plan.schedule.slots
-    out = [
-        Region("entered", 8 * ranks, True),
-        Region("ready", 8 * ranks, True),
-        Region("left", 8 * ranks, True),
-        Region("epoch", 8 * COPIES, False),
-        Region("heard", 8 * COPIES, False),
-        Region("through", 8, False),
-        Region("last", 8 * COPIES * slots, False),
-    ]
+    out = [Region(name, WORD * plan.topology.ranks, True) for name in ("entered", "ready", "left")]
+    out += [Region(name, WORD * COPIES, False) for name in ("epoch", "heard")]
+    out += [Region("through", WORD, False), Region("last", WORD * COPIES * plan.schedule.slots, False)]
     for b in plan.buffers:
         if b.space == "device" or b.shared:
-            name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
-            if b.tensor in plan.low_latency:
-                # Memory of its own: what other calls leave behind could read like the number of this one.
-                name, nbytes = f"{b.tensor}.ll", nbytes // DATA * WORD
-            out += [Region(f"{name}/{s}", nbytes, b.shared) for s in range(b.slots)]
-    for step in (s for s in plan.steps if s.behind):
-        own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))  # of the rank that has most
-        for s in range(slots):
-            out += [
-                Region(f"{step.path}.made/{s}", 8 * max(1, own), False),
-                Region(f"{step.path}.tickets/{s}", 8, False),
-            ]
-    for c in (c for c in plan.channels if c.tensor not in plan.low_latency):
-        words = max(1, int(F.evaluate(c.words, plan.env(0)))) * WORD
-        for s in range(slots):
-            if plan.brief:
-                # Numbers of calls, which calls that count notifies must not find among their counts.
-                out.append(Region(f"{c.name}.flags/{s}", words, True))
-            elif not c.counted:
-                out.append(Region(f"{c.name}.words/{s}", words, c.scope == "sys"))
-                out.append(Region(f"{c.name}.due/{s}", words, False))
-            if c.bells:
-                out.append(Region(f"{c.name}.bells/{s}", words, False))
-            if c.joined is not None:
-                out.append(Region(f"{c.name}.counts/{s}", words, False))
+            out += _slots(plan, b)
+    for slot in ((s, k) for s in plan.steps if s.behind for k in range(plan.schedule.slots)):
+        out += _tickets(plan, *slot)
+    for slot in ((c, k) for c in plan.channels if c.tensor not in plan.low_latency for k in range(plan.schedule.slots)):
+        out += _words(plan, *slot)
     return tuple(out)
+
+
+def _slots(plan: Plan, b: Buffer) -> list[Region]:
+    name, nbytes = b.tensor, largest(plan, b) * DTYPES[b.dtype].itemsize
+    if b.tensor in plan.low_latency:
+        # Memory of its own: what other calls leave behind could read like the number of this one.
+        name, nbytes = f"{b.tensor}.ll", nbytes // DATA * WORD
+    return [Region(f"{name}/{k}", nbytes, b.shared) for k in range(b.slots)]
+
+
+def _tickets(plan: Plan, step: StepPlan, slot: int) -> list[Region]:
+    """Of a step whose tiles come behind its host's."""
+    own = int(F.evaluate(step.own_tiles(plan.step(step.executor)), plan.env(0)))  # of the rank that has most
+    made = Region(f"{step.path}.made/{slot}", WORD * max(1, own), False)
+    return [made, Region(f"{step.path}.tickets/{slot}", WORD, False)]
+
+
+def _words(plan: Plan, c: Channel, slot: int) -> list[Region]:
+    kinds = {"words": c.scope == "sys", "due": False} if not c.counted else {}
+    if plan.brief:
+        # Numbers of calls, which calls that count notifies must not find among their counts.
+        kinds = {"flags": True}
+    kinds |= {"bells": False} if c.bells else {}
+    kinds |= {"counts": False} if c.joined is not None else {}
+    nbytes = WORD * max(1, int(F.evaluate(c.words, plan.env(0))))
+    return [Region(f"{c.name}.{kind}/{slot}", nbytes, symmetric) for kind, symmetric in kinds.items()]
 
 
 def union(some: tuple[Region, ...], others: tuple[Region, ...]) -> tuple[Region, ...]:
