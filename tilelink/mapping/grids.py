@@ -64,7 +64,7 @@ def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> froze
         for tensor, v in ((wiring.tensor(b.tensor), v) for b in q.step.bindings for v in b.view):
             found = None if v.axis is None else lineage.get((tensor.name, v.axis))
             # A fused program that runs for own rows only needs whole parts as well.
-            if found is not None and v.axis is not None and (v.dim in dims or tensor.axes[v.axis].over == q.step.axis):
+            if found is not None and (v.dim in dims or _over(tensor, v) == q.step.axis):
                 forced.add(found)
     return frozenset(forced)
 
@@ -79,7 +79,7 @@ def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> fr
             continue
         source, target = q.step.binding(movement.source), q.step.binding(movement.destination)
         for v, w in zip(source.view, target.view, strict=True):
-            split = w.axis is not None and wiring.tensor(target.tensor).axes[w.axis].over == q.step.axis
+            split = _over(wiring.tensor(target.tensor), w) == q.step.axis
             if v.axis is not None and split and (source.tensor, v.axis) in made:
                 forced.add(made[(source.tensor, v.axis)])
     return frozenset(forced)
@@ -239,30 +239,11 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
     tensor = wiring.tensor(binding.tensor)
     if step.program.movement is None:
         lineage = lineage | _through_loads(step, lineage)
-    axes: list[int | None] = []
-    grid: list[GridAxis] = []
-    own_axis: int | None = None
     names = _domain_names(step) if step.program.movement is None else (None,) * len(binding.view)
-    for a, v in enumerate(binding.view):
-        if v.axis is None or tensor.axes[v.axis].own_slice:
-            axes.append(None)
-            grid.append(GridAxis(v.dim, "own", ranks_along(step.axis), 1, names[a], over=step.axis))
-            continue
-        found = lineage.get((tensor.name, v.axis))
-        if found is None:
-            walked = v.unit and step.program.movement is None
-            what = (
-                f"`{step.path}` walks `{v.dim}` one element at a time"
-                if walked
-                else f"axis `{v.dim}` has no counterpart there"
-            )
-            raise _unlike(p, host, what)
-        axes.append(found)
-        base = host.grid[found]
-        if not v.local and tensor.axes[v.axis].over == step.axis and host.step.binding(host.domain).view[found].local:
-            raise _counted_otherwise(p, host, v.dim)
-        own_axis = found if own_axis is None and tensor.axes[v.axis].over == step.axis else own_axis
-        grid.append(GridAxis(v.dim, base.kind, base.size, base.tile, names[a], base.ring, base.table, step.axis))
+    found = [_on_host(p, host, tensor, v, name, lineage) for v, name in zip(binding.view, names, strict=True)]
+    axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
+    split = (at for at, v in zip(axes, binding.view, strict=True) if at is not None and _over(tensor, v) == step.axis)
+    own_axis = next(split, None)
     forwarded = _forwarded(placed, step, host)
     mover = _moved_meanwhile(placed, step, forwarded)
     if mover is not None:
@@ -274,19 +255,42 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
         step=step,
         engine="fused",
         domain=domain,
-        grid=tuple(grid),
+        grid=grid,
         loops=_loops(wiring, Placed(step, Sms(tile=tuple((g.dim, g.tile) for g in grid if g.tile)))),
         order=host.order,
         total=host.total,
         order_names=host.order_names,
         push=True if step.program.movement is not None else None,
         into=host.path,
-        host_axes=tuple(axes),
+        host_axes=axes,
         own_rows=own_axis is not None,
         own_axis=own_axis,
         forwarded=forwarded,
-        pieces=_pieces(p, tuple(grid), axes[-1] == host.columns),
+        pieces=_pieces(p, grid, axes[-1] == host.columns),
     )
+
+
+def _on_host(
+    p: Placed, host: StepPlan, tensor: TensorDecl, v: ViewAxis, name: str | None, lineage: Lineage
+) -> tuple[int | None, GridAxis]:
+    """The axis of the host's grid that an axis of a fused step's domain is, and its partition; None: the rank's coordinate."""
+    step = p.step
+    if v.axis is None or tensor.axes[v.axis].own_slice:
+        return None, GridAxis(v.dim, "own", ranks_along(step.axis), 1, name, over=step.axis)
+    at = lineage.get((tensor.name, v.axis))
+    if at is None:
+        walked = v.unit and step.program.movement is None
+        singly = f"`{step.path}` walks `{v.dim}` one element at a time"
+        raise _unlike(p, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
+    if not v.local and _over(tensor, v) == step.axis and host.step.binding(host.domain).view[at].local:
+        raise _counted_otherwise(p, host, v.dim)
+    base = host.grid[at]
+    return at, GridAxis(v.dim, base.kind, base.size, base.tile, name, base.ring, base.table, step.axis)
+
+
+def _over(tensor: TensorDecl, v: ViewAxis) -> str | None:
+    """The axis of ranks that a view axis is split over."""
+    return None if v.axis is None else tensor.axes[v.axis].over
 
 
 def _walked(g: GridAxis) -> bool:
