@@ -37,7 +37,11 @@ def lower(wiring: Wiring, schedule: Schedule, steps: tuple[StepPlan, ...], where
     for s in steps:
         for op in signal_ops(s.step.program):
             if isinstance(op, Wait):
-                signals.append(_wait(wiring, s, op, by_path, where, links, uses))
+                signal, kept, served = _wait(wiring, s, op, by_path, where)
+                signals.append(signal)
+                links += kept
+                if signal.channel is not None:
+                    uses.setdefault(signal.channel, []).extend(served)
     channels = tuple(channel(wiring, schedule, tensor, found) for tensor, found in sorted(uses.items()))
     named = {c.tensor: c for c in channels}
     for s in steps:
@@ -49,20 +53,15 @@ def lower(wiring: Wiring, schedule: Schedule, steps: tuple[StepPlan, ...], where
 
 # ------------------------------------------------------------------------------------------------------------------ waits
 def _wait(
-    wiring: Wiring,
-    s: StepPlan,
-    op: Wait,
-    steps: dict[str, StepPlan],
-    where: Assignment,
-    links: list[Link],
-    uses: dict[str, list[Use]],
-) -> Signal:
+    wiring: Wiring, s: StepPlan, op: Wait, steps: dict[str, StepPlan], where: Assignment
+) -> tuple[Signal, list[Link], list[Use]]:
+    """What becomes of a wait, how the dependences it stands for are kept, and what the words serve that it needs."""
     tensor = tensor_of(wiring, s.step, op.param)
+    pulled = reads_remote(s, op.param, tensor)
     if tensor.origin == "argument":
-        remote = reads_remote(s, op.param, tensor)
-        kept = "channel" if remote else "argument"
-        links.append(Link(tensor.name, "", s.path, kept, remote))
-        return Signal(s.path, op, "ready" if remote else "elided", reason=None if remote else "argument")
+        link = Link(tensor.name, "", s.path, "channel" if pulled else "argument", pulled)
+        signal = Signal(s.path, op, "ready") if pulled else Signal(s.path, op, "elided", reason="argument")
+        return signal, [link], []
     producing = _notifies(wiring, tensor.name, steps)
     if not producing:
         raise TilelinkError(
@@ -72,18 +71,15 @@ def _wait(
             why="a wait ends when every producer tile that intersects it is complete, and here there is none",
             hint="let the program that writes it call producer_tile_notify, or take the wait out",
         )
-    pulled = reads_remote(s, op.param, tensor)
     remote = [pulled or crosses(producer, notify.param) for producer, notify in producing]
     implied = [None if far else _implied(s, p, where) for (p, _), far in zip(producing, remote, strict=True)]
     # One notify that needs words is enough: the wait then counts all of them.
-    reason = next(iter(implied)) if None not in implied else None
-    for (producer, notify), far in zip(producing, remote, strict=True):
-        links.append(Link(tensor.name, producer.path, s.path, reason or "channel", far))
-        if reason is None:
-            uses.setdefault(tensor.name, []).append(Use(s, op, producer, notify))
+    reason = implied[0] if None not in implied else None
+    makers = zip(producing, remote, strict=True)
+    links = [Link(tensor.name, producer.path, s.path, reason or "channel", far) for (producer, _), far in makers]
     if reason is not None:
-        return Signal(s.path, op, "elided", reason=reason)
-    return Signal(s.path, op, "await", channel=tensor.name)
+        return Signal(s.path, op, "elided", reason=reason), links, []
+    return Signal(s.path, op, "await", channel=tensor.name), links, [Use(s, op, p, n) for p, n in producing]
 
 
 def _notifies(wiring: Wiring, tensor: str, steps: dict[str, StepPlan]) -> list[tuple[StepPlan, Notify]]:
