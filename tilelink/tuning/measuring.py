@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from triton.errors import TritonError
+from triton.errors import TritonError  # pyright: ignore[reportMissingTypeStubs]
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.world import World

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -256,7 +256,7 @@ def complete(plan: Plan, schedule: Schedule) -> Schedule:
 
 
 @contextmanager
-def _bar(world: World, name: str) -> Iterator[Callable[[int, int], None]]:
+def _bar(world: World, name: str) -> Generator[Callable[[int, int], None]]:
     """On rank 0's terminal: how many candidates have been measured, and how many cannot run."""
     console = Console(stderr=True)
     quiet = world.rank != 0 or not console.is_terminal
