@@ -108,7 +108,7 @@ def _move(scope: Scope, op: Move) -> None:
 
 
 def _raw(scope: Scope, op: Raw) -> None:
-    """The escape hatch, word for word."""
+    """Raw pointers: what the program says goes into the text as it is."""
     args = [expression(scope, a) for a in op.args]
     if op.what == "pointer":
         text = scope.tensor(scope.declared(op.param or "").name)

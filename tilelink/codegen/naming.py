@@ -25,8 +25,8 @@ _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
 @dataclass(frozen=True, slots=True)
 class Naming:
     """The names of one file: step path -> function, tensor -> parameter, size -> parameter; `drivers`: path -> the function that
-    takes tiles for a step behind its host's; `fixed`: what else it has; `own`: those parameters of its that are the same in
-    every function."""
+    takes tiles for a step behind its host's; `fixed`: all other names of the file; `own`: those of them that are locals or
+    parameters of every function."""
 
     functions: dict[str, str]
     drivers: dict[str, str]

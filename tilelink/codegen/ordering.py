@@ -49,7 +49,7 @@ def wait(scope: Scope, op: Wait) -> None:
 
 
 def wait_each(scope: Scope, op: Wait, each: str) -> bool:
-    """Wait for the words of a block of ranks `each` at once; False where one poll after the other is all that there is."""
+    """Wait for the words of a block of ranks `each` at once; False, and nothing emitted, where they are polled one by one."""
     if silent(scope, op):
         return True
     signal = scope.plan.signal(scope.step.path, op)

@@ -36,8 +36,8 @@ TRITON_DTYPES = {
 class TileNames:
     """The emitted names of one tile: `begin`, `end`, its lanes `at` and their mask `inside`; `grid` is its partition.
 
-    `whole`: all of its lanes are positions of the loop, and all masks of the loop are true. `used`: what there are to be lines
-    for: `at`, `inside`, `end`; and `pairs`, for lanes and mask of two positions each.
+    `whole`: all of its lanes are positions of the loop, and all masks of the loop are true. `used`: which of these names the
+    body uses, so that lines define them: `at`, `inside`, `end`; and `pairs`, for lanes and mask of two positions each.
     """
 
     begin: str

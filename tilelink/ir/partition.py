@@ -14,8 +14,8 @@ RANK = rank_along()
 
 
 def part(size: F.Like, over: str | None = RANK_AXIS) -> Formula:
-    """Elements per rank of an axis that is split over the ranks of axis `over`: the even split by ceil; at least 1, so that
-    it can be divided by."""
+    """Elements per rank of an axis that is split over the ranks of axis `over`: ceil(size / ranks), and never 0, since positions
+    are divided by it."""
     return F.maximum(F.cdiv(size, ranks_along(over or RANK_AXIS)), 1)
 
 

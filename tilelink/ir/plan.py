@@ -287,7 +287,7 @@ class Layout:
 
 
 COPIES = 512
-"""Of how many calls there were: one for each worker that may count them for itself."""
+"""How many copies of the epoch a workspace keeps: one for each worker, which in brief calls counts for itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

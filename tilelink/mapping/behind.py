@@ -27,7 +27,7 @@ def with_behind(
     sizes: Mapping[str, int],
     topology: Topology,
 ) -> tuple[StepPlan, ...]:
-    """The steps, those behind their hosts that are to come there and can.
+    """The steps, with `behind` set for those whose schedule asks for it and that can.
 
     Such a step computes for this rank's own rows, which the host makes last; nobody waits for what it makes, in this call,
     and the host waits for nobody: else who waits could hold up whom it waits for. Its tiles lie in memory in any case.

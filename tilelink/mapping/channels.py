@@ -69,13 +69,14 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
 
 
 def _says_whose(tensor: TensorDecl, axes: list[ChannelAxis], along: str) -> bool:
-    """Whether a word of what is pulled says whose part it is of; slices are told apart by who pulls."""
+    """Whether the words of a pulled tensor tell the ranks' parts apart. (A rank's slice has words of its own anyway.)"""
     split = [a for a, of in enumerate(tensor.axes) if of.over == along]
     return any(tensor.axes[a].own_slice or any(c.axis == a for c in axes) for a in split)
 
 
 def _rings(wiring: Wiring, axes: list[ChannelAxis], uses: list[Use]) -> Formula | None:
-    """Where all that streams take of the tensor goes by its part, and what stays is left out: the words of what goes."""
+    """Which words ring a bell: those of other ranks' parts, if every stream that waits moves by parts and leaves its own out.
+    None: all of them."""
     streams = list({u.consumer.path: u.consumer for u in uses if u.consumer.engine == "stream"}.values())
     found: set[Formula | None] = set()
     for s in streams:

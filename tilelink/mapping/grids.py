@@ -350,8 +350,8 @@ def _forwarded(placed: tuple[Placed, ...], step: Step, host: StepPlan) -> tuple[
 
 
 def _moved_meanwhile(placed: tuple[Placed, ...], step: Step, forwarded: tuple[str, ...]) -> str | None:
-    """The step that moves, by an engine of its own, all that a fused step takes from registers of a tensor: of slices one stays,
-    and others are read from memory."""
+    """A step on an engine of its own that moves a tensor which the fused step takes from registers alone. (Of a tensor with a
+    slice per rank only this rank's slice is in registers, and the others are read from memory.)"""
     taken = {b.tensor for b in step.bindings if all(v.axis is None or not v.unit for v in b.view)} & {*forwarded}
     movers = (p for p in placed if p.step.moved_to in taken and not isinstance(p.placement, Fused))
     return next((p.step.path for p in movers), None)

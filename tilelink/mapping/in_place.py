@@ -1,7 +1,7 @@
-"""What a rank has brought along itself is read where it lies.
+"""A rank's own part of a gathered argument is read in the argument, and not moved.
 
-Of a tensor that a copy engine gathers from arguments, one part comes from the rank itself. A plan says so (`InPlace`),
-its proof does not rely on it: with or without, the same values are read, and nobody waits for more.
+That is so of tensors that a copy engine gathers. A plan says it (`InPlace`), and its proof does not rely on it: with or
+without, the same values are read, and nobody waits for more.
 """
 
 from __future__ import annotations

@@ -71,9 +71,8 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> A
 
 
 def _leading(wiring: Wiring, standing: list[StepPlan]) -> frozenset[str]:
-    """Whose kernels others may join: computing steps, unless they have SMs of their own beside one that they depend on.
-
-    Movements join a neighbour's kernel unless told otherwise.
+    """The steps that have a kernel, which others may join: those with `own_kernel`, computing steps on all SMs, and computing
+    steps on SMs of their own that share no tensor with these. Movements join a neighbour's kernel.
     """
     computing = [s for s in standing if s.step.program.movement is None and s.joins is None]
     if not computing:

@@ -68,7 +68,7 @@ def _check_schedule(wiring: Wiring, schedule: Schedule) -> None:
 
 
 def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
-    """A stream without an order takes what is there first first."""
+    """A stream without an order of its own goes along the ring."""
     if isinstance(placement, Library) and not placement.order:
         return replace(placement, order=(_ring(step, wiring),))
     if not isinstance(placement, CopyEngine) or placement.order:

@@ -108,7 +108,7 @@ def _target(axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formu
     named: set[int] = set()
 
     def name(grid: GridAxis) -> None:
-        # What a program calls its own coordinate by asking whose a tile is, is no axis of its domain.
+        # The result of `tl.rank_of` may stand for this rank's coordinate; then it is no axis of the domain.
         named.update(i for i, g in enumerate(use.producer.grid) if g is grid)
 
     for k, c in enumerate(axes):
@@ -130,7 +130,7 @@ def _target(axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formu
 
 
 def _choosing(axes: list[ChannelAxis], use: Use, tensor: TensorDecl) -> Iterator[tuple[GridAxis, Formula]]:
-    """Axes of the producer's grid that choose who is told and no word, with the tiles that each receiver is told of."""
+    """Axes of the producer's grid that choose the rank to notify rather than a word, and how many tiles each rank hears of."""
     if not crosses(use.producer, use.notify.param) or use.notify.peer is not None:
         return
     for a, axis in enumerate(tensor.axes):

@@ -70,8 +70,8 @@ def _named_axis(s: StepPlan, entry: IndexEntry) -> GridAxis | None:
 
 
 def one_waiter(tensor: TensorDecl, uses: list[Use]) -> bool:
-    """Whether each tile of a tensor that others pull is waited for by one rank, who holds it in what it is pulled for. Where
-    the tensor itself has parts, those say whose a tile is, and not who takes it."""
+    """Whether just one rank waits for each tile of a pulled tensor: the one whose part of the destination it belongs to. Not
+    so if the tensor itself is split: its parts say who makes a tile, and not who takes it."""
     return not any(tensor.split_over(u.producer.axis) for u in uses) and all(
         reads_remote(u.consumer, u.wait.param, tensor) and any(g.kind == "mine" for g in u.consumer.grid) for u in uses
     )

@@ -38,16 +38,16 @@ SHAPES = (LARGE, Shape(64, 256, 4, 4, 8.0, 0.0047))
 DEPTH = 64
 """Elements along what is summed that a step of the loop takes."""
 MORE = 1 / 8
-"""By how much tiles that end where parts do may be more than tiles that do not."""
+"""Tiles end where ranks' parts do unless that makes more than so many more of them."""
 WAVES = 64
-"""Beyond which a last wave counts for nothing."""
+"""With more waves than these, the last one being half empty costs nothing that counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moving:
     """Bytes per microsecond, and microseconds. `link`: of a copy engine over NVLink, which no file of results has by itself.
-    `start`: what a call does before its matmul runs. `given`, `made`: a copy of what is there, and one of what a matmul makes,
-    besides its bytes."""
+    `start`: what a call does before its matmul runs. `given`, `made`: the fixed cost of a copy of an argument, and of what a
+    matmul makes."""
 
     link: float = 3.6e5
     start: float = 11.0
