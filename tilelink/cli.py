@@ -191,7 +191,8 @@ def run(
     case = _case(op, shape, ranks, schedule, dtype)
     _head(console, case)
     if session is not None:
-        for option in [name for name, value in (("--timeline", timeline), ("--trace", trace)) if value is not None]:
+        if timeline is not None or trace is not None:
+            option = "--trace" if timeline is None else "--timeline"
             raise TilelinkError("TL707", f"{option} without a trace", why="only the simulated world keeps one")
         good = _report(console, case, run_case(case, session, calls=calls), check)
         raise typer.Exit(0 if good else 1)
@@ -219,9 +220,7 @@ def stress(
     """Simulate it under many schedules until one goes wrong: by chance, with stragglers, by priorities."""
     console, case = _console(), _case(op, shape, parse_ranks(world), schedule, dtype)
     _head(console, case)
-    done = try_many(
-        case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores
-    )  # fmt: skip
+    done = try_many(case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores)
     _say(console, "schedules", f"{done.runs}, all right" + (", and there are no more" if done.complete else ""))
 
 
@@ -236,9 +235,7 @@ def replay(
     console = _console()
     _head(console, case)
     _say(console, "policy", made.policy + (", stores delayed" if made.delayed_stores else ""))
-    outcome = run_case(
-        case, calls=made.calls, policy=Policy.parse(made.policy), delayed_stores=made.delayed_stores
-    )  # fmt: skip
+    outcome = run_case(case, calls=made.calls, policy=Policy.parse(made.policy), delayed_stores=made.delayed_stores)
     raise typer.Exit(0 if _report(console, case, outcome) else 1)
 
 
