@@ -193,7 +193,12 @@ def run(
     if session is not None:
         if timeline is not None or trace is not None:
             option = "--trace" if timeline is None else "--timeline"
-            raise TilelinkError("TL707", f"{option} without a trace", why="only the simulated world keeps one")
+            raise TilelinkError(
+                "TL707",
+                f"{option} without a trace",
+                why="only the simulated world keeps one of each run",
+                hint="`tilelink trace` draws what GPUs did",
+            )
         good = _report(console, case, run_case(case, session, calls=calls), check)
         raise typer.Exit(0 if good else 1)
     stages = case.stages(_topology(Target.simulated, case))
@@ -329,7 +334,8 @@ def _askable(names: list[str], special: Any, out: Path | None) -> None:
     """Raises TL708: there is no such benchmark, or what is said of one operator is said of several."""
     for name in names:
         if name not in SUBJECTS:
-            raise TilelinkError("TL708", f"`{name}` has no benchmark", why=f"those that have: {', '.join(SUBJECTS)}")
+            why = f"those that have: {', '.join(SUBJECTS)}"
+            raise TilelinkError("TL708", f"`{name}` has no benchmark", why=why, hint="name some of them, or all")
     if len(names) > 1 and special:
         raise TilelinkError("TL708", "a shape or a schedule for several operators", hint="measure one operator")
     if len(names) > 1 and out is not None and out.suffix == ".json":
@@ -343,12 +349,13 @@ def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: in
     if alone:  # the simulated world would take hours over an MLP
         return [case_of(op, subject, subject.small)]
     if tokens and not subject.rows:
-        raise TilelinkError("TL708", f"the cases of `{op}` have no number of tokens")
+        raise TilelinkError("TL708", f"the cases of `{op}` have no number of tokens", hint="leave --tokens out")
     rows = sweep(ranks) if tokens == "sweep" else tuple(int(t) for t in tokens.split(",") if t)
-    found = [c for c in subject.cases(ranks, rows) if c.name.startswith(prefix)]
-    if not found:
-        raise TilelinkError("TL708", f"`{op}` has no case `{prefix}`")
-    return found
+    found = subject.cases(ranks, rows)
+    if not any(c.name.startswith(prefix) for c in found):
+        why = f"it has {', '.join(c.name for c in found)}"
+        raise TilelinkError("TL708", f"`{op}` has no case `{prefix}`", why=why, hint="give the beginning of a name")
+    return [c for c in found if c.name.startswith(prefix)]
 
 
 def _variants(
@@ -357,7 +364,9 @@ def _variants(
     """Ours and further schedules of it, by name; those for steps of another one of several operators are missing there."""
     if operator is None:
         if schedule or (also and not several):
-            raise TilelinkError("TL708", "a schedule for what is made of several operators")
+            raise TilelinkError(
+                "TL708", "a schedule for what is made of several operators", hint="leave --schedule and --also out"
+            )
         return {}
     ours = operator.schedule(parse_placements(schedule))
     further: dict[str, Operator] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -94,19 +95,47 @@ def test_further_schedules_are_compared_and_refused_ones_named() -> None:
     assert row["missing"]["nonsense"].startswith("rank 0: TL3")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("nothing",), "`nothing` has no benchmark"),
-        (("ag_gemm", "--shape", "M=8,N=8"), "`ag_gemm` is benchmarked at K, M, N, and M, N are given"),
-        (("mlp", "--schedule", "gather=sms(2)"), "a schedule for what is made of several operators"),
-        (("mlp", "ag_gemm", "--shape", "M=8"), "a shape or a schedule for several operators"),
-        (("mlp", "ag_gemm", "--out", "rows.json"), "rows of several operators for the one file `rows.json`"),
-    ],
-)
-def test_refusals(arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    printed = command(*arguments, code=1)
-    assert said in printed.output + printed.stderr + capsys.readouterr().err
+REFUSED = {
+    ("bench", "nothing"): f"""
+        TL708: `nothing` has no benchmark
+          why: those that have: {", ".join(SUBJECTS)}
+          do:  name some of them, or all
+        """,
+    ("bench", "ag_gemm", "--shape", "M=8,N=8"): """
+        TL704: `ag_gemm` is benchmarked at K, M, N, and M, N are given
+          do:  give sizes by name: --shape M=…,N=…,K=…
+        """,
+    ("bench", "mlp", "--schedule", "gather=sms(2)"): """
+        TL708: a schedule for what is made of several operators
+          do:  leave --schedule and --also out
+        """,
+    ("bench", "mlp", "ag_gemm", "--shape", "M=8"): """
+        TL708: a shape or a schedule for several operators
+          do:  measure one operator
+        """,
+    ("bench", "mlp", "ag_gemm", "--out", "rows.json"): """
+        TL708: rows of several operators for the one file `rows.json`
+          do:  name a folder
+        """,
+    ("tune", "ulysses"): """
+        TL708: `ulysses` has no cases of its own
+          do:  give --shape
+        """,
+    ("tune", "all_to_all", "--tokens", "64"): """
+        TL708: the cases of `all_to_all` have no number of tokens
+          do:  leave --tokens out
+        """,
+    ("tune", "flash_decode", "--case", "nope"): f"""
+        TL708: `flash_decode` has no case `nope`
+          why: it has {", ".join(c.name for c in SUBJECTS["flash_decode"].cases(4))}
+          do:  give the beginning of a name
+        """,
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
+def test_refusals(arguments: tuple[str, ...]) -> None:
+    assert commands.command(*arguments, code=1).output == dedent(REFUSED[arguments]).lstrip("\n")
 
 
 def test_the_sizes_of_the_evaluation() -> None:

@@ -7,6 +7,7 @@ import re
 import runpy
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -353,6 +354,16 @@ REFUSED = {
         """,
     ),
 }
+
+
+def test_gpus_keep_no_trace_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = SimpleNamespace(world=SimpleNamespace(rank=0, ranks=4))
+    monkeypatch.setattr("tilelink.cli.current", lambda: session)
+    assert command("run", "ag_gemm", *SMALL, "--trace", "run.json", code=1).output.splitlines()[-3:] == [
+        "TL707: --trace without a trace",
+        "  why: only the simulated world keeps one of each run",
+        "  do:  `tilelink trace` draws what GPUs did",
+    ]
 
 
 @pytest.mark.parametrize("what", REFUSED)

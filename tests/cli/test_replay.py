@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import tilelink
 from tests.cli.commands import command
+from tests.cli.test_running import doubled
 from tests.simulated.breaking import Break, breaking, dropped
 from tilelink import ops
 from tilelink.errors import TilelinkError
@@ -113,6 +115,17 @@ def test_stress_ends_at_the_first_failure(breaking: Break) -> None:
     breaking(dropped("shmem.async_load_fence()"))
     with pytest.raises(RaceError):
         stress(small(), runs=3)
+
+
+def test_stress_says_that_numbers_are_wrong() -> None:
+    """Of an operator that computes something else than its signature states."""
+    with pytest.raises(TilelinkError) as caught:
+        stress(replace(small(), operator=doubled), runs=1)
+    first, *_, why, hint = str(caught.value).splitlines()
+    assert re.sub(r"[\d.]+e[+-]\d+", "E", first) == "TL710: wrong numbers: a relative error of E, at most E is right"
+    assert why == "  why: the run under the policy random-0 differs from torch in fp32"
+    assert hint == "  do:  if no race is reported, the tile programs compute something else than the signature states"
+    assert TOKEN.search("\n".join(caught.value.__notes__))
 
 
 def test_stress_tries_every_kind_of_policy() -> None:

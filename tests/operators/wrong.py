@@ -94,3 +94,16 @@ def same(x: Any, out: Any) -> None:
 @tilelink.operator("M t -> M t")
 def unlucky(x: Any) -> Any:
     return same(x)
+
+
+@tilelink.program("M K -> M K")
+def first_tiles(x: Any, out: Any) -> None:
+    m, k = tl.tile_id(out)
+    tl.tile_store(out, (m, k), tl.tile_load(x, (m, k)))
+    if tl.tile_begin(out, m) < 8:
+        tl.producer_tile_notify(out, (m, k))
+
+
+@tilelink.operator("M/R K -> M K")
+def sometimes(x: Any) -> Any:
+    return gather(first_tiles(x))

@@ -73,6 +73,23 @@ class Picky(Trial):
         super().compile()
 
 
+class Hopeless(Trial):
+    """No candidate compiles."""
+
+    def compile(self) -> None:
+        raise TilelinkError("TL405", "too many workers")
+
+
+def test_it_begins_with_a_schedule_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilelink.pipeline.tuning.Trial", Hopeless)
+    with pytest.raises(TilelinkError) as caught:
+        tilelink.launch(lambda: tuning(ops.ag_gemm).search(60, SPACE), RANKS)
+    assert str(caught.value).splitlines() == [
+        "TL462: the schedule to begin with does not run: rank 0: TL405: too many workers",
+        "  do:  begin with one that runs: op.schedule(…).tune(…)",
+    ]
+
+
 class Wrong(Trial):
     """A candidate whose result is wrong on the first rank."""
 

@@ -24,7 +24,8 @@ def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula 
                 "TL304",
                 f"a signal stands under `{test.text}`, which the plan cannot evaluate",
                 loc=op.loc,
-                why="the number of signals must be known without data: from rank coordinates, rank_of and tile positions",
+                why="the number of signals must be known without data: from constants, the number of ranks, rank coordinates and "
+                "rank_of",
                 hint="take the signal out of the branch",
             )
         value = F.substitute(test.formula, values)

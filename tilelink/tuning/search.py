@@ -145,7 +145,11 @@ class Search:
         with _bar(self.world, self.plan.wiring.name) as advance:
             self._measure([report.best], report, advance)
             if report.best in report.failed:
-                raise TilelinkError("TL462", f"the schedule to begin with does not run: {report.failed[report.best]}")
+                raise TilelinkError(
+                    "TL462",
+                    f"the schedule to begin with does not run: {report.failed[report.best]}",
+                    hint="begin with one that runs: op.schedule(…).tune(…)",
+                )
             improved = True
             while improved and not self._late():
                 before = report.best
