@@ -9,7 +9,7 @@ from tilelink.codegen import access, loops, masks, memory, ordering
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
-from tilelink.ir.partition import GridAxis, extent
+from tilelink.ir.partition import extent
 from tilelink.ir.program import (
     Bounds,
     Check,
@@ -55,7 +55,7 @@ def _bound(scope: Scope, op: Bounds) -> str:
     tensor = scope.declared(op.param)
     view = scope.step.step.binding(op.param).view
     if op.what == "shape":
-        named = [g.var for g, v in zip(scope.step.grid, view, strict=True) if not v.unit and not _is_unit(g)]
+        named = [g.var for g, v in zip(scope.step.grid, view, strict=True) if not v.unit and not g.unit]
         shape = [str(scope.tiles[var].extent) for var in named if var in scope.tiles]
         wholes = [v for g, v in zip(scope.step.grid, view, strict=True) if g.var is None and v.axis is not None]
         shape += [str(access.padded(scope, tensor.axes[v.axis].size)) for v in wholes if v.axis is not None]
@@ -78,10 +78,6 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "end":
         tile.used.add("end")
     return tile.begin if op.what == "begin" else tile.end
-
-
-def _is_unit(grid: GridAxis) -> bool:
-    return grid.kind in ("unit", "own")
 
 
 def _holder(scope: Scope, op: Holder) -> None:

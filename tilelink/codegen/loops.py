@@ -151,7 +151,7 @@ def _fits(scope: Scope, op: Tiles) -> bool:
         return False
     loads = [scope.declared(o.param) for o in op.body if isinstance(o, Load)]
     widest = max((ITEM_BYTES[t.dtype] for t in loads), default=0)
-    tile = math.prod(g.tile or access.padded(scope, g.step) for g in scope.step.grid if g.kind not in ("unit", "own"))
+    tile = math.prod(g.tile or access.padded(scope, g.step) for g in scope.step.grid if not g.unit)
     room = UNDER_WAY * 32 * scope.step.warps
     return scope.step.pieces > 1 or len(loads) * widest * tile * scope.plan.topology.ranks <= room
 

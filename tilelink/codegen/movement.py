@@ -32,7 +32,7 @@ def walks(scope: Scope) -> tuple[Walk, ...]:
     cut = cut_axes(scope)
     out: list[Walk] = []
     for k, g in enumerate(step.grid[: cut[-1]] if cut else ()):
-        if g.kind in ("unit", "own"):
+        if g.unit:
             continue
         bounds = (F.of(0), g.size) if whole_axis(g) else (Sym(begin(g, step.grid)), Sym(end(g)))
         out.append(Walk(k, scope.names.fresh(f"{g.dim}_at" if named(g) else f"at{g.dim}"), *bounds))
@@ -152,7 +152,7 @@ def end(g: GridAxis) -> str:
 def tile_alias(scope: Scope, k: int, g: GridAxis) -> None:
     """Tiles of a movement are known by their position, so that signals can be worked out as for any program."""
     first = begin(g, scope.step.grid)
-    last = end(g) if g.kind not in ("unit", "own") else f"{first} + 1"
+    last = end(g) if not g.unit else f"{first} + 1"
     if whole_axis(g):  # no loop names its bounds
         first, last = "0", scope.text(g.size)
     scope.tiles[str(k)] = TileNames(first, last, "", "", g, g.tile or 1)

@@ -158,7 +158,7 @@ def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
     for a, g in enumerate(scope.step.grid):
         if g.var is None:
             continue
-        if g.kind in ("unit", "own"):
+        if g.unit:
             scope.tiles[g.var] = TileNames(scope.local(g.var) if g.kind == "unit" else scope.rank, "", "", "", g, 1)
             if g.kind == "own":
                 scope.replaced[g.var] = scope.rank
@@ -173,7 +173,7 @@ def _bounds_of_movement(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
     return [
         (a, g, TileNames(movement.begin(g, scope.step.grid), movement.end(g), "", "", g, 1, {"end"}))
         for a, g in enumerate(scope.step.grid)
-        if g.kind not in ("unit", "own") and not movement.whole_axis(g)
+        if not g.unit and not movement.whole_axis(g)
     ]
 
 

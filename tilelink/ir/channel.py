@@ -82,7 +82,7 @@ class ChannelAxis:
 
     def holds(self, grid: GridAxis) -> bool:
         """Whether a tile of `grid` can only lie in one word (`free`: it may begin anywhere)."""
-        if grid.kind in ("unit", "own"):
+        if grid.unit:
             return True
         if grid.kind == "free":
             return False

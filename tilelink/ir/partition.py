@@ -83,6 +83,11 @@ class GridAxis:
     over: str = RANK_AXIS
 
     @property
+    def unit(self) -> bool:
+        """Whether its tiles are single positions."""
+        return self.kind in ("unit", "own")
+
+    @property
     def part(self) -> Formula:
         return part(self.size, self.over)
 
@@ -93,7 +98,7 @@ class GridAxis:
     @property
     def step(self) -> Formula:
         """Elements from one tile's begin to the next's."""
-        if self.kind in ("unit", "own"):
+        if self.unit:
             return F.of(1)
         if self.tile is not None:
             return F.of(self.tile)
@@ -145,6 +150,6 @@ class GridAxis:
 
     def end(self, index: F.Like) -> Formula:
         """One past the last position of tile `index`."""
-        if self.kind in ("unit", "own"):
+        if self.unit:
             return self.begin(index) + 1
         return F.minimum(self.begin(index) + self.step, self.limit(index))

@@ -134,13 +134,11 @@ class StepPlan:
     @property
     def columns(self) -> int:
         """The axis of `grid` along which the columns of a tile lie."""
-        return max((a for a, g in enumerate(self.grid) if g.kind not in ("unit", "own")), default=0)
+        return max((a for a, g in enumerate(self.grid) if not g.unit), default=0)
 
     def __str__(self) -> str:
         """One line on how the step runs."""
-        tiles = " ".join(
-            f"{g.dim}={g.tile}" for g in (*self.grid, *self.loops) if g.tile and g.kind not in ("unit", "own")
-        )
+        tiles = " ".join(f"{g.dim}={g.tile}" for g in (*self.grid, *self.loops) if g.tile and not g.unit)
         tiles = f", tiles {tiles}" if tiles else ""
         direction = {True: "push, ", False: "pull, ", None: ""}[self.push]
         direction += "" if self.axis == RANK_AXIS else f"along {self.axis}, "

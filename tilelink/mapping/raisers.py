@@ -151,7 +151,7 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
     if c.kind == "unit":
         return F.of(1)
     lo, hi = c.interval(i)
-    if grid.kind in ("unit", "own"):
+    if grid.unit:
         return F.minimum(F.maximum(hi - lo, 0), 1)
     if c.kind == "plain" and c.span is not None and c.span == grid.tile:
         return F.of(1)

@@ -161,7 +161,7 @@ def _chunks(plan: Plan, step: StepPlan) -> int:
 
 def _product(plan: Plan, step: StepPlan) -> tuple[Product, Shape] | None:
     """A step that multiplies two matrices whose rows come or go part by part, and its tile; None: it is another."""
-    dims = [g for g in step.grid if g.kind not in ("unit", "own")]
+    dims = [g for g in step.grid if not g.unit]
     inner = [g for g in step.loops if g.dim not in {d.dim for d in dims}]
     if len(dims) != 2 or len(inner) != 1 or step.engine != "workers":
         return None
@@ -183,7 +183,7 @@ def _by_library(plan: Plan, step: StepPlan, rates: Rates) -> float:
 
 def _passed(plan: Plan, step: StepPlan) -> float:
     """Bytes that a step reads and writes that is neither a movement nor a matmul, two an element."""
-    made = math.prod(_extent(plan, step, g.dim) for g in step.grid if g.kind not in ("unit", "own"))
+    made = math.prod(_extent(plan, step, g.dim) for g in step.grid if not g.unit)
     mine = [g for g in step.grid if g.kind == "mine" or (g.ring is not None and step.own_rows)]
     read = math.prod(_extent(plan, step, g.dim) for g in step.loops if g.kind == "unit")
     return 2.0 * made * (1 + read) / (plan.topology.size(step.axis) if mine else 1)
@@ -206,7 +206,7 @@ def _movement(
 
 
 def _matmul(plan: Plan, step: StepPlan, placement: Placement | None, workers: int, rates: Rates) -> float:
-    dims = [g.dim for g in step.grid if g.kind not in ("unit", "own")]
+    dims = [g.dim for g in step.grid if not g.unit]
     tile = dict(placement.tile) if isinstance(placement, Sms) else {}
     sizes = {d: _extent(plan, step, d) for d in dims}
     depth = math.prod(_extent(plan, step, g.dim) for g in step.loops if g.dim not in dims)
@@ -235,7 +235,7 @@ def _extent(plan: Plan, step: StepPlan, dim: str) -> int:
 def _bytes(plan: Plan, step: StepPlan) -> float:
     """What crosses the links into one rank, two bytes an element."""
     ranks = plan.topology.size(step.axis)
-    sizes = [_extent(plan, step, g.dim) for g in step.grid if g.kind not in ("unit", "own")]
+    sizes = [_extent(plan, step, g.dim) for g in step.grid if not g.unit]
     return 2.0 * math.prod(sizes) * (ranks - 1) / ranks
 
 

@@ -51,7 +51,7 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
     own = placement_of(step.step, plan.wiring, plan.topology, plan.schedule, dict(plan.sizes))
     if step.step.program.movement is not None:
         return _made(plan, step) if makers(plan, step) else _given(plan, step)
-    dims = [g.dim for g in step.grid if g.kind != "unit" and g.kind != "own"]
+    dims = [g.dim for g in step.grid if not g.unit]
     if has_dot(step.step.program):
         runs = [own] if isinstance(own, Library) and own.runs else []
         runs += [p for p in _by_runs(plan, step) if p.tile not in [o.tile for o in runs]]
@@ -108,7 +108,7 @@ def _made(plan: Plan, step: StepPlan) -> list[Placement]:
 
 
 def _matmuls(plan: Plan, step: StepPlan, own: Placement) -> list[Placement]:
-    dims = [g.dim for g in step.grid if g.kind not in ("unit", "own")]
+    dims = [g.dim for g in step.grid if not g.unit]
     inner = [g.dim for g in step.loops if g.dim not in dims]
     ring = [o for o in step.order_names if o.startswith("ring")][:1]
     orders = [own.order] if isinstance(own, Sms) else []
@@ -176,7 +176,7 @@ def _tile(dims: list[str], sizes: tuple[int, int]) -> tuple[tuple[str, int], ...
 def _leading(plan: Plan, step: StepPlan) -> tuple[str, int]:
     """The first dimension that a movement may cut, and the elements of it that one rank has."""
     for g in step.grid:
-        if g.kind not in ("unit", "own") and g.dim.isidentifier():
+        if not g.unit and g.dim.isidentifier():
             size = int(F.evaluate(g.size, plan.env(0)))
             return g.dim, _part(plan, step, size) if _split(plan, step, g.dim) else max(1, size)
     return "", 1
