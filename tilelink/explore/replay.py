@@ -13,7 +13,7 @@ from tilelink import ops
 from tilelink.errors import Loc, TilelinkError
 from tilelink.explore.cases import Case, ranks_text
 from tilelink.explore.placements import placement_text
-from tilelink.ir.schedule import simulated
+from tilelink.ir.schedule import as_simulated
 
 PREFIX = "run1-"
 
@@ -72,7 +72,7 @@ def _fits(model: Any, value: Any) -> bool:
 
 def recipe(case: Case, calls: int, policy: str, delayed_stores: bool) -> Recipe | None:
     """None where a schedule holds a function, which no token can name."""
-    texts = [placement_text(path, simulated(placement)) for path, placement in case.operator.schedules.entries]
+    texts = [placement_text(path, as_simulated(placement)) for path, placement in case.operator.schedules.entries]
     if None in texts:
         return None
     name, file = case.operator.name, case.operator.loc.file

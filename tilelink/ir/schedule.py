@@ -170,7 +170,7 @@ def counted(placement: Placement, sms: int) -> Placement:
     return replace(placement, count=max(1, round(placement.part * sms)), part=None)
 
 
-def simulated(placement: Placement) -> Placement:
+def as_simulated(placement: Placement) -> Placement:
     """What simulated ranks run: what a simulation is to look at is what is emitted, where there is such a way."""
     return (isinstance(placement, Library) and placement.otherwise) or placement
 

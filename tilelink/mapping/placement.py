@@ -9,7 +9,7 @@ from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import extent
 from tilelink.ir.program import Tiles, has_dot, walk
-from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, counted, simulated
+from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, as_simulated, counted
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called, unsuitable
@@ -89,7 +89,7 @@ def placement_of(
 ) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
     found = schedule.get(step.path) or step.shipped or default(step, wiring, topology, sizes)
-    return counted(simulated(found) if topology.world == "simulated" else found, topology.device.sms)
+    return counted(as_simulated(found) if topology.world == "simulated" else found, topology.device.sms)
 
 
 def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, int]) -> Placement:

@@ -17,7 +17,9 @@ from tilelink.runtime.session import Session, current, in_rank, require, using
 from tilelink.runtime.world import World
 
 if TYPE_CHECKING:
-    from tilelink.runtime.simulated import RaceDetector
+    from tilelink.runtime.simulated import Policy, RaceDetector
+    from tilelink.runtime.simulated.policy import Turns
+    from tilelink.runtime.simulated.records import Recorder
 
 T = TypeVar("T")
 log = logging.getLogger("tilelink")
@@ -36,8 +38,8 @@ def simulated(
     seed: int = 0,
     straggler: int | None = None,
     device: Device | None = None,
-    policy: Any = None,
-    recorder: Any = None,
+    policy: str | Policy | Turns | None = None,
+    recorder: Recorder | None = None,
     races: bool | RaceDetector = True,
     watchdog: float | None = None,
     debug: bool | None = None,
@@ -48,7 +50,11 @@ def simulated(
     """Run `main` once for every rank of a simulated world; its results by rank.
 
     Args:
+        seed: of the order in which simulated streams and workers go on.
+        straggler: a rank that goes on only while no other can.
+        device: of every rank; its speed is that of `runtime.simulated.costs`.
         policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.policy`.
+        recorder: keeps what ran when, for timelines.
         races: look for accesses that nothing orders; or the detector that does, which keeps what it finds.
         delayed_stores: stores may arrive late and in another order, until something orders them.
         nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import has_dot
-from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Placement, Schedule, Sms, simulated
+from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Placement, Schedule, Sms, as_simulated
 from tilelink.mapping import placement_of
 from tilelink.mapping.libraries import called, unsuitable, walked
 from tilelink.runtime.functions import function_of
@@ -55,7 +55,7 @@ def _options(plan: Plan, step: StepPlan) -> list[Placement]:
     if has_dot(step.step.program):
         runs = [own] if isinstance(own, Library) and own.runs else []
         runs += [p for p in _by_runs(plan, step) if p.tile not in [o.tile for o in runs]]
-        kernel = simulated(own)
+        kernel = as_simulated(own)
         # A step that leaves a dimension whole, as attention its heads' elements, is no product of two matrices.
         if isinstance(kernel, Sms) and not set(dims) <= {d for d, _ in kernel.tile}:
             return [*runs, *around(plan, step, kernel, (2, 3, 4))]
