@@ -105,3 +105,15 @@ def texts(plan: Plan, source: KernelSource, decl: KernelDecl, target: str) -> di
         part.write_text(json.dumps({name: text for name, text in made.items() if isinstance(text, str)}))
         part.replace(kept)  # at once: another process may be reading
     return json.loads(kept.read_text())
+
+
+def unlinked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilation ends with PTX: a name that nothing defines is the linker's affair."""
+
+    def stop_before_assembling(*args: Any) -> tuple[str, str] | None:
+        if not args:
+            return "unlinked", "unlinked"
+        args[1]["cubin"] = lambda source, metadata: b""
+        return None
+
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", stop_before_assembling)

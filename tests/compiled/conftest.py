@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from triton import knobs
+
+from tests.compiled.compiling import unlinked
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,12 +24,4 @@ def _cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def _unlinked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compilation ends with PTX: a name that nothing defines is the linker's affair."""
-
-    def stop_before_assembling(*args: Any) -> tuple[str, str] | None:
-        if not args:
-            return "unlinked", "unlinked"
-        args[1]["cubin"] = lambda source, metadata: b""
-        return None
-
-    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", stop_before_assembling)
+    unlinked(monkeypatch)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import triton
-from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tests.compiled.compiling import unlinked
 from tests.simulated import emitted_device, emitted_nvshmem
 from tilelink.device import nvshmem, peer
 
@@ -190,13 +190,7 @@ def test_numbers_are_nvshmems() -> None:
 
 
 def test_nvshmem_calls_have_the_librarys_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop_before_assembling(*args: Any) -> tuple[str, str] | None:
-        if not args:
-            return "unlinked", "unlinked"
-        args[1]["cubin"] = lambda source, metadata: b""
-        return None
-
-    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", stop_before_assembling)
+    unlinked(monkeypatch)
     made = compiled(emitted_nvshmem.everything, CUDA["sm_90"])
     declared = dict(re.findall(r"^declare .*@(nvshmem\w+)(\([^)]*\))", made["llir"], re.M))
     assert declared == SYMBOLS
