@@ -31,7 +31,6 @@ from tilelink.bench import (
 )
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import RANKS_OPTION, Case, Ranks, parse_ranks, parse_sizes, topology_of
-from tilelink.explore.interleaving import counterexample_picture
 from tilelink.explore.naming import operator_named
 from tilelink.explore.placements import parse_placements
 from tilelink.explore.progress import watched
@@ -167,6 +166,8 @@ def verify(
     verdict = case.verdict(_topology(target, case))
     console.print(verdict_table(verdict))
     if picture is not None and verdict.counterexample is not None:
+        from tilelink.explore.interleaving import counterexample_picture  # here: matplotlib takes its time
+
         _say(console, "picture", str(counterexample_picture(verdict.counterexample, picture)))
     if verdict.error is not None:
         print(verdict.error, file=sys.stderr)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
@@ -56,6 +58,12 @@ def test_demo_ends_with_one_when_the_result_is_wrong(monkeypatch: pytest.MonkeyP
 
 
 # --------------------------------------------------------------------------------------------------------------- trace
+def test_commands_that_draw_nothing_do_not_wait_for_matplotlib() -> None:
+    said = "import sys, tilelink.cli; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_trace_says_where_the_time_went() -> None:
     printed = lines(command("trace", "ag_gemm", *SMALL))
     assert any(line.split()[1:3] == ["gather", "2"] for line in printed if line.startswith("0 "))

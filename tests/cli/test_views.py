@@ -11,18 +11,19 @@ import torch
 
 import tilelink
 from tilelink import ops
-from tilelink.explore import as_markdown, lanes_of, mapping_picture, plan_sheets, timeline_picture, trace_events
+from tilelink.explore import as_markdown, plan_sheets
 from tilelink.explore.cases import Case
 from tilelink.explore.running import run_case
 from tilelink.explore.sheets import Sheet, signals_of
-from tilelink.explore.tiles import borders, caption, tile_order
+from tilelink.explore.tiles import borders, caption, mapping_picture, tile_order
 from tilelink.ir.topology import Topology
 from tilelink.ops.programs import fetch
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.simulated.records import Recorder
-from tilelink.tracing.spans import Lane, Span
-from tilelink.tracing.timeline import together
+from tilelink.tracing.chrome import trace_events
+from tilelink.tracing.spans import Lane, Span, lanes_of
+from tilelink.tracing.timeline import timeline_picture, together
 
 SIZES = (("M", 256), ("N", 128), ("K", 64))
 FORMS = {

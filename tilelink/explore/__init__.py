@@ -1,7 +1,7 @@
 """Looking at operators: cases to run them on, tables of plans, pictures of runs.
 
 Takes: operators, plans, verdicts, traces of simulated runs. Gives: tables, pictures, trace files, measured errors.
-Knows: every room below; rich and matplotlib.
+Knows: every room below; rich, and matplotlib, which takes a second to import: only `tiles` and `interleaving` do.
 Never knows: how to rewrite a program or a plan.
 """
 
@@ -10,20 +10,12 @@ from tilelink.explore.placements import parse_placement, parse_placements
 from tilelink.explore.running import Outcome, run_case
 from tilelink.explore.sheets import Sheet, as_markdown, plan_sheets, verdict_sheet
 from tilelink.explore.tables import plan_table, tables, verdict_table
-from tilelink.explore.tiles import mapping_picture
-from tilelink.tracing.chrome import trace_events, write_trace
-from tilelink.tracing.spans import Lane, Span, lanes_of
-from tilelink.tracing.timeline import timeline_picture
 
 __all__ = [
     "Case",
-    "Lane",
     "Outcome",
     "Sheet",
-    "Span",
     "as_markdown",
-    "lanes_of",
-    "mapping_picture",
     "parse_placement",
     "parse_placements",
     "parse_sizes",
@@ -31,9 +23,6 @@ __all__ = [
     "plan_table",
     "run_case",
     "tables",
-    "timeline_picture",
-    "trace_events",
     "verdict_sheet",
     "verdict_table",
-    "write_trace",
 ]

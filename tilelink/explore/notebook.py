@@ -38,7 +38,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def picture(plan: Plan) -> Any:
-    """Which tile each rank takes when (`tilelink.explore.mapping_picture`), as an image that a cell shows."""
+    """Which tile each rank takes when (`tilelink.explore.tiles.mapping_picture`), as an image that a cell shows."""
     with tempfile.TemporaryDirectory() as folder:
         return IPython.display.Image(mapping_picture(plan, Path(folder) / "tiles.png").read_bytes(), width=760)
 
