@@ -220,6 +220,50 @@ def test_what_is_pushed_is_made_a_block() -> None:
         assert torch.equal(y.float(), both[0] + both[1])
 
 
+@tilelink.program("R/R M 1, R M 8")
+def widened(x: Any, inbox: Any) -> None:
+    """A column for all columns: the index of the one tile is that of the other."""
+    s, m, _ = tl.tile_id(x)
+    column = tl.tile_load(x, (s, m))
+    tl.tile_push_data(inbox, (s, m), column)
+    tl.producer_tile_notify(inbox, (s, m))
+
+
+@tilelink.program("R M N -> M N")
+def added(inbox: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for q in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (q, m, n))
+        acc += tl.tile_load(inbox, (q, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+def test_a_column_is_made_as_wide_as_its_tile() -> None:
+    def body(x: Any) -> Any:
+        inbox = tilelink.symmetric("R M 8", like=x)
+        widened(x, inbox)
+        return added(inbox)
+
+    operator = tilelink.operator("M 1 -> M 8", name="wide", schedule={"added": tilelink.sms(joins="widened")})(body)
+    x = [numbered((4, 1), BF16, 0, r) for r in range(2)]
+    assert words_of(operator, x[0], ranks=2) == {"inbox"}
+    for y in operator(x):
+        assert torch.equal(y, (x[0] + x[1]).expand(4, 8))
+
+
+def test_rows_whose_length_is_made_from_others() -> None:
+    """Half of it has a name in the text."""
+
+    def body(x: Any) -> Any:
+        return exchange(x, tilelink.symmetric("R M N+1", like=x))
+
+    operator = tilelink.operator("M N+1 -> M N+1", name="one_more")(body)
+    x = [numbered((3, 6), BF16, 0, r) for r in range(2)]
+    assert words_of(operator, x[0], ranks=2) == {"inbox"}
+    assert all(torch.equal(y, x[0] + x[1]) for y in operator(x))
+
+
 def test_a_product_whose_tiles_are_exchanged_from_registers() -> None:
     x, w = ([numbered(shape, BF16, k, r) for r in range(3)] for k, shape in enumerate(((20, 24), (24, 96))))
     parts = [(a.float() @ b.float()).to(BF16).float() for a, b in zip(x, w, strict=True)]

@@ -22,7 +22,10 @@ def _is_tile(scope: Scope, op: Store) -> bool:
     body = tuple(walk(scope.step.step.program.body))
     binding = [o for o in body if isinstance(o, Load) and o.name == op.value.text]
     again = any(isinstance(o, Let) and op.value.text in o.target for o in body)
-    return len(binding) == 1 and binding[0].index == op.index and not again
+    if len(binding) != 1 or binding[0].index != op.index or again:
+        return False
+    # Axes of other lengths may go by the same index.
+    return access.block_shape(scope, binding[0]) == access.block_shape(scope, op)
 
 
 def load(scope: Scope, op: Load, tensor: TensorDecl, pointer: str, mask: str | None) -> str:
