@@ -100,6 +100,18 @@ def summed_twice(x: Any, weight: Any) -> Any:
     return reduce(sums, name="left"), reduce(sums, name="right")
 
 
+hand_out = tilelink.program("R/R M ..., R M/R ...", name="hand_out")(move)
+
+
+@tilelink.operator("M K/R, K/R N -> M/R N")
+def into_declared(x: Any, weight: Any) -> Any:
+    """Its movement makes nothing, and fills what the operator declares."""
+    partial = matmul(x, weight)
+    inbox = tilelink.symmetric("R M/R N", like=partial)
+    hand_out(partial, inbox)
+    return reduce(inbox)
+
+
 TILES = sms(3, M=16, N=32, K=16, order="ring+1")
 ROWS, COLUMNS = copy_engine(M=16, order="ring+1"), copy_engine(N=32, order="ring+1")
 CASES: dict[str, tuple[Operator, dict[str, Any]]] = {
@@ -122,6 +134,10 @@ CASES: dict[str, tuple[Operator, dict[str, Any]]] = {
             "two": ROWS,
             "difference": fused("twice", N=16, behind=True),
         },
+    ),
+    "a declared tensor": (
+        into_declared,
+        {"matmul": TILES, "hand_out": fused("matmul"), "reduce": fused("matmul")},
     ),
     "blocks, behind": (
         in_blocks,

@@ -154,7 +154,7 @@ class Wiring:
     def moved_from(self, tensor: str, made: Collection[str]) -> str:
         """The one of `made` that movements make `tensor` of; itself, if it is among them."""
         while tensor not in made:
-            maker = self.producers(tensor)[0]
+            maker = next(s for s in self.steps if s.moved_to == tensor)  # also into what an operator has declared
             assert maker.program.movement is not None
             tensor = maker.binding(maker.program.movement.source).tensor
         return tensor
