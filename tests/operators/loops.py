@@ -84,6 +84,19 @@ def after_all(rows: Any, out: Any) -> None:
     tl.tile_store(out, k, acc)
 
 
+@tilelink.program("M K -> K")
+def guarded(rows: Any, out: Any) -> None:
+    """The first rows, where there are peers; tiles that need no mask have a loop of their own."""
+    k = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0):
+        if tl.num_ranks() > 1:
+            tl.consumer_tile_wait(rows, m)
+            first = tl.trans(tl.tile_mask(rows, m, stop=13))
+            acc += tl.sum(tl.where(first, tl.tile_load(rows, (m, k)).to(tl.float32), 0), 0)
+    tl.tile_store(out, k, acc)
+
+
 @tilelink.program("M K -> c K")
 def in_parts(rows: Any, out: Any) -> None:
     """The sum of part `c` of the rows."""
@@ -111,6 +124,11 @@ def sums(x: Any) -> Any:
 def sums_after_all(x: Any, *, gathered: bool = True) -> Any:
     """Of all rows, or of this rank's own, for which there is nothing to wait."""
     return after_all(gather(x) if gathered else x)
+
+
+@tilelink.operator("M/R K -> K")
+def sums_of_first(x: Any) -> Any:
+    return guarded(gather(x))
 
 
 @tilelink.operator("M/R K, M/R N -> K N")

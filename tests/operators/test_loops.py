@@ -56,6 +56,14 @@ def test_a_loop_that_only_waits(gathered: bool) -> None:
 
 
 @SPANS
+def test_a_wait_under_a_test(moved: int, walked: int) -> None:
+    """Words of a tile that is waited for where it is taken, also where it needs no mask."""
+    x = data(29, 10)
+    operator = loops.sums_of_first.schedule(gather=sms(2, M=moved, order="ring+1"), guarded=sms(M=walked, K=16))
+    assert_as_torch(operator, [x], lambda _: x[:13].sum(0))
+
+
+@SPANS
 def test_operands_that_arrive_in_different_tiles(moved: int, walked: int) -> None:
     """Runs over the words of the one, and within them over those of the other; 16 columns go through TMA."""
     for columns in (16, 10):

@@ -57,7 +57,10 @@ def span(
         if axis.kind == "unit":
             return Span(Sym(tile.begin), Sym(tile.begin))
         first = axis.index(base + (F.of(0) if tile.begin == "0" else Sym(tile.begin)))
-        return Span(first, first) if axis.holds(tile.grid) else Span(first, axis.index(base + Sym(tile.end) - 1))
+        if axis.holds(tile.grid):
+            return Span(first, first)
+        tile.used.add("end")
+        return Span(first, axis.index(base + Sym(tile.end) - 1))
     if isinstance(entry, At):
         at: Formula = position(scope, entry)
         if not entry.expr.positional and not in_range(scope, entry):
