@@ -1,0 +1,121 @@
+"""Calls of one kernel, with and without the low-latency protocol: what is planned gives what torch gives, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import find, given, note
+from hypothesis import strategies as st
+
+import tilelink
+from tests.fuzz.exchanges import GUARDS, SENT, VALUES, Made, Sent, Taken
+from tests.fuzz.outcomes import cases, outcome
+from tests.fuzz.test_operators import FIRST
+from tests.operators.problems import part
+from tilelink import Operator, TilelinkError, sms
+from tilelink.ir.topology import Device, Topology
+from tilelink.runtime.session import require
+
+DTYPES = st.sampled_from([torch.bfloat16, torch.float16, torch.int16, torch.float32, torch.int32])
+ROWS, COLUMNS = st.sampled_from([1, 2, 4, 8]), st.sampled_from([2, 4, 8, 8, 16, 1])
+ORDERS = st.sampled_from(["row", "column", "ring", "ring+1", ("ring", "group 2")])
+SHAPES = st.tuples(st.sampled_from([1, 2, 3, 5]), st.sampled_from([1, 2, 6, 8, 16, 17, 18]))
+LIMITS = st.sampled_from([None, None, None, 4, 5, 16])
+
+
+@st.composite
+def operators(draw: Any) -> Made:
+    sent: Sent = draw(st.sampled_from(SENT))
+    # All rows of a tensor that is split along them are not a program's to take.
+    axes = st.sampled_from(["MN", "MN", "M", *(["N"] if sent.rows == "M" else [])])
+    guards = st.sampled_from([None, None, None, *GUARDS])
+    starts = st.sampled_from([0, 0, 0, 1, 2])
+    takers = st.lists(st.builds(Taken, axes, starts, LIMITS, LIMITS, guards), min_size=1, max_size=2)
+    values = st.lists(st.sampled_from([*VALUES]), min_size=1, max_size=2)
+    return Made(sent, tuple(draw(values)), draw(st.booleans()), tuple(draw(takers)))
+
+
+@st.composite
+def scheduled(draw: Any) -> tuple[Made, Operator]:
+    made: Made = draw(operators())
+    rows, columns = draw(ROWS), draw(COLUMNS)
+    placed: dict[str, Any] = {"send": sms(M=rows, order=draw(ORDERS), **({} if made.whole else {"N": columns}))}
+    for k in range(len(made.takers)):
+        placed[f"take_{k}"] = sms(M=draw(ROWS), N=draw(COLUMNS), order=draw(ORDERS), joins="send")
+    return made, made.operator().schedule(placed, slots=draw(st.sampled_from([2, 2, 2, 3])))
+
+
+def shards(made: Made, shape: tuple[int, int], dtype: torch.dtype, ranks: int, call: int) -> list[torch.Tensor]:
+    """Small whole numbers, whose sums are exact."""
+    generator = torch.Generator().manual_seed(call)
+    split = made.sent.given.startswith("M/R")
+    rows = [len(range(shape[0])[part(shape[0], r, ranks)]) if split else shape[0] for r in range(ranks)]
+    return [torch.randint(-8, 9, (n, shape[1]), generator=generator).to(dtype) for n in rows]
+
+
+def results(
+    operator: Operator, calls: list[tuple[int, list[torch.Tensor]]], captured: bool, **given: Any
+) -> list[list[tuple[torch.Tensor, ...]]]:
+    """Of all ranks and calls. `captured`: a graph replays some of them, and uses its slot again."""
+
+    def main() -> list[tuple[torch.Tensor, ...]]:
+        found: list[tuple[torch.Tensor, ...]] = []
+        for call, (rows, x) in enumerate(calls):
+            y = operator(x[tilelink.rank()], M=rows)
+            found.append(y if isinstance(y, tuple) else (y,))
+            for workspace in require().workspaces.values() if captured else ():
+                workspace.captured, workspace.calls = True, workspace.calls + call % 2
+        return found
+
+    return tilelink.launch(main, len(calls[0][1]), **given)
+
+
+@cases(8)
+@given(
+    scheduled(),
+    st.integers(1, 4),
+    DTYPES,
+    st.lists(SHAPES, min_size=1, max_size=2),
+    st.integers(0, 99),
+    st.booleans(),
+    st.sampled_from([1, 2, 16]),
+)
+def test_calls_are_right(
+    made: tuple[Made, Operator],
+    ranks: int,
+    dtype: torch.dtype,
+    shapes: list[tuple[int, int]],
+    seed: int,
+    late: bool,
+    workers: int,
+) -> None:
+    """One after the other, of all sizes, with stragglers, late stores, few workers, and slots that are used twice running."""
+    what, operator = made
+    note(what.text)
+    calls = [(shape[0], shards(what, shape, dtype, ranks, k)) for k, shape in enumerate([*shapes, shapes[0]])]
+    options = {"seed": seed, "straggler": seed % ranks, "delayed_stores": late, "device": Device(sms=workers)}
+    for way in (operator, operator.schedule(low_latency=False)):
+        found = outcome(lambda way=way: results(way, calls, captured=seed % 3 == 0, races=late, **options))
+        if isinstance(found, TilelinkError):
+            assert found.code.startswith(REFUSED), found
+            return
+        for rank, of_rank in enumerate(found):
+            for (_, x), got in zip(calls, of_rank, strict=True):
+                assert all(map(torch.equal, got, what.expected(x, rank)))
+
+
+REFUSED = ("TL1", "TL2", "TL3", "TL6")
+"""By what is written, planned and proved. A run that goes wrong has other codes."""
+
+
+def test_most_of_them_are_brief() -> None:
+    """Or else the test above would look at other calls; and some come by the low-latency protocol in each way."""
+
+    def words(made: tuple[Made, Operator]) -> bool:
+        x = torch.empty(4, 16, dtype=torch.bfloat16)
+        found = outcome(lambda: made[1].plan(x, topology=Topology(2), M=8 if made[0].sent.given == "M/R N" else 4))
+        return not isinstance(found, TilelinkError) and bool(found.low_latency)
+
+    for sent in SENT:
+        assert words(find(scheduled().filter(lambda made, sent=sent: made[0].sent is sent), words, settings=FIRST))
