@@ -19,7 +19,7 @@ from tilelink.ir.topology import Device, Topology
 from tilelink.ops import all_reduce_one_shot, all_reduce_two_shot, gemm_ar_one_shot
 from tilelink.ops.all_reduce_one_shot import exchange
 from tilelink.runtime.session import require
-from tilelink.runtime.simulated import Recorder, StandstillError
+from tilelink.runtime.simulated import Costs, Recorder, StandstillError
 
 __all__ = ["breaking"]
 
@@ -227,6 +227,13 @@ def widened(x: Any, inbox: Any) -> None:
     column = tl.tile_load(x, (s, m))
     tl.tile_push_data(inbox, (s, m), column)
     tl.producer_tile_notify(inbox, (s, m))
+
+
+@tilelink.program("R/R M N, R M N")
+def twice(x: Any, inbox: Any) -> None:
+    s, m, n = tl.tile_id(x)
+    tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)) * 2)
+    tl.producer_tile_notify(inbox, (s, m, n))
 
 
 @tilelink.program("R M N -> M N")
@@ -495,3 +502,22 @@ def test_words_take_time_to_come() -> None:
     assert {key[2] for key in waits} == {"inbox[0] of call 1", "inbox[32] of call 1"}
     for rank, other in ((0, "inbox[32] of call 1"), (1, "inbox[0] of call 1")):
         assert waits["resume", rank, other] > waits["wait", rank, other]
+
+
+def test_words_that_are_stored_one_by_one() -> None:
+    """The last of them ends the wait, in simulated time too, and not the first."""
+
+    def body(x: Any) -> Any:
+        inbox = tilelink.symmetric("R M N", like=x)
+        twice(x, inbox)
+        return added(inbox)
+
+    placed = {"twice": tilelink.sms(M=1, N=1), "added": tilelink.sms(M=1, N=16, joins="twice")}
+    operator = tilelink.operator("M N -> M N", name="single_words", schedule=placed)(body)
+    assert words_of(operator, torch.empty(1, 16), ranks=2) == {"inbox"}
+    recorder, costs = Recorder(), Costs()
+    tilelink.launch(lambda: operator(torch.ones(1, 16)), 2, recorder=recorder, device=Device(sms=1))
+    waits = {(r.what, r.rank, r.detail): r.time for r in recorder.records if "of call 1" in r.detail}
+    # Who waits for the first time has sent all of its own.
+    sent = waits["wait", 1, "inbox[0] of call 1"]
+    assert waits["resume", 0, "inbox[16] of call 1"] >= sent + costs.flight(True)

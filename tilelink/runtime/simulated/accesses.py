@@ -189,8 +189,8 @@ class Accesses:
 
 
 def _of_words(ptr: Handle, region: Region) -> bool:
-    """Whether a block of words is stored where others may look at them."""
-    return region.symmetric and ptr.data.size > 1 and stock._get_np_dtype(ptr.get_element_ty()).itemsize == WORD
+    """Whether words are stored where others may look at them."""
+    return region.symmetric and stock._get_np_dtype(ptr.get_element_ty()).itemsize == WORD
 
 
 def _view(block: Block, region: Region, dtype: np.dtype) -> np.ndarray:
