@@ -109,8 +109,8 @@ REFUSED = ("TL1", "TL2", "TL3", "TL6")
 """By what is written, planned and proved. A run that goes wrong has other codes."""
 
 
-def test_most_of_them_are_brief() -> None:
-    """Or else the test above would look at other calls; and some come by the low-latency protocol in each way."""
+def test_tensors_come_by_the_protocol_in_each_way() -> None:
+    """Or else the test above would look at calls with signals alone."""
 
     def words(made: tuple[Made, Operator]) -> bool:
         x = torch.empty(4, 16, dtype=torch.bfloat16)
