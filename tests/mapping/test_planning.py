@@ -30,7 +30,7 @@ from tilelink.ir.schedule import Placement
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
-from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, flash_decode, gemm_rs
+from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, flash_decode, gemm_rs, ulysses, ulysses_back
 from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot
 from tilelink.ops.programs import gather, keep, matmul, scatter
 
@@ -311,6 +311,30 @@ def test_axes_that_only_choose_who_is_told(ranks: int) -> None:
     sizes = {"experts": 5, "C": 8, "H": 16, "T": 9, "k": 2}
     plan = plan_of(ep_combine, ranks, sizes, send_back=sms(2, C=4, H=16), collect=sms(T=8, H=16))
     assert verify(plan)
+
+
+@program("S h D -> S h D")
+def head_by_head(x: Any, out: Any) -> None:
+    s, h, _ = tl.tile_id(out)
+    tl.consumer_tile_wait(x, (s, h))
+    tl.tile_store(out, (s, h), tl.tile_load(x, (s, h)))
+    tl.producer_tile_notify(out, (s, h))
+
+
+@operator("S/R H D -> S/R H D")
+def around_heads(x: Any) -> Any:
+    return ulysses_back(head_by_head(ulysses(x)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_heads_of_this_ranks_part_that_others_pull(ranks: int) -> None:
+    """A program that walks its part of an axis counts from the part's begin, and peers wait for positions of the whole."""
+    for heads in (ranks, 2 * ranks + 1):
+        for rows, there in (({}, {}), ({"S": 4}, {"S": 4}), ({"S": 4}, {"S": 4, "H": 2})):
+            steps = {"head_by_head": sms(**rows), "ulysses_back.to_sequence": copy_engine(push=False, **there)}
+            plan = plan_of(around_heads, ranks, {"S": 9, "H": heads, "D": 2}, **steps)
+            assert verify(plan)
+            assert_right(plan)
 
 
 # ---------------------------------------------------------------------------------------------------------- rank_of, names

@@ -65,8 +65,13 @@ def _named_axis(s: StepPlan, entry: IndexEntry) -> GridAxis | None:
         return next((g for g in s.grid if g.var == entry.var), None)
     if isinstance(entry, At):
         name = _position(entry)
-        return next((g for g in s.grid if g.var == name and g.kind in ("unit", "own", "mine")), None)
+        return next((g for g in s.grid if g.var == name and _of_one(g)), None)
     return None
+
+
+def _of_one(grid: GridAxis) -> bool:
+    """Whether a position names a tile: axes that are walked singly, also those of a part that is counted from its own begin."""
+    return grid.kind in ("unit", "own", "mine") or (grid.kind == "plain" and grid.tile == 1)
 
 
 def one_waiter(tensor: TensorDecl, uses: list[Use]) -> bool:
