@@ -119,6 +119,16 @@ def is_truth(formula: Formula | None) -> bool:
     return isinstance(formula, Binary) and formula.op in _TRUTHS
 
 
+def as_asked(test: Formula) -> tuple[Formula, bool]:
+    """A test and its opposite as one formula, and whether that has to hold for this one to."""
+    if isinstance(test, Binary) and test.op == "not":
+        asked, holds = as_asked(test.left)
+        return asked, not holds
+    if isinstance(test, Binary) and test.op in ("==", "<=", ">="):
+        return Binary(_OPPOSITE[test.op], test.left, test.right), False
+    return test, True
+
+
 def truth(formula: Formula) -> Formula:
     """The formula as 0 or 1."""
     return formula if is_truth(formula) else binary("!=", formula, 0)

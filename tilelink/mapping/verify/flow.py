@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.ir.formula import evaluate, symbols
+from tilelink.ir.formula import as_asked, evaluate, symbols
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import (
     At,
@@ -115,11 +115,12 @@ class _Flow:
         known = _settled(op, self.step)
         if known is not None:
             return self.run(op.body if known else op.orelse, state, when)
-        token = _token(op)
+        token, holds = _token(op)
+        body, orelse = (op.body, op.orelse) if holds else (op.orelse, op.body)
         before, yes, no = state.copy(), state.copy(), state.copy()
         yes.open, no.open = ([f.within(token, branch) for f in state.open] for branch in (True, False))
-        self.run(op.body, yes, when | {(token, True)})
-        self.run(op.orelse, no, when | {(token, False)})
+        self.run(body, yes, when | {(token, True)})
+        self.run(orelse, no, when | {(token, False)})
         found = merged(token, before, yes, no)
         state.known, state.open, state.told = found.known, found.open, found.told
 
@@ -138,8 +139,8 @@ class _Flow:
                 state.tell(notify)
 
 
-def _token(op: If) -> Token:
-    return op.test.formula if op.test.formula is not None else id(op)
+def _token(op: If) -> tuple[Token, bool]:
+    return as_asked(op.test.formula) if op.test.formula is not None else (id(op), True)
 
 
 def _settled(op: If, step: Step) -> bool | None:
@@ -170,10 +171,12 @@ def _bound(op: Op) -> frozenset[str]:
 def _unguarded(plan: StepPlan, param: str, load: Fact, state: State) -> TilelinkError:
     late = _later(plan, load)
     near = [f for f in state.known if f.tensor == load.tensor]
+    hint = f"write `tl.consumer_tile_wait({param}{_written(plan, load.loc)})` before it"
     if late is not None:
         message, note = f"`{param}` is read before it is waited for", Note("the wait comes only here", late)
     elif any(f.reaches(load) for f in near):
         message, note = f"`{param}` is read on a path without the wait", Note("the wait", near[-1].loc)
+        hint = "wait on every path, or read it under the wait's own test"
     elif near:
         message = f"`{param}` is read at another tile than the one waited for"
         note = Note(f"this wait does not cover {_axes(plan, load, near[-1])}", near[-1].loc)
@@ -184,7 +187,7 @@ def _unguarded(plan: StepPlan, param: str, load: Fact, state: State) -> Tilelink
         message,
         loc=load.loc,
         why=f"tiles of `{load.tensor}` are made by {_makers(plan, load.tensor)}: they are there after a wait, not before",
-        hint=f"write `tl.consumer_tile_wait({param}{_written(plan, load.loc)})` before it",
+        hint=hint,
         notes=(note,) if note is not None else (),
     )
 
