@@ -105,7 +105,8 @@ def peer_tile_notify(t: Any, tile: Any, rank: Any) -> None:
     Args:
         t: a tensor parameter.
         tile: an index into `t`.
-        rank: an R coordinate: an index of an axis `R`, `tl.rank_of(...)`, or one of them plus or minus an integer.
+        rank: an R coordinate: an index of an axis `R`, `tl.rank_of(...)`, or one of them plus or minus a number: a constant, or
+            what `tl.num_ranks()` makes.
 
     Raises:
         TilelinkError: TL144 (`rank` is no R coordinate), TL160, TL161, TL162.

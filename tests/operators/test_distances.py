@@ -90,3 +90,53 @@ def test_rounds_of_doubling_distance(ranks: int) -> None:
     got = tilelink.launch(lambda: scan(x[tilelink.rank()].clone()), ranks)
     for rank, total in enumerate(got):
         assert torch.equal(total, x[: rank + 1].sum(0))
+
+
+@tilelink.program("N, R/R N -> R/R N i32")
+def send_across(x: Any, box: Any, mine: Any) -> None:
+    """From the first half of the ranks to the second."""
+    r, n = tl.tile_id(mine)
+    if r < tl.num_ranks() // 2:
+        tl.tile_push_data(box, (r + tl.num_ranks() // 2, n), tl.tile_load(x, n))
+        tl.peer_tile_notify(box, (r + tl.num_ranks() // 2, n), r + tl.num_ranks() // 2)
+
+
+@tilelink.program("R/R N, R/R N i32 -> N")
+def take_across(box: Any, mine: Any, out: Any) -> None:
+    r, n = tl.tile_id(mine)
+    if r < tl.num_ranks() // 2:
+        tl.tile_store(out, n, 0)
+    else:
+        tl.peer_tile_wait(box, (r, n), r - tl.num_ranks() // 2)
+        tl.tile_store(out, n, tl.tile_load(box, (r, n)))
+
+
+@tilelink.operator("N -> N")
+def across(x: Any) -> Any:
+    box, mine = tilelink.symmetric("R/R N", like=x), tilelink.symmetric("R/R N i32", like=x)
+    send_across(x, box)
+    return take_across(box, mine)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 6])
+def test_a_distance_that_the_number_of_ranks_says(ranks: int) -> None:
+    x = torch.randn(ranks, N)
+    assert across.verify(x[0], ranks=ranks).error is None
+    got = tilelink.launch(lambda: across(x[tilelink.rank()].clone()), ranks)
+    for rank, y in enumerate(got):
+        assert torch.equal(y, x[rank - ranks // 2] if rank >= ranks // 2 else torch.zeros(N))
+
+
+@tilelink.operator("N -> N", axes="NODE GPU")
+def across_gpus(x: Any) -> Any:
+    box = tilelink.symmetric("GPU/GPU N", like=x)
+    mine = tilelink.symmetric("GPU/GPU N i32", like=x)
+    send_across(x, box, over="GPU")
+    return take_across(box, mine, over="GPU")
+
+
+def test_half_of_the_ranks_of_an_axis() -> None:
+    x = torch.randn(8, N)
+    got = tilelink.launch(lambda: across_gpus(x[tilelink.rank()].clone()), 8, axes={"NODE": 2, "GPU": 4})
+    for rank, y in enumerate(got):
+        assert torch.equal(y, x[rank - 2] if rank % 4 >= 2 else torch.zeros(N))

@@ -86,7 +86,7 @@ def trace(
         arguments=records,
         results=[t.record for t in results],
         loc=loc or NOWHERE,
-        axes=tuple(run.ranks.sizes),
+        axes=run.ranks.sizes,
     )
 
 

@@ -62,9 +62,10 @@ def assemble(
     arguments: Sequence[Record],
     results: Sequence[Record],
     loc: Loc,
-    axes: Sequence[str],
+    axes: Mapping[str, int],
 ) -> Wiring:
-    """The frozen form of a trace. Declared tensors that nobody uses or returns are left out. `axes`: those of the ranks."""
+    """The frozen form of a trace. Declared tensors that nobody uses or returns are left out. `axes`: how many ranks there are
+    along each."""
     kept = [r for r in records if r.origin != "declared" or r.uses or r in results]
     names = _names(kept, set(sizes))
     decls = tuple(_decl(r, names) for r in kept)
@@ -74,7 +75,7 @@ def assemble(
         signature=signature,
         sizes=tuple(s for s in sizes if s in used),
         tensors=decls,
-        steps=tuple(_step(s, names, axis) for s, axis in zip(steps, _axes_of(steps, axes), strict=True)),
+        steps=tuple(_step(s, names, a, axes[a]) for s, a in zip(steps, _axes_of(steps, tuple(axes)), strict=True)),
         arguments=tuple(names[r] for r in arguments),
         results=tuple(names[r] for r in results),
         loc=loc,
@@ -141,33 +142,34 @@ def _split(split: str | Record | None, names: Mapping[Record, str]) -> str | Non
     return names[split] if isinstance(split, Record) else split
 
 
-def _step(step: PendingStep, names: Mapping[Record, str], axis: str) -> Step:
+def _step(step: PendingStep, names: Mapping[Record, str], axis: str, ranks: int) -> Step:
     bindings = tuple(Binding(v.param, names[v.record], tuple(_view(v, s, names) for s in v.slots)) for v in step.views)
-    program = _with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)})
+    program = _with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)}, ranks)
     return Step(step.path, program, bindings, step.constants, step.loc, step.shipped, axis)
 
 
-def _with_distances(program: TileProgram, constants: Mapping[str, int]) -> TileProgram:
-    """The program in which the coordinates of ranks are as far from this rank's as the step's constants say."""
+def _with_distances(program: TileProgram, constants: Mapping[str, int], ranks: int) -> TileProgram:
+    """The program in which the coordinates of ranks are as far from this rank's as the step's constants and the number of
+    ranks say."""
 
     def known(at: IndexEntry) -> IndexEntry:
-        return _at(at, constants) if isinstance(at, At) else at
+        return _at(at, constants, ranks) if isinstance(at, At) else at
 
     def change(op: Op) -> Op:
         if isinstance(op, (Holder, Load, Store, Move, Notify, Wait)) and op.index is not None:
             op = replace(op, index=tuple(known(e) for e in op.index))
         if isinstance(op, (Notify, Wait)) and op.peer is not None:
-            op = replace(op, peer=_at(op.peer, constants))
+            op = replace(op, peer=_at(op.peer, constants, ranks))
         return op
 
-    return replace(program, body=rewritten(program.body, change)) if constants else program
+    return replace(program, body=rewritten(program.body, change))
 
 
-def _at(at: At, constants: Mapping[str, int]) -> At:
+def _at(at: At, constants: Mapping[str, int], ranks: int) -> At:
     if not at.coordinate or at.expr.formula is None:
         return at
     formula = substitute(at.expr.formula, constants)
-    known = distance(formula)
+    known = distance(formula, ranks)
     return replace(at, expr=replace(at.expr, formula=formula if known is None else around(Sym(known[0]), known[1])))
 
 
