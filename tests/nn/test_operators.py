@@ -125,15 +125,17 @@ def test_ranks_without_rows() -> None:
     Problem(2).assert_as_torch(compiled("aot_eager"), M=2)
 
 
-def test_sizes_that_change() -> None:
-    """The third size runs in the graph of the second, whose number of rows is a symbol."""
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_sizes_that_change(backend: str) -> None:
+    """The third size runs in the graph of the second, whose number of rows is a symbol, in its backward pass too."""
+    behind: Any = torch._dynamo.lookup_backend(backend)
     problems = [Problem(rows, 2) for rows in (8, 12, 20)]
     graphs = 0
 
     def count(module: Any, inputs: Any) -> Any:
         nonlocal graphs
         graphs += 1
-        return module
+        return behind(module, inputs)
 
     def main() -> None:
         layer = torch.compile(problems[0].layer(group_name()), fullgraph=True, backend=count)

@@ -98,7 +98,8 @@ def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
         why = f"the signature is `{signature}`"
         raise TilelinkError("TL205", f"there is no size `{name}`", loc=sizes.loc, why=why, hint=hint)
     try:
-        size = index(value)
+        # What torch.compile traces stays open: to look at its number would bind the graph to it.
+        size = value if hasattr(value, "node") else index(value)
     except TypeError:
         size = -1
     if not 0 <= size <= MOST:
