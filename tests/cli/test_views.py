@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tilelink
+import tilelink.language as tl
 from tilelink import ops
 from tilelink.explore import as_markdown, plan_sheets
 from tilelink.explore.cases import Case
@@ -17,7 +18,7 @@ from tilelink.explore.running import run_case
 from tilelink.explore.sheets import Sheet, signals_of
 from tilelink.explore.tiles import borders, caption, mapping_picture, tile_order
 from tilelink.ir.topology import Topology
-from tilelink.ops.programs import fetch
+from tilelink.ops.programs import fetch, gather
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.simulated.records import Recorder
@@ -101,6 +102,25 @@ def test_sheets_are_markdown_too() -> None:
     assert as_markdown(Sheet("T", ("a", "b"), (("x|y", "z"),))).splitlines() == [
         "**T**", "", "| a | b |", "|---|---|", "| x\\|y | z |",
     ]  # fmt: skip
+
+
+@tilelink.program("M K -> M K")
+def early(rows: Any, out: Any) -> None:
+    tile = tl.tile_id(out)
+    tl.tile_store(out, tile, tl.tile_load(rows, tile))
+
+
+@tilelink.operator("M/R K -> M K")
+def unguarded(x: Any) -> Any:
+    return early(gather(x))
+
+
+def test_a_refusal_says_what_is_wrong() -> None:
+    verdict = unguarded.verify(torch.zeros(4, 8), ranks=2)
+    said, _, sheets = as_markdown(verdict).partition("\n```\n\n")
+    assert said == f"```text\n{verdict.error}"
+    assert str(verdict.error).startswith("TL602: `rows` is read and no wait covers it")
+    assert sheets.startswith("**Refused**")
 
 
 # ---------------------------------------------------------------------------------------------------------------- spans

@@ -86,6 +86,13 @@ def test_calls_take_the_schedule_that_was_measured_nearby(table: list[Entry]) ->
     assert words[0] == "overlapped: measured at K=32 M=32 N=32, on a day"
 
 
+def test_a_choice_for_lists_is_that_of_the_ranks(table: list[Entry]) -> None:
+    x, w = ([torch.zeros(*shape).to(torch.bfloat16)] * RANKS for shape in ((16, 32), (32, 32)))
+    assert str(unscheduled().choice(x, w)) == "overlapped: measured at K=32 M=32 N=32, on a day"
+    with pytest.raises(TilelinkError, match="TL451: there is no rank here"):
+        unscheduled().choice(x[0], w[0])
+
+
 @tilelink.operator("M/R K -> M K")
 def moved_only(x: Any) -> Any:
     return programs.gather(x)

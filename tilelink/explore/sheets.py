@@ -139,7 +139,8 @@ def as_markdown(shown: Plan | Verdict | Sheet) -> str:
     if isinstance(shown, Plan):
         return "\n\n".join(as_markdown(s) for s in plan_sheets(shown))
     if isinstance(shown, Verdict):
-        return "\n\n".join(as_markdown(s) for s in verdict_sheets(shown))
+        said = [] if shown.error is None else [f"```text\n{shown.error}\n```"]
+        return "\n\n".join([*said, *(as_markdown(s) for s in verdict_sheets(shown))])
     sheet = shown
     lines = [f"**{sheet.title}**", "", _line(sheet.columns), "|" + "---|" * len(sheet.columns)]
     return "\n".join(lines + [_line(row) for row in sheet.rows])

@@ -355,8 +355,11 @@ class Operator:
         return Tuning(self, session, tensors, given, bound, problem, self.stages(bound, topology).plan, plain)
 
     def choice(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Choice:
-        """How a call like this one runs, and why: `str` of it says so in a line."""
-        session = (session or require()).of(group)
+        """How a call like this one runs, and why: `str` of it says so in a line. Arguments as of a call, lists too."""
+        session = session or (current() if group is None and _are_lists(tensors) else require())
+        if session is None:
+            return spread(lambda *mine: self.choice(*mine, **given), tensors)[0]
+        session = session.of(group)
         bound = bind_here(self.maker, session, tensors, given)
         return self._choice(bound, session.world.topology, self._has_plain(session.world, bound))
 
