@@ -284,7 +284,8 @@ def segment(t: Any, tile: Any) -> Any:
 
 
 def size(t: Any, axis: int) -> Any:
-    """The size of one axis of `t`, as this program sees it."""
+    """The size of one axis of `t`, as this program sees it: a number of the call. A block of a whole axis has the shape of
+    `tl.tile_range(t, axis=axis)`, a constant of at least so many elements."""
     _outside("size")
 
 

@@ -47,6 +47,12 @@ def shifted(rows: Any, out: Any) -> None:
     tl.tile_store(out, tile, tl.tile_load(rows, tile) << 2)
 
 
+@tilelink.program("M K -> M K")
+def sized(rows: Any, out: Any) -> None:
+    tile = tl.tile_id(out)
+    tl.tile_store(out, tile, tl.zeros([16, tl.size(rows, 1)], tl.float32))
+
+
 def operator(program: Any) -> Operator:
     return tilelink.operator("M K -> M K", name="made")(lambda x: program(x))
 
@@ -84,6 +90,15 @@ def test_triton_is_quoted_at_the_users_line(made: Operator, tensors: Any, said: 
             compile_kernel(stages.plan, stages.source, decl, "sm_90")
 
     assert found(compiled) == (message, loc)
+
+
+def test_a_shape_that_is_no_constant() -> None:
+    with pytest.raises(TilelinkError, match=r"TL412.*constexpr") as caught:
+        tilelink.launch(lambda: operator(sized)(X), 1)
+    assert caught.value.hint == (
+        "make shapes of `tl.tile_shape(out)`, of a block's own `.shape`, or of `tl.tile_range(t, axis=0).shape` for a whole "
+        "axis: they are constants, which `tl.size` is not"
+    )
 
 
 def test_an_error_of_the_simulation_is_nobodys_line(monkeypatch: pytest.MonkeyPatch) -> None:

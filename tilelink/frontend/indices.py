@@ -126,7 +126,9 @@ def _other_dimension(state: Lowering, param: Param, axis: Axis, dim: str, at: Lo
 def _of_value(state: Lowering, param: Param, axis: Axis, node: ast.expr, value: Value) -> IndexEntry:
     if value.length is not None or constant_of(value.node) is None or isinstance(constant_of(value.node), (str, float)):
         why = "an index is a tile, a position or a vector of positions, one for each axis"
-        state.fail("TL142", node, f"`{ast.unparse(node)}` is not an index", why, "leave the entry out for a whole axis")
+        whole = f"`tl.tile_range({param.name}, axis={param.shape.axes.index(axis)})`"
+        hint = f"for a whole axis write {whole}, or leave the last entries out"
+        state.fail("TL142", node, f"`{ast.unparse(node)}` is not an index", why, hint)
     if value.coordinate and axis.name != RANK_AXIS:
         why = f"an R coordinate means nothing on axis `{axis}` of `{param.name}`"
         state.fail("TL141", node, f"an R coordinate on axis `{axis}`", why, "name the axis R in the signature")

@@ -53,6 +53,13 @@ def interpreting(kernel: Any, codes: Set[CodeType]) -> Iterator[None]:
         raise _refusal(kernel, repr(error), line) from error
 
 
+CALLS = "look up in Triton's documentation what the line calls, or convert the arguments"
+CONSTANTS = (
+    "make shapes of `tl.tile_shape(out)`, of a block's own `.shape`, or of `tl.tile_range(t, axis=0).shape` for a whole axis: "
+    "they are constants, which `tl.size` is not"
+)
+
+
 def _refusal(kernel: Any, said: str, line: int) -> TilelinkError:
     names: Mapping[str, Any] = kernel.fn.__globals__
     emitted = whole_line(kernel.fn.__code__.co_filename, line)
@@ -62,7 +69,7 @@ def _refusal(kernel: Any, said: str, line: int) -> TilelinkError:
         f"Triton does not accept a line of kernel {kernel.fn.__name__}: {said}",
         loc=loc or emitted,
         why="what a tile program computes is Triton's: it decides which shapes and dtypes go together",
-        hint="look up in Triton's documentation what the line calls, or convert the arguments",
+        hint=CONSTANTS if "constexpr" in said else CALLS,
         notes=(Note("the line that is compiled", emitted),) if loc is not None else (),
     )
 
