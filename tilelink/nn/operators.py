@@ -61,12 +61,14 @@ class TorchOperator:
             given: sizes that shards leave open, and the operator's constants.
 
         Raises:
-            TypeError: it takes no such size or constant.
+            TypeError: it takes no such size or constant; a group that is not named.
             TilelinkError: as of the operator.
         """
         for name in given:
             if name not in self.names:
-                raise TypeError(f"{self.name} takes no {name}=; it takes {', '.join(self.names)}")
+                raise TypeError(f"{self.name} takes no {name}=; it takes {', '.join(('group', *self.names))}")
+        if not isinstance(group, str):
+            raise TypeError(f"{self.name} takes a group by its name: group=tilelink.nn.group_name(…), before the call")
         rest = [given.get(name, default) for name, default in zip(self.names, self.defaults, strict=True)]
         return self.overload(*_autocast(tensors, self.cast), group, *rest)
 
