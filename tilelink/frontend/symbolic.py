@@ -177,6 +177,16 @@ class SymbolicTensor:
         sizes = ", ".join(f"{n}={a.extent}" for n, a in zip(self._names, self.record.axes, strict=True))
         return f"<{self.record.label.replace('`', '')}: {self.record} {self.dtype}, {sizes}>"
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        _not_data(f"`.{name}`")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What torch calls where one of its functions is given a symbolic tensor."""
+        _not_data(f"torch's `{getattr(function, '__name__', function)}`")
+
     def __bool__(self) -> bool:
         _not_data("the truth")
 
