@@ -377,7 +377,9 @@ def test_refusals() -> None:
         register(ops.ag_gemm.schedule(matmul=tilelink.sms(2)))
     with pytest.raises(TypeError, match=r"^tilelink::ag_gemm takes no rows=; it takes group, M$"):
         functional.ag_gemm(x, weight, rows=4)
-    with pytest.raises(TypeError, match=r"^tilelink::ag_gemm takes a group by its name: group=tilelink.nn.group_name\(…\)"):
+    with pytest.raises(
+        TypeError, match=r"^tilelink::ag_gemm takes a group by its name: group=tilelink.nn.group_name\(…\)"
+    ):
         functional.ag_gemm(x, weight, group=None)
     with pytest.raises(tilelink.TilelinkError, match="TL451"):
         functional.ag_gemm(x, weight, group="rank 0 of 0,1")
