@@ -394,11 +394,11 @@ tl.device_assert(i == 3, "it is three")
 ''',
     )
     assert lines(program.body)[1:] == [
-        "for i in range(2)",
+        "for i_2 in range(2)",
         "M_size = size a 0 None",
-        "for i in tl.range(M_size, num_stages=2)",
-        "  x = i + 1",
-        "for i in tl.static_range(3)",
+        "for i_2 in tl.range(M_size, num_stages=2)",
+        "  x = i_2 + 1",
+        "for i_2 in tl.static_range(3)",
         "i = 0",
         "while i < M_size",
         "  i = i + 1",

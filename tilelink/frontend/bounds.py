@@ -182,6 +182,11 @@ class Walk:
     part: tuple[Value, Value] | None
 
     @property
+    def limited(self) -> bool:
+        """Whether the program says where it begins or ends."""
+        return self.start is not None or self.stop is not None or self.part is not None
+
+    @property
     def positional(self) -> bool:
         """The number of iterations does not depend on data."""
         values = [v for v in (self.start, self.stop, *(self.part or ())) if v is not None]

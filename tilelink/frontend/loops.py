@@ -17,7 +17,7 @@ from tilelink.frontend.words import WHILE_TEST
 from tilelink.ir.program import Expr, Loop, Op, Param, Tiles
 
 Block: TypeAlias = Callable[[Lowering, list[ast.stmt]], None]
-BindIndex: TypeAlias = Callable[[Lowering, str, Param, int, ast.Name], None]
+BindIndex: TypeAlias = Callable[[Lowering, str, Param, int, ast.Name, str], None]
 _RANGES = ("tl.range", "tl.static_range")
 
 
@@ -64,14 +64,15 @@ def _tiles(
 ) -> None:
     walk = primitives.invoke(state, call, "tiles")
     assert isinstance(walk, Walk)
+    var = state.loop_variable(target.id, (walk.axis.name, walk.limited))
 
     def bind() -> None:
-        bind_index(state, target.id, walk.param, walk.at, target)
+        bind_index(state, target.id, walk.param, walk.at, target, var)
 
     body = _body(state, node.body, target.id, bind, block, walk.positional, state.loc(node))
     state.ops.append(
         Tiles(
-            var=target.id,
+            var=var,
             param=walk.param.name,
             axis=walk.at,
             body=body,
@@ -85,14 +86,14 @@ def _tiles(
 
 def _range(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name, block: Block) -> None:
     header = state.lower(call)
-    loc = state.loc(target)
+    loc, var = state.loc(target), state.loop_variable(target.id, "range")
 
     def bind() -> None:
-        state.bind(target.id, root(target.id, loc) if header.positional else _counted(target.id, loc), target)
+        state.bind(target.id, root(var, loc) if header.positional else _counted(var, loc), target)
 
     body = _body(state, node.body, target.id, bind, block, header.positional, state.loc(node))
-    text = Expr(f"for {target.id} in {header.text}", header.names, False, header.positional)
-    state.ops.append(Loop(header=text, target=target.id, body=body, loc=state.loc(node)))
+    text = Expr(f"for {var} in {header.text}", header.names, False, header.positional)
+    state.ops.append(Loop(header=text, target=var, body=body, loc=state.loc(node)))
 
 
 def _counted(name: str, loc: Loc) -> Variable:

@@ -9,7 +9,7 @@ import ast
 import keyword
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import NoReturn, TypeGuard
+from typing import NoReturn, TypeAlias, TypeGuard
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.jitted import Helpers
@@ -22,6 +22,8 @@ from tilelink.ir.program import Op, Param, Tile
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
 """Names that emitted expressions use for themselves."""
+
+Mark: TypeAlias = "tuple[int, set[str], dict[tuple[object, ...], str], dict[tuple[str, object], str]]"
 
 
 class Lowering:
@@ -38,6 +40,7 @@ class Lowering:
         bounds: generated names of bounds that are known here.
         conditional: why a load may not be taken out of the expression being lowered.
         raw: the program has a pointer.
+        walks: what the ops call the variable of a loop, by its name and what it walks.
     """
 
     def __init__(
@@ -65,6 +68,11 @@ class Lowering:
         bound = list(bound_names(source.node))
         self.locals = frozenset(bound)
         self._once = frozenset(n for n in bound if bound.count(n) == 1)
+        loops = [
+            n.target.id for n in ast.walk(source.node) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)
+        ]
+        self._of_loops = frozenset(n for n in loops if bound.count(n) == loops.count(n))
+        self.walks: dict[tuple[str, object], str] = {}
         self._taken = {n.id for n in ast.walk(source.node) if isinstance(n, ast.Name)} | self.locals | RESERVED
 
     # ------------------------------------------------------------------------------------------------------ diagnostics
@@ -105,6 +113,16 @@ class Lowering:
     def bound_once(self, name: str) -> bool:
         """Only one line binds the name, so a formula may speak of it."""
         return name in self._once or name not in self.locals
+
+    def loop_variable(self, name: str, walked: object) -> str:
+        """What the ops call the variable of a loop: its name, unless that stands for something else elsewhere. They are told
+        apart by their names alone."""
+        if self.bound_once(name):
+            return name
+        if (name, walked) not in self.walks:
+            first = name in self._of_loops and all(n != name for n, _ in self.walks)
+            self.walks[name, walked] = name if first else self.fresh(name)
+        return self.walks[name, walked]
 
     def fresh(self, wish: str) -> str:
         """A name that nothing else has: `wish`, else `wish_2`, ..."""
@@ -170,15 +188,15 @@ class Lowering:
         finally:
             self.conditional = outer
 
-    def mark(self) -> tuple[int, set[str], dict[tuple[object, ...], str]]:
+    def mark(self) -> Mark:
         """How far the current block has come."""
-        return len(self.ops), set(self._taken), dict(self.bounds)
+        return len(self.ops), set(self._taken), dict(self.bounds), dict(self.walks)
 
-    def rewind(self, mark: tuple[int, set[str], dict[tuple[object, ...], str]]) -> None:
+    def rewind(self, mark: Mark) -> None:
         """Forgets what was written since `mark`."""
-        written, taken, bounds = mark
+        written, taken, bounds, walks = mark
         del self.ops[written:]
-        self._taken, self.bounds = set(taken), dict(bounds)
+        self._taken, self.bounds, self.walks = set(taken), dict(bounds), dict(walks)
 
 
 def is_index(binding: Binding | None) -> TypeGuard[TileIndex | TileTuple | Variable]:

@@ -288,14 +288,16 @@ def _bind_domain(state: Lowering, param: Param, names: list[str | None], node: a
             bind_index(state, name, param, axis_number, target)
 
 
-def bind_index(state: Lowering, name: str, param: Param, number: int, target: ast.Name) -> None:
-    """A name for an index of an axis: a tile, or a position if the axis is walked singly."""
+def bind_index(state: Lowering, name: str, param: Param, number: int, target: ast.Name, var: str | None = None) -> None:
+    """A name for an index of an axis: a tile, or a position if the axis is walked singly. `var`: what the ops call it, if not
+    so."""
+    var = name if var is None else var
     axis, loc = param.shape.axes[number], state.loc(target)
     if axis.unit:
         coordinate = axis.name == RANK_AXIS
-        state.bind(name, root(name, loc, dim=axis.name, coordinate=coordinate), target)
+        state.bind(name, root(var, loc, dim=axis.name, coordinate=coordinate), target)
     else:
-        state.bind(name, TileIndex(name, axis.name, param.name, number, loc), target)
+        state.bind(name, TileIndex(var, axis.name, param.name, number, loc), target)
 
 
 # --------------------------------------------------------------------------------------------------- branches and loops

@@ -223,9 +223,7 @@ def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
 def _loop(laid: Laid, spans: dict[Key, Spans | None], op: Tiles) -> None:
     view = laid.step.step.binding(op.param).view[op.axis]
     grid = laid.step.loop(view.dim)
-    # Of loops whose variables have one name, what holds for all.
-    unknown = op.limited or (op.var in spans and spans[op.var] is None)
-    spans[op.var] = None if unknown else laid.world.axis(grid)
+    spans[op.var] = None if op.limited else laid.world.axis(grid)
     found = spans[op.var]
     if view.unit and found is not None:
         laid.names[op.var] = Value(op.var, found.begin)

@@ -1,0 +1,124 @@
+"""One name for several things, one after the other: each keeps its own tiles, positions and signals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tilelink import sms
+from tilelink.frontend.program import Program
+from tilelink.ir.program import Bounds, Loop, Tiles, walk
+
+RANKS = 2
+
+
+@tilelink.program("R/R M N -> R M N")
+def share(x: Any, inbox: Any) -> None:
+    s, m, n = tl.tile_id(x)
+    tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
+    tl.producer_tile_notify(inbox, (s, m, n))
+
+
+@tilelink.program("R M N -> M")
+def over_another_axis(inbox: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(inbox, axis=0):
+        for n in tl.tiles(inbox, axis=2):
+            tl.consumer_tile_wait(inbox, (k, m, n))
+            acc += tl.sum(tl.tile_load(inbox, (k, m, n)), 1)
+    for k in tl.tiles(inbox, axis=2):
+        acc += tl.sum(tl.tile_range(inbox, k), 0)
+    tl.tile_store(out, m, acc)
+
+
+@tilelink.program("R M N -> M")
+def then_a_number(inbox: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(inbox, axis=0):
+        for n in tl.tiles(inbox, axis=2):
+            tl.consumer_tile_wait(inbox, (k, m, n))
+            acc += tl.sum(tl.tile_load(inbox, (k, m, n)), 1)
+    k = tl.size(inbox, 2)
+    tl.tile_store(out, m, acc + k * (k - 1) // 2)
+
+
+@tilelink.program("R M N -> M")
+def counted_first(inbox: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in range(2):
+        acc += k * tl.sum(tl.tile_range(inbox, axis=2), 0)
+    for k in tl.tiles(inbox, axis=0):
+        for n in tl.tiles(inbox, axis=2):
+            tl.consumer_tile_wait(inbox, (k, m, n))
+            acc += tl.sum(tl.tile_load(inbox, (k, m, n)), 1)
+    tl.tile_store(out, m, acc)
+
+
+@tilelink.program("R M N -> M")
+def limited_first(inbox: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in tl.tiles(inbox, axis=2, stop=tl.size(inbox, 2)):
+        acc += tl.sum(tl.tile_range(inbox, k), 0)
+    for s in tl.tiles(inbox, axis=0):
+        for k in tl.tiles(inbox, axis=2):
+            tl.consumer_tile_wait(inbox, (s, m, k))
+            acc += tl.sum(tl.tile_load(inbox, (s, m, k)), 1)
+    tl.tile_store(out, m, acc)
+
+
+PROGRAMS = [over_another_axis, then_a_number, counted_first, limited_first]
+
+
+def reduced(program: Program) -> tilelink.Operator:
+    def body(x: Any) -> Any:
+        return program(share(x))
+
+    placed = {"share": sms(M=2, N=16), program.name: sms(M=2, N=16)}
+    return tilelink.operator("M N -> M", name="reduced", schedule=placed)(body)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_sums(program: Program) -> None:
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    operator = reduced(program)
+    verdict = operator.verify(x, ranks=RANKS)
+    assert verdict.ok
+    assert "every rank hears from every rank" in next(p.text for p in verdict.proofs if p.rule == "epochs")
+    wanted = RANKS * x.sum(1) + 63 * 64 // 2
+    for got in tilelink.launch(lambda: operator(x), RANKS, races=True):
+        torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_each_loop_has_a_variable_of_its_own(program: Program) -> None:
+    step = next(s for s in reduced(program).plan(torch.empty(4, 64), ranks=RANKS).steps if s.path == program.name)
+    body = step.step.program.body
+    bound = [op.var if isinstance(op, Tiles) else op.target for op in walk(body) if isinstance(op, (Tiles, Loop))]
+    assert len(bound) == len(set(bound))
+    assigned = {op.name for op in walk(body) if isinstance(op, Bounds)}
+    assert not assigned & set(bound)
+
+
+@tilelink.program("R M N -> M")
+def alike(inbox: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for s in tl.tiles(inbox, axis=0):
+        tl.consumer_tile_wait(inbox, (s, m))
+    for s in tl.tiles(inbox, axis=0):
+        for n in tl.tiles(inbox, axis=2):
+            acc += tl.sum(tl.tile_load(inbox, (s, m, n)), 1)
+    tl.tile_store(out, m, acc)
+
+
+def test_loops_over_the_same_keep_their_name() -> None:
+    step = reduced(alike).plan(torch.empty(4, 64), ranks=RANKS).step("alike")
+    assert [op.var for op in walk(step.step.program.body) if isinstance(op, Tiles)] == ["s", "s", "n"]
