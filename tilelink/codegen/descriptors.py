@@ -211,7 +211,7 @@ def _of_loop(scope: Scope, var: str, always: bool) -> TileNames:
     """A tile of a loop that is yet to be emitted. Where its masks are left out of whole tiles, other tiles have theirs."""
     body = scope.step.step.program.body
     op = next(op for op in walk(body) if isinstance(op, Tiles) and op.var == var)
-    grid = scope.step.loop(scope.step.step.binding(op.param).view[op.axis].dim)
+    grid = scope.step.loop(op)
     masked = any(isinstance(o, Bounds) and o.what == "mask" and o.var == var for o in walk(op.body))
     limited = masked or any(limit is not None for limit in (op.start, op.stop, op.part))
     whole, extent = masked and not always, grid.tile or padded(scope, grid.step)

@@ -31,7 +31,7 @@ UNDER_WAY = 256
 
 def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
     view = scope.step.step.binding(op.param).view[op.axis]
-    grid = scope.step.loop(view.dim)
+    grid = scope.step.loop(op)
     low, high = _range(scope, op, grid)
     if view.unit:
         _slices(scope, op, grid, low, high, emit)

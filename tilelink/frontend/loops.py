@@ -64,7 +64,7 @@ def _tiles(
 ) -> None:
     walk = primitives.invoke(state, call, "tiles")
     assert isinstance(walk, Walk)
-    var = state.loop_variable(target.id, (walk.axis.name, walk.limited))
+    var = state.loop_variable(target.id, (walk.axis, walk.limited))
 
     def bind() -> None:
         bind_index(state, target.id, walk.param, walk.at, target, var)
@@ -79,6 +79,7 @@ def _tiles(
             start=walk.start.expr() if walk.start else None,
             stop=walk.stop.expr() if walk.stop else None,
             part=(walk.part[0].expr(), walk.part[1].expr()) if walk.part else None,
+            said=target.id if var != target.id else None,
             loc=state.loc(node),
         )
     )

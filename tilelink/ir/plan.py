@@ -21,7 +21,7 @@ from tilelink.ir.formula import Formula
 from tilelink.ir.host import MAIN, Enter, HostStep
 from tilelink.ir.low_latency import low_latency
 from tilelink.ir.partition import GridAxis, here
-from tilelink.ir.program import Notify, Wait, is_raw
+from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 from tilelink.ir.topology import Topology, env_of
@@ -47,7 +47,7 @@ class StepPlan:
     """One step placed: its domain, tiles, order and engine.
 
     `engine`: workers | stream | fused. `grid`: one axis per view axis of the domain parameter. `loops`: the partition of
-    each dimension that a `tl.tiles` loop may walk. `order`: assignments that turn position `t` into `i0`, `i1`, … .
+    each dimension that a `tl.tiles` loop may walk, two where they may walk all of it and this rank's part. `order`: assignments that turn position `t` into `i0`, `i1`, … .
     `into`: the step it is fused into; `fused`: the steps that run in this step's worker after each tile, in order.
     """
 
@@ -162,8 +162,11 @@ class StepPlan:
             text = f"{p.name}[{', '.join(f'{d} by {cut[d]}' if d in cut else d for d in dims)}]"
             yield text if p.role == "in" else f"out={text}"
 
-    def loop(self, dim: str) -> GridAxis:
-        return next(a for a in self.loops if a.dim == dim)
+    def loop(self, walk: Tiles) -> GridAxis:
+        """The partition that a loop walks: of a dimension that one tensor has whole, and another by parts, there are two."""
+        view = self.step.binding(walk.param).view[walk.axis]
+        found = [a for a in self.loops if a.dim == view.dim]
+        return next((a for a in found if (a.kind == "mine") == view.by_parts), found[0])
 
     def own_tiles(self, host: StepPlan) -> Formula:
         """Of a fused step for own rows: how many tiles of its host a rank holds."""

@@ -87,7 +87,8 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """`for var in tl.tiles(param, axis, start=, stop=, part=(c, parts))`: iterations commute."""
+    """`for var in tl.tiles(param, axis, start=, stop=, part=(c, parts))`: iterations commute. `said`: what the program calls
+    `var`, if not so."""
 
     var: str
     param: str
@@ -96,6 +97,7 @@ class Tiles:
     start: Expr | None = None
     stop: Expr | None = None
     part: tuple[Expr, Expr] | None = None
+    said: str | None = None
     loc: Loc
 
     @property

@@ -82,6 +82,11 @@ class ViewAxis:
     unit: bool
     split: str | None
 
+    @property
+    def by_parts(self) -> bool:
+        """Whether this rank has a part of the axis, and the program counts over all ranks."""
+        return self.axis is not None and self.split is not None and not self.local
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:

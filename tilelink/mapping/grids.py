@@ -208,8 +208,8 @@ def grid_axis(wiring: Wiring, p: Placed, tensor: TensorDecl, v: ViewAxis, *, cut
 
 
 def _loops(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
-    """The partition of every dimension that a `tl.tiles` loop walks."""
-    found: dict[str, GridAxis] = {}
+    """The partitions of every dimension that a `tl.tiles` loop walks."""
+    found: dict[tuple[str, str], GridAxis] = {}
     for op in walk(p.step.program.body):
         if not isinstance(op, Tiles):
             continue
@@ -223,7 +223,7 @@ def _loops(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
             kind = "cut"
         over = p.step.axis
         size = tensor.axes[v.axis].size if kind == "mine" and v.axis is not None else extent(tensor, v, over)
-        found[v.dim] = GridAxis(v.dim, kind, size, 1 if v.unit else p.tile.get(v.dim), op.var, over=over)
+        found[v.dim, kind] = GridAxis(v.dim, kind, size, 1 if v.unit else p.tile.get(v.dim), op.var, over=over)
     return tuple(found.values())
 
 

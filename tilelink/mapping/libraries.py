@@ -234,6 +234,12 @@ def turns(op: Loop, step: Step) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def walk_of(step: Step) -> Tiles:
+    """The loop over what the runs are of."""
+    return next(op for op in walk(step.program.body) if isinstance(op, Tiles))
+
+
 def walked(step: Step) -> str:
     """The dimension of the runs."""
-    return next(step.binding(op.param).view[op.axis].dim for op in walk(step.program.body) if isinstance(op, Tiles))
+    op = walk_of(step)
+    return step.binding(op.param).view[op.axis].dim

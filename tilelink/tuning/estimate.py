@@ -209,7 +209,7 @@ def _matmul(plan: Plan, step: StepPlan, placement: Placement | None, workers: in
     dims = [g.dim for g in step.grid if not g.unit]
     tile = dict(placement.tile) if isinstance(placement, Sms) else {}
     sizes = {d: _extent(plan, step, d) for d in dims}
-    depth = math.prod(_extent(plan, step, g.dim) for g in step.loops if g.dim not in dims)
+    depth = math.prod(_extent(plan, step, d) for d in {g.dim for g in step.loops} if d not in dims)
     traffic = 2 * (math.prod(sizes.values()) + depth * sum(sizes.values())) / rates.memory
     if isinstance(placement, Library):
         ranks = plan.topology.size(step.axis)

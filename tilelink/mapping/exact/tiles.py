@@ -241,7 +241,7 @@ class TileRun:
 
     def _tiles(self, op: Tiles) -> None:
         view = self.step.step.binding(op.param).view[op.axis]
-        grid = self.step.loop(view.dim)
+        grid = self.step.loop(op)
         if op.limited:
             self._some_tiles(op, grid)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -159,16 +160,25 @@ def _still_open(token: Token, yes: list[Fact], no: list[Fact]) -> list[Fact]:
     return out + [f for f, bare in zip(no, bare_no, strict=True) if bare not in bare_yes]
 
 
-def after_loop(loop: Tiles, when: When, new: list[Fact], bound: frozenset[str]) -> list[Fact]:
-    """What a walk over a whole axis leaves behind: each tile in turn makes the whole axis."""
-    if loop.start is not None or loop.stop is not None or loop.part is not None:
+def after_loop(
+    loop: Tiles, when: When, new: list[Fact], bound: frozenset[str], whole: Callable[[str, int], bool]
+) -> list[Fact]:
+    """What a walk over a whole axis leaves behind: each tile in turn makes the whole axis.
+
+    `whole`: whether that is so of an axis of a tensor, which may go on where the axis that is walked ends.
+    """
+    if loop.limited:
         return []
     out: list[Fact] = []
     for f in new:
         if f.when != when:
             continue
-        index = tuple((a, WHOLE if e.kind in ("tile", "at") and e.text == loop.var else e) for a, e in f.index)
+        index = tuple((a, WHOLE if _walked(e, loop) and whole(f.tensor, a) else e) for a, e in f.index)
         widened = replace(f, index=index)
         if index != f.index and not _mentions(widened, bound):
             out.append(widened)
     return out
+
+
+def _walked(e: Entry, loop: Tiles) -> bool:
+    return e.kind in ("tile", "at") and e.text == loop.var

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.formula import as_asked, evaluate, symbols
@@ -134,9 +136,15 @@ class _Flow:
         inside.forget(bound)
         state.open += inside.open
         if isinstance(op, Tiles):
-            state.known += after_loop(op, when, new, bound)
-            for notify in after_loop(op, when, told, bound):
+            whole = partial(self._walks_all, op)
+            state.known += after_loop(op, when, new, bound, whole)
+            for notify in after_loop(op, when, told, bound, whole):
                 state.tell(notify)
+
+    def _walks_all(self, walk: Tiles, tensor: str, axis: int) -> bool:
+        """Whether a walk over this rank's part of an axis is one over all that this rank has of another tensor's."""
+        by_parts = self.step.binding(walk.param).view[walk.axis].by_parts
+        return not by_parts or axis == WHOSE or self.wiring.tensor(tensor).axes[axis].over == self.plan.axis
 
 
 def _token(op: If) -> tuple[Token, bool]:
@@ -222,7 +230,8 @@ def _axes(plan: StepPlan, load: Fact, wait: Fact) -> str:
 def _written(plan: StepPlan, loc: Loc) -> str:
     """The index as it could be written, `, (m, k)`; nothing for a whole tensor."""
     op = next(o for o in walk(plan.step.program.body) if isinstance(o, (Load, Move)) and o.loc == loc)
-    parts = list(_texts(op.index))
+    said = {o.var: o.said for o in walk(plan.step.program.body) if isinstance(o, Tiles) and o.said is not None}
+    parts = [re.sub(r"\w+", lambda found: said.get(found[0], found[0]), text) for text in _texts(op.index)]
     if not parts:
         return ""
     return f", {parts[0]}" if len(parts) == 1 else f", ({', '.join(parts)})"

@@ -222,7 +222,7 @@ def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
 
 def _loop(laid: Laid, spans: dict[Key, Spans | None], op: Tiles) -> None:
     view = laid.step.step.binding(op.param).view[op.axis]
-    grid = laid.step.loop(view.dim)
+    grid = laid.step.loop(op)
     spans[op.var] = None if op.limited else laid.world.axis(grid)
     found = spans[op.var]
     if view.unit and found is not None:

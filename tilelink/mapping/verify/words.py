@@ -213,7 +213,7 @@ def _grid(laid: Laid, key: Key | None) -> GridAxis | None:
     loop = next((op for op in loops if op.var == key), None)
     if loop is None:
         return None
-    return laid.step.loop(laid.step.step.binding(loop.param).view[loop.axis].dim)
+    return laid.step.loop(loop)
 
 
 # ------------------------------------------------------------------------------------------------------------ whose words

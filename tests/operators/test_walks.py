@@ -1,0 +1,96 @@
+"""Loops over a dimension that one tensor has whole and another by parts: each walks what its own tensor has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.operators.against_torch import split
+from tilelink import Operator, TilelinkError, sms
+from tilelink.frontend.program import Program
+from tilelink.ops.programs import gather
+
+RANKS, ROWS = 2, 15
+
+
+@tilelink.program("M N, M/R N -> N")
+def all_and_mine(rows: Any, shard: Any, out: Any) -> None:
+    n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0):
+        tl.consumer_tile_wait(rows, (m, n))
+        acc += tl.sum(tl.tile_load(rows, (m, n)), 0)
+    for m in tl.tiles(shard, axis=0):
+        acc += tl.sum(tl.tile_load(shard, (m, n)), 0)
+    tl.tile_store(out, n, acc)
+
+
+@tilelink.program("M N, M/R N -> N")
+def mine_and_all(rows: Any, shard: Any, out: Any) -> None:
+    """The same, the other way round, and under two names."""
+    n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for own in tl.tiles(shard, axis=0):
+        acc += tl.sum(tl.tile_load(shard, (own, n)), 0)
+    for m in tl.tiles(rows, axis=0):
+        tl.consumer_tile_wait(rows, (m, n))
+        acc += tl.sum(tl.tile_load(rows, (m, n)), 0)
+    tl.tile_store(out, n, acc)
+
+
+@tilelink.program("M N, M/R N -> N")
+def waits_for_its_own(rows: Any, shard: Any, out: Any) -> None:
+    n = tl.tile_id(out)
+    for m in tl.tiles(shard, axis=0):
+        tl.consumer_tile_wait(rows, (m, n))
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0):
+        acc += tl.sum(tl.tile_load(rows, (m, n)), 0)
+    tl.tile_store(out, n, acc)
+
+
+@tilelink.program("M N, M/R N -> N")
+def waits_for_all(rows: Any, shard: Any, out: Any) -> None:
+    """A walk over all of an axis is one over each part of it."""
+    n = tl.tile_id(out)
+    for m in tl.tiles(rows, axis=0):
+        tl.consumer_tile_wait(rows, (m, n))
+        tl.consumer_tile_wait(shard, (m, n))
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for m in tl.tiles(rows, axis=0):
+        acc += tl.sum(tl.tile_load(rows, (m, n)), 0)
+    for m in tl.tiles(shard, axis=0):
+        acc += tl.sum(tl.tile_load(shard, (m, n)), 0)
+    tl.tile_store(out, n, acc)
+
+
+def summed(program: Program) -> Operator:
+    def body(x: Any) -> Any:
+        return program(gather(x), x)
+
+    placed = {"gather": sms(1, M=4), program.name: sms(M=4, N=4)}
+    return tilelink.operator("M/R N -> N", name="summed", schedule=placed)(body)
+
+
+@pytest.mark.parametrize("program", [all_and_mine, mine_and_all, waits_for_all], ids=lambda p: p.name)
+def test_each_loop_walks_its_own(program: Program) -> None:
+    x = torch.randn(ROWS, 8, generator=torch.Generator().manual_seed(0))
+    shards, operator = split(x, RANKS), summed(program)
+    assert operator.verify(shards[0], ranks=RANKS, M=ROWS).ok
+    results = tilelink.launch(lambda: operator(shards[tilelink.rank()], M=ROWS), RANKS, races=True)
+    for got, shard in zip(results, shards, strict=True):
+        torch.testing.assert_close(got, x.sum(0) + shard.sum(0))
+
+
+def test_a_walk_over_a_part_is_not_one_over_all() -> None:
+    verdict = summed(waits_for_its_own).verify(torch.empty(8, 8), ranks=RANKS, M=16)
+    assert isinstance(verdict.error, TilelinkError)
+    assert verdict.error.code == "TL602"
+    assert verdict.error.message == "`rows` is read and no wait covers it"
+    assert verdict.error.hint == "write `tl.consumer_tile_wait(rows, (m, n))` before it"
+    assert verdict.counterexample is not None
+    assert verdict.counterexample.kind == "race"
