@@ -251,6 +251,11 @@ def first_of(tensor: TensorDecl, v: ViewAxis, holder: F.Like) -> Formula | None:
     return F.of(holder) * part(of.size, of.over) if of.over is not None and not v.local else None
 
 
+def stays_inside(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> bool:
+    """Whether the position lies in the axis, whatever data says."""
+    return in_range(scope, e) or _never_leaves(scope, e, visible(tensor, v))
+
+
 def in_range(scope: Scope, e: At) -> bool:
     """Whether the position is in range by construction: a rank, or the variable of a walked axis."""
     return e.ring is not None or e.expr.text in scope.tiles or e.expr.text in scope.inside

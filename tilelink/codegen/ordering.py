@@ -16,10 +16,19 @@ from tilelink.ir.wiring import entry_on, indexed
 
 
 def silent(scope: Scope, op: Wait | Notify) -> bool:
-    """Whether nothing is emitted: something else implies it, or each word of the tensor says itself that it has come."""
+    """Whether nothing is emitted: something else implies it, each word of the tensor says itself that it has come, or there is
+    nothing of the tensor to wait for, whatever position the program names."""
     if scope.declared(op.param).name in scope.plan.low_latency:
         return True
-    return scope.plan.signal(scope.step.path, op).action == "elided"
+    signal = scope.plan.signal(scope.step.path, op)
+    return signal.action == "elided" or (signal.action == "await" and not _has_words(scope, signal.channel))
+
+
+def _has_words(scope: Scope, name: str | None) -> bool:
+    """Whether some rank has words of the channel: a tensor without elements has none."""
+    assert name is not None
+    axes, ranks = scope.plan.channel(name).axes, range(scope.plan.topology.ranks)
+    return any(all(F.evaluate(a.count, scope.plan.env(rank)) for a in axes) for rank in ranks)
 
 
 def wait(scope: Scope, op: Wait) -> None:

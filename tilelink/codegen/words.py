@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilelink.codegen.access import expression, from_data, in_range, nearest, position, there
+from tilelink.codegen.access import expression, from_data, nearest, position, stays_inside, there
 from tilelink.codegen.scope import Scope
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
@@ -63,9 +63,10 @@ def span(
         return Span(first, axis.index(base + Sym(tile.end) - 1))
     if isinstance(entry, At):
         at: Formula = position(scope, entry)
-        if not entry.expr.positional and not in_range(scope, entry):
-            view = next(v for v in scope.step.step.binding(op.param).view if v.axis == axis.axis)
-            # Whatever data says, the words that are looked at are those of the tensor.
+        view = next(v for v in scope.step.step.binding(op.param).view if v.axis == axis.axis)
+        told = entry.expr.positional and isinstance(op, Notify)  # the counts are of the words that it names
+        if not told and not stays_inside(scope, scope.declared(op.param), view, entry):
+            # Wherever it leads, the words that are looked at are those of the tensor.
             inside = nearest(scope, scope.text(at), scope.declared(op.param), view, _whose(axis))
             at = Sym(named(scope, "at", Sym(from_data(entry.expr, inside)), scope.loc))
         return Span(axis.index(base + at), axis.index(base + at))

@@ -47,7 +47,8 @@ class StepPlan:
     """One step placed: its domain, tiles, order and engine.
 
     `engine`: workers | stream | fused. `grid`: one axis per view axis of the domain parameter. `loops`: the partition of
-    each dimension that a `tl.tiles` loop may walk, two where they may walk all of it and this rank's part. `order`: assignments that turn position `t` into `i0`, `i1`, … .
+    each dimension that a `tl.tiles` loop may walk, two where they may walk all of it and this rank's part. `order`:
+    assignments that turn position `t` into `i0`, `i1`, … .
     `into`: the step it is fused into; `fused`: the steps that run in this step's worker after each tile, in order.
     """
 

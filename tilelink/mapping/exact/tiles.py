@@ -349,10 +349,11 @@ class TileRun:
 
     def _access(self, kind: str, param: str, index: Indexed, instance: Instance, holder: int, loc: Loc) -> None:
         box = self._box(param, index, instance, holder, loc)
-        if all(begin < end for begin, end in box):
+        if box is not None and all(begin < end for begin, end in box):
             self.recorder.access(self.step.path, self.tile, kind, loc, Access(instance, box))
 
-    def _box(self, param: str, index: Indexed, instance: Instance, holder: int, loc: Loc | None) -> Box:
+    def _box(self, param: str, index: Indexed, instance: Instance, holder: int, loc: Loc | None) -> Box | None:
+        """None: a position past an edge, where nothing is read and nothing is written."""
         tensor = self._tensor(param)
         extents, own = self.sizes.extents(instance), self._brought(param)
         stored = [a for a, axis in enumerate(tensor.axes) if not axis.own_slice]
@@ -373,6 +374,8 @@ class TileRun:
                 base = self.sizes.coordinate(holder, over) * self.sizes.part(of.size, over)
                 begin, end = begin - base, end - base
             if begin < end and (begin < 0 or end > extents[stored.index(v.axis)]):
+                if isinstance(e, At):
+                    return None
                 raise Outside(f"`{param}` from {begin} to {end}", self.rank, self.step.path, self.tile, loc)
             box[v.axis] = begin, end
         return tuple(box[a] for a in stored)
@@ -452,8 +455,10 @@ class TileRun:
         """The numbers of the words that an index touches."""
         channel = self._channel(signal)
         counts = [self.sizes.value(a.count, self.rank) for a in channel.axes]
+        if isinstance(op, Wait) and 0 in counts:
+            return
         spans = [
-            self._source(op, axis, source, counts[k]) if axis.axis is None else self._along(op.param, axis, index)
+            self._source(op, axis, source, counts[k]) if axis.axis is None else self._along(op, axis, index)
             for k, axis in enumerate(channel.axes)
         ]
         for k, span in enumerate(spans):
@@ -472,20 +477,33 @@ class TileRun:
         at = self.sizes.coordinate(source, axis.over)
         return range(at, at + 1)
 
-    def _along(self, param: str, axis: ChannelAxis, index: Indexed) -> range:
+    def _along(self, op: Wait | Notify, axis: ChannelAxis, index: Indexed) -> range:
         found = next(((v, e) for v, e in index if v.axis == axis.axis), None)
         if found is None or not isinstance(found[1], (OfTile, At)):
             if found is not None and isinstance(found[1], Gather):
                 raise NotExact("an index of data")
             return range(self.sizes.value(axis.filled, self.rank))
         v, e = found
-        begin, end = self._interval(param, v, e)
+        begin, end = self._interval(op.param, v, e)
+        if isinstance(e, At) and isinstance(op, Wait):
+            begin, end = self._nearest(op.param, v, axis, begin)
         if axis.kind == "cut" and v.local:
             base = self.sizes.coordinate(self.rank, axis.over) * self.sizes.part(axis.size, axis.over)
             begin, end = begin + base, end + base
         first = self.sizes.at(axis.index(begin), self.rank)
         one = not isinstance(e, OfTile) or axis.kind == "unit" or one_word(self.grids[e.var], axis)
         return range(first, (first if one else self.sizes.at(axis.index(max(end - 1, begin)), self.rank)) + 1)
+
+    def _nearest(self, param: str, v: ViewAxis, axis: ChannelAxis, at: int) -> Span:
+        """Of a position past an edge, the nearest that is none: its word is looked at."""
+        tensor = self._tensor(param)
+        assert v.axis is not None
+        first, end = 0, self._extent(tensor, v)
+        if axis.kind == "part" and tensor.axes[v.axis].over is not None and not v.local:
+            first = self.sizes.coordinate(self.rank, axis.over) * self.sizes.part(axis.size, axis.over)
+            end = min(first + self.sizes.part(axis.size, axis.over), end)
+        at = max(min(at, end - 1), first)
+        return at, at + 1
 
 
 def one_word(grid: GridAxis, axis: ChannelAxis) -> bool:
