@@ -1,7 +1,8 @@
 """Small integer expressions over sizes, the rank and tile indices.
 
 One object serves plan, proof, text and picture: `evaluate` computes it on integers or numpy arrays, `text` prints it as
-Triton code. `//` and `%` are only ever applied to non-negative operands, where Python, numpy and Triton agree.
+Triton code. `//` and `%` are Triton's: below zero they round towards it, as Python's and numpy's do not. The plan's own formulas
+apply them to non-negative operands only; those of programs say what they say.
 """
 
 from __future__ import annotations
@@ -164,12 +165,21 @@ def cdiv(a: Like, b: Like) -> Formula:
     return binary("cdiv", a, b)
 
 
-def _floor(a: Any, b: Any) -> Any:
-    return a // b
+def _quotient(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        quotient = abs(a) // abs(b)
+        return quotient if (a < 0) == (b < 0) else -quotient
+    if np.all(np.greater_equal(a, 0)) and np.all(np.greater(b, 0)):
+        return a // b
+    return np.sign(a) * np.sign(b) * (abs(a) // abs(b))
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    return a - _quotient(a, b) * b
 
 
 def _cdiv(a: Any, b: Any) -> Any:
-    return -(-a // b)
+    return _quotient(a + b - 1, b)
 
 
 def _at(table: Any, index: Any) -> Any:
@@ -188,8 +198,8 @@ _COMPUTE: dict[str, Any] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "//": _floor,
-    "%": operator.mod,
+    "//": _quotient,
+    "%": _remainder,
     "cdiv": _cdiv,
     "min": np.minimum,
     "max": np.maximum,

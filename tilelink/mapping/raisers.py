@@ -40,6 +40,8 @@ def source_of(
         entry, grid = notify_entry(producer, notify, a)
         if axis.own_slice and grid is not None and grid.kind == "own":
             return _before(_shift(entry), producer, producer.rank)
+        if axis.over == producer.axis and grid is not None and grid.kind == "mine" and grid.size == axis.size:
+            return producer.rank  # its own part, which is where the tile goes
     return None
 
 

@@ -24,11 +24,10 @@ def words_along(
         return None
     grids: list[GridAxis] = []
     for u in uses:
-        entry, grid = notify_entry(u.producer, u.notify, a)
-        if grid is None and not isinstance(entry, At):
-            return None
-        if grid is not None:
-            grids.append(grid)
+        grid = notify_entry(u.producer, u.notify, a)[1]
+        if grid is None:
+            return None  # a position that is worked out does not say how often it is named
+        grids.append(grid)
     if any(g.tile is None and g.kind == "plain" for g in grids):
         return None
     if not all(_waits_by_tile(u, a) for u in uses) and not _copied_in_tiles(uses, grids):
@@ -37,8 +36,6 @@ def words_along(
     singly = axis.unit and all(g.kind in ("unit", "own", "mine") for g in grids)
     if singly and (axis.split is None or away):
         return ChannelAxis(a, "unit", axis.size, 1, over)
-    if not grids:
-        return None
     if any(g.kind == "table" for g in grids):
         return None  # the last of all these tiles notifies
     span = _span(tensor, a, grids, uses, schedule, remote=remote)

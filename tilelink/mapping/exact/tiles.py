@@ -369,13 +369,14 @@ class TileRun:
                 continue
             begin, end = self._interval(param, v, e)
             of = tensor.axes[v.axis]
+            first, stop = self._there(tensor, v, holder)
+            if isinstance(e, At) and not first <= begin < stop:
+                return None
             if (of.over is not None and not v.local) or (own is not None and own.axis == v.axis):
                 over = of.over or self.step.axis
                 base = self.sizes.coordinate(holder, over) * self.sizes.part(of.size, over)
                 begin, end = begin - base, end - base
             if begin < end and (begin < 0 or end > extents[stored.index(v.axis)]):
-                if isinstance(e, At):
-                    return None
                 raise Outside(f"`{param}` from {begin} to {end}", self.rank, self.step.path, self.tile, loc)
             box[v.axis] = begin, end
         return tuple(box[a] for a in stored)
@@ -486,7 +487,9 @@ class TileRun:
         v, e = found
         begin, end = self._interval(op.param, v, e)
         if isinstance(e, At) and isinstance(op, Wait):
-            begin, end = self._nearest(op.param, v, axis, begin)
+            first, stop = self._there(self._tensor(op.param), v, self.rank if axis.kind == "part" else None)
+            begin = max(min(begin, stop - 1), first)  # past an edge the nearest word is looked at
+            end = begin + 1
         if axis.kind == "cut" and v.local:
             base = self.sizes.coordinate(self.rank, axis.over) * self.sizes.part(axis.size, axis.over)
             begin, end = begin + base, end + base
@@ -494,16 +497,15 @@ class TileRun:
         one = not isinstance(e, OfTile) or axis.kind == "unit" or one_word(self.grids[e.var], axis)
         return range(first, (first if one else self.sizes.at(axis.index(max(end - 1, begin)), self.rank)) + 1)
 
-    def _nearest(self, param: str, v: ViewAxis, axis: ChannelAxis, at: int) -> Span:
-        """Of a position past an edge, the nearest that is none: its word is looked at."""
-        tensor = self._tensor(param)
+    def _there(self, tensor: TensorDecl, v: ViewAxis, holder: int | None) -> Span:
+        """The positions of an axis that a rank's instance has, as the program counts; None: those of all ranks together."""
         assert v.axis is not None
-        first, end = 0, self._extent(tensor, v)
-        if axis.kind == "part" and tensor.axes[v.axis].over is not None and not v.local:
-            first = self.sizes.coordinate(self.rank, axis.over) * self.sizes.part(axis.size, axis.over)
-            end = min(first + self.sizes.part(axis.size, axis.over), end)
-        at = max(min(at, end - 1), first)
-        return at, at + 1
+        of, end = tensor.axes[v.axis], self._extent(tensor, v)
+        if of.over is None or v.local or holder is None:
+            return 0, end
+        part = self.sizes.part(of.size, of.over)
+        first = self.sizes.coordinate(holder, of.over) * part
+        return first, min(first + part, end)
 
 
 def one_word(grid: GridAxis, axis: ChannelAxis) -> bool:

@@ -126,13 +126,19 @@ def _check_words(world: World, told: Told) -> None:
 def _outside(a: Access, axis: int, bad: Bools, begin: Ints, end: Ints, extent: Ints) -> TilelinkError:
     row, col = (int(i) for i in np.argwhere(bad)[0])
     first, last, most = (int(np.broadcast_to(x, bad.shape)[row, col]) for x in (begin, end, extent))
-    name = a.laid.tensor(a.param).axes[axis].name
+    of = a.laid.tensor(a.param).axes[axis]
+    why, hint = f"the instance has {most} elements there", "leave such tiles out by a test of their positions"
+    if of.over is not None:
+        why += ", and a rank reads and stores its own part of a split axis only"
+        hint = "push the tile to its holder, pull it from there, or test with `tl.rank_of` whose it is"
+    elif first < 0:
+        hint += "; `//` and `%` of what is below 0 are Triton's, and round towards 0"
     return TilelinkError(
         "TL611",
-        f"positions {first} to {last} of axis `{name}` of `{a.param}` are not where `{a.path}` looks for them on rank {row}",
+        f"positions {first} to {last} of axis `{of.name}` of `{a.param}` are not where `{a.path}` looks for them on rank {row}",
         loc=a.loc,
-        why=f"the instance has {most} elements there, and a rank reads and stores its own part of a split axis only",
-        hint="push the tile to its holder, pull it from there, or test with `tl.rank_of` whose it is",
+        why=why,
+        hint=hint,
     )
 
 

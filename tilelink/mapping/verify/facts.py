@@ -19,11 +19,13 @@ EMPTY: When = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One axis of an index. `kind`: whole | tile | at | gather | lost (named by something that has changed since)."""
+    """One axis of an index. `kind`: whole | tile | at | gather | lost (named by something that has changed since). `local`: of
+    positions, they count from this rank's part."""
 
     kind: str
     text: str = ""
     names: frozenset[str] = frozenset()
+    local: bool = False
 
     def covers(self, other: Entry) -> bool:
         return self.kind == "whole" or (self.kind != "lost" and self == other)
@@ -62,13 +64,13 @@ WHOSE = -1
 LOST = Entry("lost")
 
 
-def entry(e: IndexEntry) -> Entry:
+def entry(e: IndexEntry, *, local: bool) -> Entry:
     if isinstance(e, OfTile):
         return Entry("tile", e.var, frozenset({e.var}))
     if isinstance(e, At):
-        return Entry("at", _ring(*e.ring) if e.ring is not None else e.expr.text, _names(e.expr))
+        return Entry("at", _ring(*e.ring) if e.ring is not None else e.expr.text, _names(e.expr), local)
     if isinstance(e, Gather):
-        return Entry("gather", e.expr.text, _names(e.expr))
+        return Entry("gather", e.expr.text, _names(e.expr), local)
     return WHOLE
 
 
@@ -87,7 +89,7 @@ def fact(step: Step, param: str, index: Index | None, when: When, loc: Loc) -> F
     the tensor does not have says whose instance it is."""
     binding = step.binding(param)
     placed = tuple(
-        (v.axis if v.axis is not None else WHOSE, entry(e))
+        (v.axis if v.axis is not None else WHOSE, entry(e, local=v.local))
         for v, e in zip(binding.view, entries(step, param, index), strict=True)
     )
     return Fact(binding.tensor, placed, when, loc)
