@@ -117,28 +117,46 @@ def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: i
 
 
 def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: Topology) -> list[KernelPlan]:
-    """SMs of a role without a number: what the other roles and the side kernels leave."""
-    sms = topology.device.sms
-    beside = sum(n or 0 for k in kernels if k.stream != MAIN for _, n in k.roles)
+    """SMs of a role without a number: what the other roles and the side kernels leave.
+
+    Kernels on side streams stay as long as they wait, be it for a kernel of the main stream that is yet to begin: together
+    with any one of these they have to fit. Those without a number share what is left with it.
+    """
     # A stream waits for its peers, and for other streams, by one-block kernels, and copies what stays here by kernels of the
     # driver's: they need somewhere to run meanwhile.
-    beside += any(takes_sms(s, steps) for s in steps.values())
+    sms = topology.device.sms - any(takes_sms(s, steps) for s in steps.values())
+    beside, main = ([k for k in kernels if (k.stream != MAIN) == side] for side in (True, False))
+    taken = sum(map(_counted, beside))
+    sharing = sum(map(_is_open, beside))
+    left = sms - taken - max(map(_counted, main), default=0)
+    share = max(left // (sharing + any(map(_is_open, main))), 1) if sharing else 0
+    taken += sharing * share
     out: list[KernelPlan] = []
     for k in kernels:
-        taken = sum(n or 0 for _, n in k.roles) + (beside if k.stream == MAIN else 0)
-        open_roles = [p for p, n in k.roles if n is None]
-        left = sms - taken
-        if left < 0 or (open_roles and left < 1):
-            path = k.roles[0][0]
-            raise TilelinkError(
-                "TL313",
-                f"kernel `{k.name}` asks for {taken + (1 if open_roles else 0)} SMs and the device has {sms}",
-                loc=steps[path].step.loc,
-                why="workers that wait must all be resident at once",
-                hint="give its roles fewer SMs",
-            )
-        out.append(replace(k, roles=tuple((p, left if n is None else n) for p, n in k.roles)))
+        here = taken + _counted(k) if k.stream == MAIN else taken
+        if here + (k.stream == MAIN and _is_open(k)) > sms:
+            raise _too_many(k, here + (k.stream == MAIN and _is_open(k)) + topology.device.sms - sms, steps, topology)
+        open_to = sms - here if k.stream == MAIN else share
+        out.append(replace(k, roles=tuple((p, open_to if n is None else n) for p, n in k.roles)))
     return out
+
+
+def _counted(k: KernelPlan) -> int:
+    return sum(n or 0 for _, n in k.roles)
+
+
+def _is_open(k: KernelPlan) -> bool:
+    return any(n is None for _, n in k.roles)
+
+
+def _too_many(k: KernelPlan, wanted: int, steps: dict[str, StepPlan], topology: Topology) -> TilelinkError:
+    return TilelinkError(
+        "TL313",
+        f"kernel `{k.name}` asks for {wanted} SMs and the device has {topology.device.sms}",
+        loc=steps[k.roles[0][0]].step.loc,
+        why="workers that wait must all be resident at once",
+        hint="give its roles fewer SMs",
+    )
 
 
 def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:

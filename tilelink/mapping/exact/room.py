@@ -1,4 +1,5 @@
-"""What streams do by SMs, copies within a GPU among it, finds one that no worker has: looked up in what they are given."""
+"""Kernels side by side find SMs for all workers; what streams do by SMs, copies within a GPU among it, finds one that no
+worker has: looked up in what they are given."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from tilelink.mapping.transfers import issued
 
 
 def without_room(plan: Plan) -> str | None:
-    """The first step whose stream may find no SM, by path: kernels can have them all."""
+    """The first step that may find no SM, by path: workers that wait can have them all."""
+    stays = [s.path for s in plan.signals if s.action == "await" and plan.step(s.path).engine != "stream"]
+    if stays and plan.workers > plan.topology.device.sms:
+        return stays[0]
     if not plan.kernels or plan.workers < plan.topology.device.sms:
         return None
     launched = False

@@ -46,7 +46,7 @@ def verify(plan: Plan) -> Verdict:
         TilelinkError: TL601 form, TL602 a load without its wait, TL603 a store without its notify, TL604 coverage,
             TL605 deadlock, TL606 not proven, TL607 counts, TL608 a wait that misses its notifies, TL609 a dependence
             that nothing keeps, TL610 a missing credit, TL611 bounds, TL612 a signal that does not reach far enough,
-            TL613 no SM for what a stream does.
+            TL613 no SM for a kernel beside others, or for what a stream does.
     """
     verdict = _judged(plan)
     if verdict.error is not None:

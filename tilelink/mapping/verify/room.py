@@ -1,4 +1,5 @@
-"""What streams run on SMs beside kernels finds one: workers stay until what they wait for has come.
+"""Kernels that run side by side find SMs for all their workers, and what streams run beside them finds one: workers stay
+until what they wait for has come.
 
 The rule is read off the plan's signals and host steps. The planner leaves an SM free before there are any
 (`kernels.takes_sms`), so its word is not taken for it.
@@ -14,10 +15,19 @@ from tilelink.mapping.verify.mistakes import REPORT
 
 def check_room(plan: Plan) -> str:
     """Raises:
-    TilelinkError: TL613, kernels may take all SMs while a stream needs one for what they wait for.
+    TilelinkError: TL613, kernels may take all SMs while another one, or a stream, needs them for what they wait for.
     """
     first = next((s for s in plan.steps if _takes_sms(plan, s)), None)
     taken, sms = plan.workers, plan.topology.device.sms
+    waiting = next((s for s in plan.signals if s.action == "await" and plan.step(s.path).engine != "stream"), None)
+    if waiting is not None and taken > sms:
+        raise TilelinkError(
+            "TL613",
+            f"`{waiting.path}` waits in kernels that have {taken} workers side by side, and there are {sms} SMs",
+            loc=waiting.op.loc,
+            why="a worker stays until what it waits for has come, and whoever makes that may find no SM meanwhile",
+            hint=REPORT,
+        )
     if first is None or not plan.kernels:
         return ""
     if taken >= sms:
