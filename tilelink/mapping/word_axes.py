@@ -5,7 +5,8 @@ from __future__ import annotations
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.program import At, Gather, OfTile
+from tilelink.ir.plan import StepPlan
+from tilelink.ir.program import At, Gather, OfTile, Tiles, walk
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, entry_on, indexed
 from tilelink.mapping.libraries import RUN, tiled
@@ -24,10 +25,11 @@ def words_along(
         return None
     grids: list[GridAxis] = []
     for u in uses:
-        grid = notify_entry(u.producer, u.notify, a)[1]
-        if grid is None:
-            return None  # a position that is worked out does not say how often it is named
-        grids.append(grid)
+        entry, grid = notify_entry(u.producer, u.notify, a)
+        if grid is None and not _each_once(u.producer, entry):
+            return None
+        if grid is not None:
+            grids.append(grid)
     if any(g.tile is None and g.kind == "plain" for g in grids):
         return None
     if not all(_waits_by_tile(u, a) for u in uses) and not _copied_in_tiles(uses, grids):
@@ -38,6 +40,8 @@ def words_along(
         return ChannelAxis(a, "unit", axis.size, 1, over)
     if any(g.kind == "table" for g in grids):
         return None  # the last of all these tiles notifies
+    if not grids:
+        return None
     span = _span(tensor, a, grids, uses, schedule, remote=remote)
     if axis.over is not None:
         # The words of pulled parts lie with every waiter; those of pushed parts with the part's holder.
@@ -48,6 +52,13 @@ def words_along(
     if len({g.over for g in ends}) > 1:
         return None  # parts of two axes of ranks: one word serves them all
     return ChannelAxis(a, "cut" if ends else "plain", axis.size, span, ends[0].over if ends else over)
+
+
+def _each_once(s: StepPlan, entry: object) -> bool:
+    """Whether a single position is that of a walk over a whole axis; one that is worked out does not say how often it is
+    named."""
+    walks = (op for op in walk(s.step.program.body) if isinstance(op, Tiles) and not op.limited)
+    return isinstance(entry, At) and any(op.var == entry.expr.text for op in walks)
 
 
 def _copied_in_tiles(uses: list[Use], grids: list[GridAxis]) -> bool:
