@@ -253,7 +253,7 @@ def first_of(tensor: TensorDecl, v: ViewAxis, holder: F.Like) -> Formula | None:
 
 def stays_inside(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> bool:
     """Whether the position lies in the axis, whatever data says."""
-    return in_range(scope, e) or _never_leaves(scope, e, visible(tensor, v))
+    return in_range(scope, e) or _never_leaves(scope, e, extent(tensor, v, scope.step.axis))
 
 
 def in_range(scope: Scope, e: At) -> bool:
