@@ -82,9 +82,11 @@ def test_a_choice_of_positions(paired: bool) -> None:
 
 
 def test_a_position_that_rounding_puts_past_the_edge() -> None:
-    x, rows = torch.randn(4, 8), torch.randn(2, 8)
-    [got] = tilelink.launch(lambda: behind(x, rows), 1)
-    assert torch.equal(got, x + torch.stack([rows[0], rows[1], rows[1], torch.zeros(8)]))
+    """Of the last row; rounded down it would be inside."""
+    error = behind.verify(torch.empty(4, 8), torch.empty(2, 8), ranks=1).error
+    message = "positions 2 to 3 of axis `g` of `rows` are not where `from_behind` looks for them on rank 0"
+    assert error is not None
+    assert (error.code, error.message) == ("TL611", message)
 
 
 def test_a_division_by_nothing_stops_no_plan() -> None:

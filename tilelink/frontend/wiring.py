@@ -162,7 +162,8 @@ def _with_distances(program: TileProgram, constants: Mapping[str, int], ranks: i
             op = replace(op, peer=_at(op.peer, constants, ranks))
         return op
 
-    return replace(program, body=rewritten(program.body, change))
+    body = rewritten(program.body, change)
+    return program if body == program.body else replace(program, body=body)
 
 
 def _at(at: At, constants: Mapping[str, int], ranks: int) -> At:
