@@ -99,10 +99,20 @@ def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc
     """The names of an operator's tensor parameters.
 
     Raises:
-        TilelinkError: TL202 if their number is not the signature's.
+        TilelinkError: TL202 if their number is not the signature's, TL209 a constant that is a size of the inputs.
     """
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    names = [p.name for p in parameters_of(fn).parameters.values() if p.kind in kinds]
+    parameters = parameters_of(fn).parameters.values()
+    names = [p.name for p in parameters if p.kind in kinds]
+    sizes = sizes_of(signature)
+    for constant in (p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name in sizes):
+        raise TilelinkError(
+            "TL209",
+            f"`{constant}` is a constant of `{name}`, and a size of its inputs",
+            loc=loc,
+            why="sizes of inputs are known from the tensors, and are not passed to the body",
+            hint=f'leave it out of the parameters, and ask a tensor: `….size("{constant}")`',
+        )
     if len(names) != len(signature.inputs):
         raise TilelinkError(
             "TL202",

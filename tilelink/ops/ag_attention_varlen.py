@@ -18,6 +18,7 @@ def flash_varlen(q: Any, keys: Any, values: Any, starts: Any, out: Any, *, causa
     """Some rows of a head, and of the keys those of the sequences that the rows are in."""
     s, h, _ = tl.tile_id(out)
     g = h * tl.size(keys, 1) // tl.size(q, 1)
+    tl.consumer_tile_wait(q, (s, h))
     rows, query = tl.tile_range(out, s), tl.tile_load(q, (s, h))
     tl.consumer_tile_wait(starts)
     table = tl.tile_load(starts, other=FAR)[None, :]

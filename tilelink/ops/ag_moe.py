@@ -19,6 +19,7 @@ def grouped(rows: Any, order: Any, start: Any, weight: Any, out: Any) -> None:
     tl.consumer_tile_wait(order)
     who = tl.tile_load(order, p, other=-1)
     tl.consumer_tile_wait(rows, who)
+    tl.consumer_tile_wait(weight, e)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     for k in tl.tiles(rows, axis=1):
         acc = tl.dot(tl.tile_load(rows, (who, k)), tl.tile_load(weight, (e, k, n)), acc)

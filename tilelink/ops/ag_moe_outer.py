@@ -25,6 +25,7 @@ def grouped_outer(rows: Any, order: Any, start: Any, others: Any, out: Any) -> N
         at = tl.where(rows_of < last, rows_of, -1)
         who = tl.tile_load(order, at, other=-1)
         tl.consumer_tile_wait(rows, who)
+        tl.consumer_tile_wait(others, (at, n))
         acc = tl.dot(tl.trans(tl.tile_load(rows, (who, h))), tl.tile_load(others, (at, n)), acc)
     tl.tile_store(out, (e, h, n), acc)
 

@@ -53,6 +53,7 @@ def flash(q: Any, keys: Any, values: Any, out: Any, *, causal: bool, scale: floa
     """Some rows of a head. Keys are taken from these rows' own place on and then from the first: as they come in a ring."""
     s, h, _ = tl.tile_id(out)
     g = h * tl.size(keys, 1) // tl.size(q, 1)
+    tl.consumer_tile_wait(q, (s, h))
     rows, query, middle = tl.tile_range(out, s), tl.tile_load(q, (s, h)), tl.tile_begin(out, s)
     top, total = tl.full([rows.shape[0]], -1e30, tl.float32), tl.zeros([rows.shape[0]], tl.float32)
     acc = tl.zeros(query.shape, tl.float32)

@@ -18,10 +18,13 @@ def partial_decode(
     """The `c`-th part of this rank's keys, to everyone: weighted values, and the logarithm of what the weights add up to."""
     b, g, n, r, c = tl.tile_id(part)
     tl.consumer_tile_wait(lengths)
+    tl.consumer_tile_wait(q, (b, g, n))
     query, length = tl.tile_load(q, (b, g, n)), tl.tile_load(lengths, b)
     top, total = tl.full([query.shape[0]], -1e30, tl.float32), tl.zeros([query.shape[0]], tl.float32)
     acc = tl.zeros(query.shape, tl.float32)
     for t in tl.tiles(keys, axis=1, stop=length, part=(c, tl.size(part, 4))):
+        tl.consumer_tile_wait(keys, (b, t, g))
+        tl.consumer_tile_wait(values, (b, t, g))
         keep = tl.tile_mask(keys, t)
         key, value = tl.tile_load(keys, (b, t, g)), tl.tile_load(values, (b, t, g))
         score = tl.dot(query, tl.trans(key))

@@ -29,7 +29,9 @@ def collect(back: Any, sent: Any, choice: Any, at: Any, score: Any, out: Any) ->
     """The weighted sum of what came back for each token, in fp32."""
     t, h = tl.tile_id(out)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    tl.consumer_tile_wait(choice, t)
     tl.consumer_tile_wait(at, t)
+    tl.consumer_tile_wait(score, t)
     # A few tokens have chosen experts of all ranks.
     tl.consumer_tile_wait(sent)
     tl.consumer_tile_wait(back)

@@ -15,6 +15,7 @@ def assign(choice: Any, who: Any, many: Any, at: Any) -> None:
     """The tokens of each expert in their order, as many as there is room for; which row of its expert each choice has."""
     e, n = tl.tile_id(many), 0
     for t in tl.tiles(choice, axis=0):
+        tl.consumer_tile_wait(choice, t)
         chosen = tl.tile_load(choice, t, other=-1)
         one = (chosen == e).to(tl.int32)
         row = tl.where(tl.ravel(one) > 0, n + tl.cumsum(tl.ravel(one)) - 1, -1)
@@ -40,6 +41,7 @@ def dispatch(x: Any, who: Any, many: Any, inbox: Any, counts: Any) -> None:
     tl.producer_tile_notify(counts, (e, s))
     for c in tl.tiles(inbox, axis=2, stop=n):
         token = tl.tile_load(who, (e, c), other=-1)
+        tl.consumer_tile_wait(x, token)
         for h in tl.tiles(x, axis=1):
             tl.tile_push_data(inbox, (e, s, c, h), tl.tile_load(x, (token, h)))
     tl.producer_tile_notify(inbox, (e, s))

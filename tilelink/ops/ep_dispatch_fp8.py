@@ -21,6 +21,7 @@ def dispatch_fp8(x: Any, who: Any, many: Any, inbox: Any, scales: Any, counts: A
     tl.producer_tile_notify(counts, (e, s))
     for c in tl.tiles(inbox, axis=2, stop=n):
         token = tl.tile_load(who, (e, c), other=-1)
+        tl.consumer_tile_wait(x, token)
         most = tl.zeros([token.shape[0]], tl.float32)
         for h in tl.tiles(x, axis=1):
             most = tl.maximum(most, tl.max(tl.abs(tl.tile_load(x, (token, h)).to(tl.float32)), 1))

@@ -21,6 +21,8 @@ def grouped_glu(rows: Any, order: Any, start: Any, gate: Any, up: Any, out: Any)
     tl.consumer_tile_wait(order)
     who = tl.tile_load(order, p, other=-1)
     tl.consumer_tile_wait(rows, who)
+    tl.consumer_tile_wait(gate, e)
+    tl.consumer_tile_wait(up, e)
     a, b = tl.zeros(tl.tile_shape(out), tl.float32), tl.zeros(tl.tile_shape(out), tl.float32)
     for k in tl.tiles(rows, axis=1):
         x = tl.tile_load(rows, (who, k))

@@ -16,6 +16,7 @@ def grouped_down(hidden: Any, start: Any, weight: Any, out: Any) -> None:
     p, h = tl.tile_id(out)
     e = tl.segment(out, p)
     tl.consumer_tile_wait(hidden, p)
+    tl.consumer_tile_wait(weight, e)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     for k in tl.tiles(hidden, axis=1):
         acc = tl.dot(tl.tile_load(hidden, (p, k)), tl.tile_load(weight, (e, k, h)), acc)

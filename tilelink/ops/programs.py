@@ -43,6 +43,7 @@ def matmul(rows: Any, weight: Any, out: Any) -> None:
     tl.consumer_tile_wait(rows, m)
     acc = tl.zeros(tl.tile_shape(out), tl.acc_dtype(rows))
     for k in tl.tiles(weight, axis=0):
+        tl.consumer_tile_wait(weight, (k, n))
         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc, out_dtype=acc.dtype)
     tl.tile_store(out, (m, n), acc)
     tl.producer_tile_notify(out, (m, n))

@@ -21,9 +21,8 @@ BLOCKS, TOKENS, LANES = 32, 16, 4096
 def tables(choices: Any, experts: int, *, ring: bool = False, name: str = "") -> tuple[Any, Any, Any]:
     """`order`, `start` and `slot` of all choices, as `place` has them, in steps `count` and `place`, with `_name` behind."""
     tokens, k = choices.shape
-    blocks = max(
-        1, min(BLOCKS, -(-tokens // TOKENS))
-    )  # without tokens, too, somebody has to say where no expert begins
+    # Without tokens, too, somebody has to say where no expert begins.
+    blocks = max(1, min(BLOCKS, -(-tokens // TOKENS)))
     lanes = (1 << max(k - 1, 0).bit_length()) * (1 << max(experts - 1, 0).bit_length())
     by = tilelink.sms(T=max(1, LANES // lanes), num_warps=8)
     behind = f"_{name}" if name else ""
