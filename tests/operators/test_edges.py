@@ -330,3 +330,22 @@ def test_a_slice_with_its_axis_or_without(turned: bool) -> None:
     for given in (x, x[None]):
         for got in tilelink.launch(lambda given=given: small(given), 2):
             assert torch.equal(got, 2 * x)
+
+
+@tilelink.program("M N -> M N")
+def softmaxed(x: Any, out: Any) -> None:
+    m, _ = tl.tile_id(out)
+    tl.consumer_tile_wait(x, m)
+    rows = tl.where(tl.tile_range(x, axis=1)[None, :] < tl.size(x, 1), tl.tile_load(x, m), -1e30)
+    weight = tl.exp(rows - tl.max(rows, 1)[:, None])
+    tl.tile_store(out, m, weight / tl.sum(weight, 1)[:, None])
+
+
+@tilelink.operator("M N -> M N")
+def softmax(x: Any) -> Any:
+    return softmaxed(x)
+
+
+def test_an_axis_without_a_name_is_one_tile_however_long() -> None:
+    x = torch.randn(20, 700)
+    torch.testing.assert_close(softmax([x])[0], torch.softmax(x, 1))

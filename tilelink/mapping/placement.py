@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import extent
-from tilelink.ir.program import Tiles, has_dot, walk
+from tilelink.ir.program import TileProgram, Tiles, has_dot, tile_names, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, as_simulated, counted
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
@@ -110,7 +110,7 @@ def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, 
     inner = [d for d in loops if d is not None and d not in dims]
     if not has_dot(program):
         tile = dict.fromkeys(dims[:-1], 16) | dict.fromkeys(dims[-1:], 512) | dict.fromkeys(inner, 64)
-        return Sms(tile=tuple(tile.items()), order=("row",))
+        return Sms(tile=_named(program, tile), order=("row",))
     small = topology.world == "simulated"
     shape = LARGE if small else _shape(step, wiring, topology, dims, inner, sizes)
     tile = dict.fromkeys(dims[:-1], 64 if small else shape.rows) | dict.fromkeys(
@@ -120,7 +120,14 @@ def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, 
     ring = _ring(step, wiring)
     # Measured (docs/performance.md): who waits for rows does best with groups as high as a part, who makes them with half.
     group = "group 16" if ring == "ring" and not small else "group 8"
-    return Sms(tile=tuple(tile.items()), order=(ring, group), warps=shape.warps, stages=shape.stages)
+    return Sms(tile=_named(program, tile), order=(ring, group), warps=shape.warps, stages=shape.stages)
+
+
+def _named(program: TileProgram, tile: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """Tile sizes of a default: an axis of the domain that the program has no name for is one tile, which it takes whole."""
+    axes = zip(program.param(program.domain).shape.axes, tile_names(program), strict=True)
+    whole = {axis.name for axis, name in axes if name is None}
+    return tuple((dim, length) for dim, length in tile.items() if dim not in whole)
 
 
 def _shape(
