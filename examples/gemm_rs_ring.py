@@ -16,6 +16,7 @@ def matmul(rows, weight, out):  # computation: one tile of this rank's share of 
     tl.consumer_tile_wait(rows, m)
     acc = tl.zeros(tl.tile_shape(out), tl.float32)
     for k in tl.tiles(weight, axis=0):
+        tl.consumer_tile_wait(weight, (k, n))
         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc)
     tl.tile_store(out, (m, n), acc)
     tl.producer_tile_notify(out, (m, n))

@@ -86,6 +86,7 @@ def test_the_mapping_of_ag_gemm() -> None:
     assert found["Dependences"].rows == (
         ("x", "caller", "gather", "yes", "a signal"),
         ("rows", "gather", "matmul", "no", "a signal"),
+        ("weight", "caller", "matmul", "no", "being ready"),
     )
 
 

@@ -20,7 +20,7 @@ def executed(tries: int) -> Any:
     """The notebook with its outputs. A cell takes seconds; now and then ipykernel 7 sits idle while its client waits."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     try:
-        nbclient.NotebookClient(notebook, timeout=90, kernel_name="python3").execute()
+        nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     except CellTimeoutError:
         if tries == 1:
             raise

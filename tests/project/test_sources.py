@@ -35,8 +35,8 @@ def test_operators_are_short() -> None:
     lengths = {p.name: len(p.read_text().splitlines()) for p in (ROOT / "tilelink" / "ops").glob("*.py")}
     assert {"ag_gemm.py", "gemm_rs.py", "gemm_rs_ring.py"} <= set(lengths)
     # Where data goes by tables there are more arguments to describe, and more programs of one's own; attention's operators
-    # share a kernel.
-    tables = {
+    # share a kernel, and many their programs.
+    longer = {
         "attention.py",
         "ep_dispatch.py",
         "ep_dispatch_fp8.py",
@@ -44,10 +44,11 @@ def test_operators_are_short() -> None:
         "flash_decode.py",
         "moe_rs.py",
         "moe_layer.py",
+        "programs.py",
         "routing.py",
         "__init__.py",
     }
-    assert {p: n for p, n in lengths.items() if n > (120 if p in tables else 60)} == {}
+    assert {p: n for p, n in lengths.items() if n > (120 if p in longer else 60)} == {}
 
 
 def test_no_module_is_over_600_lines() -> None:
