@@ -169,13 +169,18 @@ def _quotient(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         quotient = abs(a) // abs(b)
         return quotient if (a < 0) == (b < 0) else -quotient
-    if np.all(np.greater_equal(a, 0)) and np.all(np.greater(b, 0)):
-        return a // b
-    return np.sign(a) * np.sign(b) * (abs(a) // abs(b))
+    return a // b if _natural(a, b) else np.sign(a) * np.sign(b) * (abs(a) // abs(b))
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    return a - _quotient(a, b) * b
+    return a % b if _natural(a, b) else a - _quotient(a, b) * b
+
+
+def _natural(a: Any, b: Any) -> bool:
+    """Whether both ways of rounding are one, as for nearly all that is worked out."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a >= 0 and b > 0
+    return bool(np.min(a, initial=0) >= 0 and np.min(b, initial=1) > 0)
 
 
 def _cdiv(a: Any, b: Any) -> Any:
