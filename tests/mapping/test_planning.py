@@ -550,3 +550,12 @@ def test_a_part_of_the_sms_is_a_number_on_each_device(part: float, count: int) -
 def test_a_part_lies_between_nothing_and_all(part: float) -> None:
     with pytest.raises(TilelinkError, match=r"(?s)TL329.*between 0 and 1"):
         sms(part)
+
+
+@pytest.mark.parametrize(("capability", "stages"), [(90, 5), (80, 5), (94, 2)])
+def test_amd_gets_two_stages_at_most(capability: int, stages: int) -> None:
+    """A GPU of NVIDIA's takes as many as its shared memory holds, when it compiles."""
+    placed = ag_gemm.schedule(matmul=sms(M=16, N=32, K=64, num_stages=5))
+    topology = Topology(2, "peer", device=Device(sms=132, capability=capability))
+    plan = placed.plan(torch.empty(64, 64), torch.empty(64, 64), topology=topology)
+    assert [k.stages for k in plan.kernels] == [stages]

@@ -9,7 +9,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.host import MAIN
 from tilelink.ir.kernel import OF_EVERY_FILE, PLANNED
 from tilelink.ir.plan import KernelPlan, StepPlan
-from tilelink.ir.topology import Topology
+from tilelink.ir.topology import Device, Topology
 from tilelink.ir.wiring import Wiring
 
 
@@ -57,7 +57,7 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> A
             stream, side = side, side + 1
         members = [*roles[s.path], s.path] if s.path not in roles[s.path] else roles[s.path]
         name = _kernel_name(wiring, members, [k.name for k in kernels])
-        kernels.append(_kernel(name, members, by_path, stream))
+        kernels.append(_kernel(name, members, by_path, stream, topology.device))
         for m in members:
             for path in (m, *by_path[m].fused):
                 kernel_of[path] = name
@@ -107,13 +107,15 @@ def _neighbour(wiring: Wiring, s: StepPlan, standing: list[StepPlan], leading: f
     return next((path for path in (*makers, *readers) if path in open_to), None)
 
 
-def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: int) -> KernelPlan:
+def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: int, device: Device) -> KernelPlan:
     """Roles without a number of SMs take turns, in the order of the steps: nobody waits for a later one."""
     lead = steps[members[-1]]
     counted = [m for m in members if steps[m].workers is not None]
     turns = [m for m in steps if m in members and m not in counted]
     roles = tuple((m, steps[m].workers) for m in (*counted, *turns))
-    return KernelPlan(name, roles, stream, lead.warps, lead.stages, max(len(turns), 1))
+    # A stage more takes AMD's compiler minutes, and 64 KiB would not hold it.
+    stages = min(lead.stages, 2) if device.amd else lead.stages
+    return KernelPlan(name, roles, stream, lead.warps, stages, max(len(turns), 1))
 
 
 def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: Topology) -> list[KernelPlan]:
