@@ -7,7 +7,9 @@ Never knows: how an operator runs.
 
 from tilelink.nn import functional
 from tilelink.nn.attention import ParallelAttention
+from tilelink.nn.clipping import clip_grad_norm_
 from tilelink.nn.groups import group_name
+from tilelink.nn.layer import Layer
 from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear
 from tilelink.nn.mlp import ParallelMLP
 from tilelink.nn.moe import ParallelMoE
@@ -18,6 +20,7 @@ from tilelink.nn.sequence import SequenceParallelAttention
 __all__ = [
     "Call",
     "ColumnParallelLinear",
+    "Layer",
     "ParallelAttention",
     "ParallelMLP",
     "ParallelMoE",
@@ -25,6 +28,7 @@ __all__ = [
     "RowParallelLinear",
     "SequenceParallelAttention",
     "TorchOperator",
+    "clip_grad_norm_",
     "functional",
     "group_name",
     "register",

@@ -11,10 +11,11 @@ from tilelink.errors import TilelinkError
 from tilelink.nn import functional as F
 from tilelink.nn.fitting import check_features
 from tilelink.nn.groups import group_name, rank_of, ranks_of
+from tilelink.nn.layer import Layer
 from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, to_rows, total_rows
 
 
-class _Split(nn.Module):
+class _Split(Layer):
     """`torch.nn.Linear` of which each rank has a part of the weight along `axis`, called `features`."""
 
     axis: ClassVar[int]
@@ -89,7 +90,7 @@ class ColumnParallelLinear(_Split):
         TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
     """
 
-    axis, features = 0, "out_features"
+    axis, features, split_parameters = 0, "out_features", ("weight", "bias")
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
         """Apply it; collective.
@@ -134,7 +135,7 @@ class RowParallelLinear(_Split):
         TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
     """
 
-    axis, features = 1, "in_features"
+    axis, features, split_parameters = 1, "in_features", ("weight",)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply it; collective.

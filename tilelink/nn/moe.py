@@ -10,12 +10,13 @@ from torch import nn
 from tilelink.nn import functional as F
 from tilelink.nn.fitting import check_choices, check_features
 from tilelink.nn.groups import group_name, rank_of, ranks_of
+from tilelink.nn.layer import Layer
 from tilelink.nn.linear import require_even
 from tilelink.nn.replicated import Replicated
 from tilelink.nn.rows import from_rows, to_rows, total_rows
 
 
-class ParallelMoE(nn.Module):
+class ParallelMoE(Layer):
     """Each token through the experts that the router chooses, `(silu(x @ gate) * (x @ up)) @ down`, weighted and summed.
 
     The tokens of all ranks are gathered and sorted by expert while they are multiplied; sums go to their tokens' ranks.
@@ -42,6 +43,8 @@ class ParallelMoE(nn.Module):
         TilelinkError: TL232 inner features that cannot be split evenly, TL235 more choices than experts; those of
             `tilelink.nn.group_name`.
     """
+
+    split_parameters = ("up", "down")
 
     def __init__(
         self,

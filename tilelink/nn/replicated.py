@@ -9,9 +9,10 @@ from torch.func import functional_call
 
 from tilelink.nn import functional as F
 from tilelink.nn.groups import group_name
+from tilelink.nn.layer import Layer
 
 
-class Replicated(nn.Module):
+class Replicated(Layer):
     """A module whose parameters are the same on all ranks, such as a norm: their gradients are summed over the ranks.
 
     Without it each rank's gradient is that of its own rows, and the ranks' parameters drift apart.
