@@ -141,11 +141,13 @@ def emit(
 def plan(
     op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
+    verify: Annotated[bool, typer.Option(help="Prove it first.")] = True,
     picture: Annotated[Path | None, typer.Option(help="Draw the order of tiles.", metavar=DRAWN, callback=_drawable)] = None,
 ) -> None:  # fmt: skip
     """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
     console, case = _console(), _case(op, shape, parse_ranks(world), schedule, dtype)
-    made = case.stages(_topology(target, case)).plan
+    topology = _topology(target, case)
+    made = case.stages(topology).plan if verify else case.unproven(topology)
     _head(console, case)
     console.print(plan_table(made))
     if picture is not None:

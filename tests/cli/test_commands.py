@@ -132,6 +132,15 @@ def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
     assert picture.read_text(encoding="utf-8").count("would notify") == 2
 
 
+def test_a_plan_that_is_refused_can_be_looked_at() -> None:
+    own_first = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
+    asked = ("plan", "gemm_rs", "--shape", "64x64x64", *own_first)
+    assert "TL605" in command(*asked, code=1).output
+    done = command(*asked, "--no-verify", "--picture", "tiles.png")
+    assert "its proof was left out: a call may be refused" in lines(done)
+    assert Path("tiles.png").read_bytes().startswith(PNG)
+
+
 def test_verify_refuses_with_a_diagnostic_on_the_users_line(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         dedent(

@@ -96,3 +96,8 @@ def test_a_key_that_deadlocks_is_refused() -> None:
     assert (verdict.ok, verdict.counterexample is not None) == (False, True)
     with pytest.raises(tilelink.TilelinkError, match=r"TL605: .* waits in a circle for itself"):
         op.source(*given, topology=topology)
+    with pytest.raises(tilelink.TilelinkError, match="TL605"):
+        op.plan(*given, topology=topology)
+    seen = op.plan(*given, topology=topology, verify=False)
+    assert [s.path for s in seen.steps] == ["matmul", "scatter", "reduce"]
+    assert str(seen).splitlines()[-1] == "    note: its proof was left out: a call may be refused"

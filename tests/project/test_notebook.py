@@ -72,5 +72,21 @@ def test_a_diagnostic_comes_with_the_lines_of_the_user_only(capsys: pytest.Captu
     assert not {line for line in printed.splitlines() if f"{ROOT}/tilelink" in line and "-->" not in line}
 
 
+def test_a_plan_that_is_refused_shows_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    shell = InteractiveShell()
+    load_ipython_extension(shell)
+    shell.run_cell(
+        "import torch, tilelink\nfrom tilelink import ops\nown_first = lambda tile, rank, ranks: (tile[0] - rank) % ranks"
+    )
+    placed = "scatter=tilelink.copy_engine(M=32), matmul=tilelink.sms(M=32, N=32, K=32, order=own_first)"
+    refused = f"ops.gemm_rs.schedule(reduce=tilelink.fused('matmul'), {placed}).plan(x, w, ranks=2"
+    shell.run_cell("x, w = torch.empty(64, 32), torch.empty(32, 32)\n" + refused + ")")
+    assert "TL605" in capsys.readouterr().out
+    shell.run_cell(refused + ", verify=False)")
+    printed = capsys.readouterr().out
+    assert "**Steps**" in printed
+    assert "| its proof was left out: a call may be refused |" in printed
+
+
 def test_it_is_committed_without_outputs() -> None:
     assert all(not cell.get("outputs") for cell in nbformat.read(NOTEBOOK, as_version=4).cells)

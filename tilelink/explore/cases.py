@@ -15,6 +15,7 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.explore.contents import table
 from tilelink.frontend import sizes_of, trace
 from tilelink.ir import formula as F
+from tilelink.ir.plan import Plan
 from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, evaluated
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
@@ -199,6 +200,10 @@ class Case:
     def stages(self, topology: Topology) -> Stages:
         """Plan, verdict and source, made from shapes alone."""
         return self.operator.stages(self._bound(topology), topology)
+
+    def unproven(self, topology: Topology) -> Plan:
+        """The plan, whatever the proof would say of it."""
+        return self.operator.unproven(self._bound(topology), topology)
 
     def verdict(self, topology: Topology) -> Verdict:
         """Of the plan, whichever it is."""

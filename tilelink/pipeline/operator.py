@@ -149,9 +149,30 @@ class Operator:
         """Tensors and steps, with sizes bound."""
         return self.plan(*tensors, ranks=ranks, **given).wiring
 
-    def plan(self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any) -> Plan:
-        """The plan for these arguments: owners, tiles, orders, channels, slots, credits, kernels."""
-        return self._made(tensors, ranks, topology, given).plan
+    def plan(
+        self,
+        *tensors: Any,
+        ranks: int | None = None,
+        topology: Topology | None = None,
+        verify: bool = True,
+        **given: Any,
+    ) -> Plan:
+        """The plan for these arguments: owners, tiles, orders, channels, slots, credits, kernels.
+
+        Args:
+            tensors: as of a call.
+            ranks: how many there are, where no rank is here.
+            topology: instead, what the ranks run on.
+            verify: False: without the proof, so that a plan that it refuses can be looked at; its notes say so.
+            given: as of a call.
+
+        Raises:
+            TilelinkError: when there is no plan; the diagnostic of the proof, unless it is left out.
+        """
+        if verify:
+            return self._made(tensors, ranks, topology, given).plan
+        bound, topology = self._for(tensors, ranks, topology, given)
+        return self._tiled(bound, topology).unproven(bound, topology)
 
     def verify(
         self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
@@ -204,6 +225,10 @@ class Operator:
     def judged(self, bound: Bound, topology: Topology) -> Verdict:
         """The verdict on the plan for bound arguments, whichever it is."""
         return self.maker.judged(bound, topology)
+
+    def unproven(self, bound: Bound, topology: Topology) -> Plan:
+        """The plan for bound arguments, whatever the proof would say of it."""
+        return self.maker.unproven(bound, topology)
 
     def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:
         """Plan, verdict and source for bound arguments, made once."""

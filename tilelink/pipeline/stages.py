@@ -94,6 +94,11 @@ class Maker:
         """The verdict on the plan for bound arguments, whichever it is."""
         return judge(self._planned(bound, topology))
 
+    def unproven(self, bound: Bound, topology: Topology) -> Plan:
+        """The plan for bound arguments, to be looked at, whatever the proof would say of it."""
+        plan = self._planned(bound, topology)
+        return replace(plan, notes=(*plan.notes, "its proof was left out: a call may be refused"))
+
     def _planned(self, bound: Bound, topology: Topology) -> Plan:
         wiring = trace(
             self.name,
