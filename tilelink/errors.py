@@ -89,6 +89,11 @@ def _excerpt(loc: Loc) -> list[str]:
     ]
 
 
+def with_article(noun: str) -> str:
+    """`an int`, `a list`: a name that is looked up when something is wrong."""
+    return f"{'an' if noun[0] in 'aeioAEIO' else 'a'} {noun}"
+
+
 def render(error: TilelinkError) -> str:
     """The text of a diagnostic, as users see it and as tests pin it."""
     lines = [f"{error.code}: {error.message}"]

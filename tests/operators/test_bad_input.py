@@ -87,7 +87,7 @@ def test_lists_are_asked_the_same_of_what_only_looks(look: Any, lists: Any, give
 
 def test_every_ranks_tensors_are_looked_at() -> None:
     assert ag_gemm.plan([X, X], [W, W]).topology.ranks == 2
-    assert said(lambda: ag_gemm.plan([X, 3], [W, W])).startswith("TL222: argument 1 of `ag_gemm` is a int")
+    assert said(lambda: ag_gemm.plan([X, 3], [W, W])).startswith("TL222: argument 1 of `ag_gemm` is an int")
     assert said(lambda: ag_gemm.plan([X, X[:3]], [W, W])).startswith(
         "TL452: ranks 0 and 1 disagree on a call: rank 0 calls ag_gemm(M=8, K=4, N=4, f32, f32), and rank 1 calls ag_gemm(M=6, "
     )

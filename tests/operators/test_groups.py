@@ -129,6 +129,12 @@ REFUSALS = {
         "  why: an operator is called by the ranks of its group, and by no others\n"
         "  do:  pass the group that this rank is in",
     ),
+    "a number": (
+        lambda: tilelink.rank(2),
+        "TL454: an int is no group of simulated ranks\n"
+        "  why: ranks of this process are not those of torch.distributed\n"
+        "  do:  name them: tilelink.group([0, 1])",
+    ),
     "of torch": (
         lambda: tilelink.rank(torch.device("cpu")),
         "TL454: a device is no group of simulated ranks\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tilelink.errors import Loc, TilelinkError
+from tilelink.errors import Loc, TilelinkError, with_article
 from tilelink.frontend.arguments import check_dtype, outside, record_of, unknown_keyword, wrong_count
 from tilelink.frontend.binding import Dimensions, Given, Ranks, Slot, align, names_of
 from tilelink.frontend.callsite import call_site
@@ -138,7 +138,7 @@ def _keywords(
             if constant.default is None:
                 why = "it has no default"
                 message = f"`{program.name}` needs `{constant.name}=`"
-                raise TilelinkError("TL209", message, loc=loc, why=why, hint=f"pass {_a(constant.kind)}")
+                raise TilelinkError("TL209", message, loc=loc, why=why, hint=f"pass {with_article(constant.kind)}")
             constants[constant.name] = constant.default
     return sizes, {c.name: constants[c.name] for c in program.constants}, named
 
@@ -153,11 +153,9 @@ def _constant(program: TileProgram, constant: Constant, value: object, loc: Loc 
     if constant.kind == "str" and isinstance(value, str):
         return value
     why = f"`{constant.name}` of `{program.name}` is a constant of kind {constant.kind}"
-    raise TilelinkError("TL209", f"`{constant.name}={value!r}`", loc=loc, why=why, hint=f"pass {_a(constant.kind)}")
-
-
-def _a(kind: str) -> str:
-    return f"an {kind}" if kind == "int" else f"a {kind}"
+    raise TilelinkError(
+        "TL209", f"`{constant.name}={value!r}`", loc=loc, why=why, hint=f"pass {with_article(constant.kind)}"
+    )
 
 
 def _size(program: TileProgram, key: str, value: object, loc: Loc | None) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tilelink.errors import Loc, TilelinkError
+from tilelink.errors import Loc, TilelinkError, with_article
 from tilelink.frontend import bind_sizes, sizes_of, slices_in
 from tilelink.ir.plan import Layout
 from tilelink.ir.shape import RANK_AXIS, Signature
@@ -130,7 +130,7 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
     if not isinstance(t, torch.Tensor):
         raise TilelinkError(
             "TL222",
-            f"argument {k + 1} of `{name}` is a {type(t).__name__}, not a tensor",
+            f"argument {k + 1} of `{name}` is {with_article(type(t).__name__)}, not a tensor",
             loc=loc,
             why=f"its shape is `{shape}`",
             hint="pass a torch tensor (in the simulated world also a list with one tensor per rank)",

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import TilelinkError, with_article
 from tilelink.runtime import environment
 from tilelink.runtime.grid import Grid, grid_of
 from tilelink.runtime.peer import reach
@@ -58,7 +58,7 @@ def process_group(given: Any) -> dist.ProcessGroup:
         shape = f" of {given.ndim} dimensions" if isinstance(given, DeviceMesh) else ""
         raise TilelinkError(
             "TL454",
-            f"a {type(given).__name__}{shape} is no group of ranks",
+            f"{with_article(type(given).__name__)}{shape} is no group of ranks",
             why="the ranks of an operator are the processes of one torch.distributed group",
             hint='pass a ProcessGroup, mesh["name"], or tilelink.group([0, 1])',
         )

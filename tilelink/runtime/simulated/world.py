@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import TilelinkError, with_article
 from tilelink.ir.topology import Topology
 from tilelink.runtime.agreeing import one_size
 from tilelink.runtime.grid import Grid, context_along, laid_out, suffix
@@ -164,7 +164,7 @@ class SimulatedWorld:
         if not isinstance(group, Group):
             raise TilelinkError(
                 "TL454",
-                f"a {type(group).__name__} is no group of simulated ranks",
+                f"{with_article(type(group).__name__)} is no group of simulated ranks",
                 why="ranks of this process are not those of torch.distributed",
                 hint="name them: tilelink.group([0, 1])",
             )
