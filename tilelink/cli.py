@@ -30,7 +30,8 @@ from tilelink.bench import (
     sweep,
 )
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import RANKS_OPTION, Case, Ranks, parse_ranks, parse_sizes, topology_of
+from tilelink.explore.cases import RANKS_OPTION, Case, Ranks, names_of, parse_ranks, parse_sizes, topology_of
+from tilelink.explore.extent import extent
 from tilelink.explore.naming import operator_named
 from tilelink.explore.placements import parse_placements
 from tilelink.explore.progress import watched
@@ -77,6 +78,9 @@ class Commands(TyperGroup):
             print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
             raise typer.Exit(1) from error
 
+
+SEARCHED = 20
+"""Calls of a search at the least, about."""
 
 DRAWN = "FILE.png|svg|pdf"
 
@@ -205,6 +209,7 @@ def run(
         good = _report(console, case, run_case(case, session, calls=calls), check)
         raise typer.Exit(0 if good else 1)
     stages = case.stages(_topology(Target.simulated, case))
+    _say(console, "simulated", extent(case, calls, "" if calls == 1 else f", {calls} calls"))
     recorder = Recorder()
     turns = Policy.parse(policy) if policy is not None else Policy(seed=seed)
     good = _report(console, case, _run(case, stages, recorder, calls, turns, delayed_stores), check)
@@ -228,6 +233,7 @@ def stress(
     """Simulate it under many schedules until one goes wrong: by chance, with stragglers, by priorities."""
     console, case = _console(), _case(op, shape, parse_ranks(world), schedule, dtype)
     _head(console, case)
+    _say(console, "simulated", extent(case, runs * calls, f", {calls} calls under each of {runs} schedules"))
     done = try_many(case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores)
     _say(console, "schedules", f"{done.runs}, all right" + (", and there are no more" if done.complete else ""))
 
@@ -282,10 +288,14 @@ def tune(
         raise TilelinkError("TL708", f"`{op}` has no cases of its own", hint="give --shape")
     count = topology_of(ranks).ranks
     found = (
-        [BenchCase(shape, dict(parse_sizes(shape)))] if shape else _bench_cases(op, None, cases, tokens, count, False)
+        [BenchCase(shape, dict(parse_sizes(shape, names_of(operator_named(op)))))]
+        if shape
+        else _bench_cases(op, None, cases, tokens, count, False)
     )
     for each in found:
         case = Case(operator_named(op), tuple(each.sizes.items()), ranks, dtype)
+        if session is None:
+            _say(console, "simulated", extent(case, SEARCHED, ", under each schedule that is tried"))
         entry, report = tune_case(case, session, budget=budget, fresh=fresh)
         console.print(tables([tuned_sheet(each.name, entry, report)]))
         if table is not None and not console.quiet:
@@ -381,7 +391,7 @@ def _variants(
 
 def _case(op: str, shape: str, ranks: Ranks, schedule: list[str] | None, dtype: str) -> Case:
     operator = operator_named(op).schedule(parse_placements(schedule or []))
-    return Case(operator, parse_sizes(shape), ranks, dtype)
+    return Case(operator, parse_sizes(shape, names_of(operator)), ranks, dtype)
 
 
 def _topology(target: Target, case: Case) -> Topology:

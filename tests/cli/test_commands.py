@@ -339,7 +339,19 @@ REFUSED = {
           1 | 512x512
             | ^^^^^^^
           why: sizes are global: those of all ranks together
-          do:  write MxNxK, as 8192x5504x4096, or sizes by name, as M=8192,N=5504,K=4096
+          do:  write sizes by name, as M=64,K=64,N=64, or MxNxK, as 64x64x64
+        """,
+    ),
+    "a shape of other sizes": (
+        ("run", "ag_moe", "--shape", "512x512"),
+        """
+        TL702: a shape that does not read
+          --> --shape:1
+            |
+          1 | 512x512
+            | ^^^^^^^
+          why: sizes are global: those of all ranks together
+          do:  write sizes by name, as T=64,H=64,k=4,e=4,I=64
         """,
     ),
     "schedule": (
@@ -410,6 +422,13 @@ def test_what_is_no_picture_is_refused_before_any_work(option: tuple[str, str]) 
     printed = command(option[0], "ag_gemm", *SMALL, option[1], "a.txt", code=2).output
     assert "a.txt names no picture" in printed
     assert not Path("a.txt").exists()
+
+
+def test_python_runs_the_package_as_the_script_does() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tilelink", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "Usage: tilelink [OPTIONS] COMMAND" in done.stdout
 
 
 def test_help_lists_the_commands() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from inspect import signature as parameters_of
@@ -32,8 +33,12 @@ TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3}
 """Relative Frobenius error that is still right. f32 is that of GPUs, whose matrix units round to tf32."""
 
 
-def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
+def parse_sizes(text: str, names: Sequence[str] = "MNK") -> tuple[tuple[str, int], ...]:
     """Global sizes from `512x1024x256`, which is M, N and K, or from `M=512,N=1024,T=8`.
+
+    Args:
+        text: as a user writes it.
+        names: of the sizes that are wanted, for the hint.
 
     Raises:
         TilelinkError: TL702.
@@ -48,7 +53,7 @@ def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
             "a shape that does not read",
             loc=Loc(SHAPE_OPTION, 1, 0, text=text),
             why="sizes are global: those of all ranks together",
-            hint="write MxNxK, as 8192x5504x4096, or sizes by name, as M=8192,N=5504,K=4096",
+            hint=_written(names),
         )
     twice = {name for name, _ in found if [n for n, _ in found].count(name) > 1}
     if twice:
@@ -59,6 +64,12 @@ def parse_sizes(text: str) -> tuple[tuple[str, int], ...]:
             hint="give each name once",
         )
     return found
+
+
+def _written(names: Sequence[str]) -> str:
+    """How a shape of such sizes is written."""
+    named = ",".join(f"{n}={64 if n[0].isupper() else 4}" for n in names)
+    return f"write sizes by name, as {named}" + (", or MxNxK, as 64x64x64" if {*names} == {*"MNK"} else "")
 
 
 Ranks: TypeAlias = "int | tuple[tuple[str, int], ...]"
@@ -133,7 +144,7 @@ class Case:
                 why=f"this asks for {self._said_ranks}",
                 hint=f"say how many lie along each: {RANKS_OPTION} {','.join(f'{axis}=2' for axis in own)}",
             )
-        wanted = _names(self.operator)
+        wanted = names_of(self.operator)
         given = [name for name, _ in self.sizes]
         missing = [n for n in wanted if n not in given]
         # M, N and K come together from MxNxK, whatever the operator has of them.
@@ -149,7 +160,7 @@ class Case:
             )
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{n}={v}" for n, v in self.sizes if n in _names(self.operator))
+        sizes = " ".join(f"{n}={v}" for n, v in self.sizes if n in names_of(self.operator))
         return f"{sizes}, {self.dtype}, {self._said_ranks}"
 
     @property
@@ -341,6 +352,6 @@ def _keywords(operator: Operator) -> list[Parameter]:
     return [p for p in parameters_of(operator.fn).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
 
 
-def _names(operator: Operator) -> list[str]:
+def names_of(operator: Operator) -> list[str]:
     """The sizes that an operator's inputs have, in the order in which they appear, and its constants."""
     return [*sizes_of(operator.signature), *constants_of(operator)]

@@ -296,6 +296,11 @@ def _times(plan: Plan, c: Channel) -> str:
     return _range([t for r in _ranks(plan) for t in _targets(plan, c, r)] or [0])
 
 
+def tiles_of(plan: Plan) -> int:
+    """The tiles of a call, of all steps on all ranks together; those that tables decide are not among them."""
+    return sum(_count(plan, s, rank) or 0 for s in plan.steps for rank in range(plan.topology.ranks))
+
+
 def signals_of(plan: Plan) -> int:
     """How often workers raise words in a call, on all ranks together, as far as the plan knows."""
     ranks = plan.topology.ranks
