@@ -426,7 +426,8 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
 
 
 def _emitted_file(stages: Stages) -> Path:
-    module = load(stages.source.text, stages.source.digest, stages.source.name, stages.source.lines)
+    source = stages.source
+    module = load(source.text, source.digest, source.name, source.lines, source.advice)
     assert module.__file__ is not None
     return Path(module.__file__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import tilelink.language as tl
 from tests.compiled.compiling import compile_kernel, kernel_of
 from tilelink import Operator
 from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.kernel import KernelSource
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm
 from tilelink.pipeline.arguments import bind
@@ -53,6 +55,26 @@ def sized(rows: Any, out: Any) -> None:
     tl.tile_store(out, tile, tl.zeros([16, tl.size(rows, 1)], tl.float32))
 
 
+@tilelink.program("M K, K N -> M N")
+def counted(x: Any, weight: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for _ in range(2):
+        for k in range(0, tl.size(weight, 0), 16):
+            rows = tl.tile_load(x, (m, k))
+            acc = tl.dot(rows, tl.tile_load(weight, (k, n)), acc)
+    tl.tile_store(out, (m, n), acc)
+
+
+@tilelink.program("M k -> M")
+def singly(rows: Any, out: Any) -> None:
+    m = tl.tile_id(out)
+    total = tl.zeros(tl.tile_shape(out), tl.float32)
+    for k in range(tl.size(rows, 1)):
+        total += tl.tile_load(rows, (m, k))
+    tl.tile_store(out, m, total)
+
+
 def operator(program: Any) -> Operator:
     return tilelink.operator("M K -> M K", name="made")(lambda x: program(x))
 
@@ -90,6 +112,33 @@ def test_triton_is_quoted_at_the_users_line(made: Operator, tensors: Any, said: 
             compile_kernel(stages.plan, stages.source, decl, "sm_90")
 
     assert found(compiled) == (message, loc)
+
+
+def source_of(made: Operator, *tensors: Any) -> KernelSource:
+    topology = Topology(1)
+    return made.stages(bind(made.name, made.signature, tensors, {}, topology, made.loc), topology).source
+
+
+@pytest.mark.each_triton
+def test_an_axis_that_is_counted_is_to_be_walked_by_tiles() -> None:
+    """As one writes such a loop in plain Triton; Triton speaks of ranks only, on the line where two blocks meet."""
+    made = tilelink.operator("M K, K N -> M N", name="made")(lambda x, weight: counted(x, weight))
+    with pytest.raises(TilelinkError, match=r"TL412.*equal ranks >= 2") as caught:
+        tilelink.launch(lambda: made(X, X), 1)
+    assert "tl.dot(rows," in str(caught.value)
+    assert caught.value.hint == (
+        "for tiles of `K` write `for k in tl.tiles(weight, axis=0)`: what `range` counts are single positions, along which a "
+        "block has no axis"
+    )
+    (advice,) = source_of(made, X, X).advice
+    lines = Path(__file__).read_text().splitlines()[advice.first - 1 : advice.last]
+    assert (lines[0].strip(), len(lines)) == ("for k in range(0, tl.size(weight, 0), 16):", 3)
+
+
+def test_an_axis_that_has_no_tiles_is_rightly_counted() -> None:
+    made = tilelink.operator("M k -> M", name="made")(lambda x: singly(x))
+    assert source_of(made, X).advice == ()
+    assert [y.tolist() for y in tilelink.launch(lambda: made(X), 1)] == [[4.0] * 4]
 
 
 def test_a_shape_that_is_no_constant() -> None:

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tilelink.codegen.advising import advice_of
 from tilelink.codegen.checked import check_text
 from tilelink.codegen.enter import (
     emit_await,
@@ -69,6 +70,7 @@ def emit(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> Kern
         functions=_functions(plan),
         sites=tuple(watch.sites),
         traces=tuple(traces or ()),
+        advice=advice_of(plan),
     )
 
 

@@ -57,6 +57,16 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do if Triton does not accept one of these lines of a user's file; `last` is one of them."""
+
+    file: str
+    first: int
+    last: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Arg:
     """A kernel parameter and what to pass for it.
 
@@ -150,6 +160,7 @@ class KernelSource:
     functions: tuple[tuple[str, str], ...] = ()
     traces: tuple[TraceLayout, ...] = ()
     sites: tuple[Site, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
     def kernel(self, name: str) -> KernelDecl:
         return next(k for k in self.kernels if k.name == name)
@@ -157,6 +168,12 @@ class KernelSource:
     def location(self, line: int) -> Loc | None:
         """The user's line of emitted line `line`."""
         return origin(self.lines, line)
+
+
+def advised(advice: Sequence[Advice], loc: Loc | None) -> str | None:
+    """What to do about a line of the user's, if anything is known: that of the innermost loop."""
+    found = [a.hint for a in advice if loc is not None and a.file == loc.file and a.first <= loc.line <= a.last]
+    return found[-1] if found else None
 
 
 def origin(lines: Sequence[tuple[int, Loc]], line: int) -> Loc | None:

@@ -41,7 +41,7 @@ class Stages:
         """What runs on a rank."""
         if rank not in self.loaded:
             source = self.source
-            module = load(source.text, source.digest, source.name, source.lines)
+            module = load(source.text, source.digest, source.name, source.lines, source.advice)
             transfers = {
                 h: issued(self.plan, h.path, rank) if isinstance(h, Transfer) else (kept(self.plan, h.path, rank),)
                 for h in self.plan.host

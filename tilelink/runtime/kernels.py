@@ -25,12 +25,16 @@ import torch
 from filelock import FileLock
 
 from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.kernel import Advice
 from tilelink.runtime import environment
 
 _loading = threading.Lock()
 
 LINES = "__lines__"
 """Attribute of an emitted module: (emitted line, the user's line), for reports."""
+
+ADVICE = "__advice__"
+"""Another: what to do about lines of the user's that Triton does not accept."""
 
 
 class EmittedLoader(importlib.machinery.SourceFileLoader):
@@ -44,7 +48,13 @@ class EmittedLoader(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.text.encode(), self.path)
 
 
-def load(source_text: str, digest: str, name: str, lines: tuple[tuple[int, Loc], ...] = ()) -> ModuleType:
+def load(
+    source_text: str,
+    digest: str,
+    name: str,
+    lines: tuple[tuple[int, Loc], ...] = (),
+    advice: tuple[Advice, ...] = (),
+) -> ModuleType:
     """The module of an emitted file, whose attributes are its kernels.
 
     Args:
@@ -52,6 +62,7 @@ def load(source_text: str, digest: str, name: str, lines: tuple[tuple[int, Loc],
         digest: letters and digits that identify the text; part of the file's and of the module's name.
         name: an identifier, for people who look at the cache.
         lines: emitted line and the user's line it comes from, for reports.
+        advice: what to do about lines that Triton does not accept.
 
     The same text gives the same module object again, so that what Triton has compiled is kept. Processes that load
     at the same time share one file.
@@ -71,6 +82,7 @@ def load(source_text: str, digest: str, name: str, lines: tuple[tuple[int, Loc],
     with _loading:
         module = _loaded(module_name, source_text) or _import(module_name, _saved(f"{name}_{digest}.py", source_text))
         setattr(module, LINES, lines)
+        setattr(module, ADVICE, advice)
         return module
 
 

@@ -17,8 +17,8 @@ from triton.language.semantic import IncompatibleTypeErrorImpl
 from triton.runtime.jit import JITFunction
 
 from tilelink.errors import Note, TilelinkError, whole_line
-from tilelink.ir.kernel import origin
-from tilelink.runtime.kernels import LINES
+from tilelink.ir.kernel import advised, origin
+from tilelink.runtime.kernels import ADVICE, LINES
 
 RAISED = (
     ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError,
@@ -69,7 +69,7 @@ def _refusal(kernel: Any, said: str, line: int) -> TilelinkError:
         f"Triton does not accept a line of kernel {kernel.fn.__name__}: {said}",
         loc=loc or emitted,
         why="what a tile program computes is Triton's: it decides which shapes and dtypes go together",
-        hint=CONSTANTS if "constexpr" in said else CALLS,
+        hint=CONSTANTS if "constexpr" in said else advised(names.get(ADVICE, ()), loc) or CALLS,
         notes=(Note("the line that is compiled", emitted),) if loc is not None else (),
     )
 
