@@ -77,9 +77,9 @@ def breaking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Break:
             _module(name, tmp_path, edit.apply(Path(peer.__file__).read_text()))
             mistake = changed(IMPORT, f"import {name} as shmem").apply
 
-        def broken(text: str, digest: str, name: str, lines: Any = ()) -> ModuleType:
+        def broken(text: str, digest: str, name: str, *known: Any) -> ModuleType:
             made = mistake(text)
-            return load(made, f"{digest}{abs(hash(made))}", name, lines)
+            return load(made, f"{digest}{abs(hash(made))}", name, *known)
 
         monkeypatch.setattr("tilelink.pipeline.stages.load", broken)
 
