@@ -70,8 +70,42 @@ def test_below_zero_triton_rounds_towards_it(operator: Operator) -> None:
     assert error.message.startswith("positions -1 to 0 of axis `e` of `rows` are not where")
     assert error.why == "the instance has 4 elements there"
     assert error.hint == (
-        "leave such tiles out by a test of their positions; `//` and `%` of what is below 0 are Triton's, and round towards 0"
+        "leave such tiles out by a test of their positions; `//` and `%` of what is below 0 are Triton's, and round towards "
+        "0, those of constants alone down"
     )
+
+
+LESS = -3
+
+
+@tilelink.program("e N -> e N")
+def down(x: Any, rows: Any, *, less: int) -> None:
+    """Row `e`: the compiler computes with constants as Python does, and the kernel with names as Triton does."""
+    e, n = tl.tile_id(x)
+    named = less
+    to = e + less // 2 - LESS // 2 + less % 5 + tl.cdiv(less, -2) + (tl.num_ranks() - 5) // 2 + named // 2 - 2
+    tl.tile_store(rows, (to, n), 2 * tl.tile_load(x, (e, n)))
+    tl.producer_tile_notify(rows, (to, n))
+
+
+@tilelink.program("e N -> e N", name="down")
+def chosen(x: Any, rows: Any, *, less: int) -> None:
+    e, n = tl.tile_id(x)
+    if less % 2 == 1:
+        tl.tile_store(rows, (e, n), 2 * tl.tile_load(x, (e, n)))
+        tl.producer_tile_notify(rows, (e, n))
+
+
+@pytest.mark.parametrize("program", [down, chosen], ids=["place", "test"])
+def test_of_constants_alone_the_compiler_rounds_down(program: Program) -> None:
+    @tilelink.operator("e N -> e N")
+    def operator(x: Any) -> Any:
+        return kept(program(x, less=LESS))
+
+    x = torch.randn(ROWS, 8)
+    assert operator.verify(x, ranks=RANKS).ok
+    for got in tilelink.launch(lambda: operator(x), RANKS, races=True, device=FEW):
+        assert torch.equal(got, 2 * x)
 
 
 # ------------------------------------------------------------------------------------------------------ from where they count

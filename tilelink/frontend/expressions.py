@@ -28,6 +28,7 @@ from tilelink.frontend.values import (
     common_rank,
     constant_of,
     joined_names,
+    rounded_down,
     shifted,
 )
 from tilelink.ir.formula import Const, Formula, Sym, is_truth, negate, select
@@ -175,8 +176,28 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
     op = _OPERATORS.get(type(node.op))
     if isinstance(node.op, (ast.BitAnd, ast.BitOr)) and is_truth(left.formula) and is_truth(right.formula):
         op = "and" if isinstance(node.op, ast.BitAnd) else "or"
-    formula = combined(op, left.formula, right.formula) if op else None
+    formula = _arithmetic(state, op, left, right) if op else None
     return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula)
+
+
+def _arithmetic(state: Lowering, op: str, left: Value, right: Value) -> Formula | None:
+    """The formula of `left op right`. Of what the compiler knows it computes `//` and `%` itself, as Python does."""
+    if op in ("//", "%", "cdiv") and _compiled(state, left) and _compiled(state, right):
+        return rounded_down(op, left.formula, right.formula)
+    return combined(op, left.formula, right.formula)
+
+
+def _compiled(state: Lowering, value: Value) -> bool:
+    """Whether a number is made of constants and of how many ranks there are. What was assigned to a name is computed by
+    the kernel, of whatever it is made."""
+    if any(isinstance(n, ast.Call) for n in ast.walk(value.node)):
+        return False
+    for name in value.names:
+        binding = state.env.get(name)
+        constant = isinstance(binding, Variable) and binding.static and binding.formula == Sym(name)
+        if not (constant or name == RANKS or (binding is None and name in state.globals)):
+            return False
+    return True
 
 
 def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -> Value:
@@ -406,15 +427,15 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
     made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
     everything = [*owner, *args, *keywords.values()]
     rank = common_rank([v.rank for v in everything]) if name is None else rank_of_call(name, [*owner, *args], keywords)
-    return _combine(made, [callee, *everything], _formula_of_call(name, args), rank=rank)
+    return _combine(made, [callee, *everything], _formula_of_call(state, name, args), rank=rank)
 
 
-def _formula_of_call(name: str | None, args: list[Value]) -> Formula | None:
+def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:
     if name == "int" and len(args) == 1:
         return args[0].formula
     if name is None or name not in _FORMULAS or len(args) != 2:
         return None
-    return combined(_FORMULAS[name], args[0].formula, args[1].formula)
+    return _arithmetic(state, _FORMULAS[name], args[0], args[1])
 
 
 _HANDLERS: Mapping[type[ast.expr], Callable[[Lowering, Any], Value]] = MappingProxyType(

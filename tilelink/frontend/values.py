@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Const, Formula, Sym, binary, text
+from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, text
 from tilelink.ir.program import Expr
 from tilelink.ir.ring import around, distance
 
@@ -148,6 +148,25 @@ def combined(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
     if a is None or b is None or (op in ("//", "%", "cdiv") and b == Const(0)):
         return None
     return bounded(binary(op, a, b))
+
+
+def rounded_down(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
+    """The formula of `a // b`, `a % b` or `cdiv` as Python has them, by those of Triton, which round towards 0."""
+    if _counts(a) and _counts(b):
+        return combined(op, a, b)
+    if op == "cdiv":
+        a = combined("+", a, combined("-", b, Const(1)))
+    rest = combined("%", combined("+", combined("%", a, b), b), b)
+    return rest if op == "%" else combined("//", combined("-", a, rest), b)
+
+
+def _counts(formula: Formula | None) -> bool:
+    """Whether it is plain that it is not negative."""
+    if isinstance(formula, Const):
+        return formula.value >= 0
+    if isinstance(formula, Binary):
+        return formula.op in ("+", "*", "//", "%") and _counts(formula.left) and _counts(formula.right)
+    return formula == Sym(RANKS)
 
 
 # --------------------------------------------------------------------------------------------------------- the axis of ranks

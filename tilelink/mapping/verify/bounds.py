@@ -132,7 +132,7 @@ def _outside(a: Access, axis: int, bad: Bools, begin: Ints, end: Ints, extent: I
         why += ", and a rank reads and stores its own part of a split axis only"
         hint = "push the tile to its holder, pull it from there, or test with `tl.rank_of` whose it is"
     elif first < 0:
-        hint += "; `//` and `%` of what is below 0 are Triton's, and round towards 0"
+        hint += "; `//` and `%` of what is below 0 are Triton's, and round towards 0, those of constants alone down"
     return TilelinkError(
         "TL611",
         f"positions {first} to {last} of axis `{of.name}` of `{a.param}` are not where `{a.path}` looks for them on rank {row}",
