@@ -15,6 +15,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Proof, Verdict
 from tilelink.mapping.exact import Exact, NotExact, counterexample, examine
+from tilelink.mapping.verify.arguments import check_arguments
 from tilelink.mapping.verify.behind import check_behind
 from tilelink.mapping.verify.bounds import check_bounds
 from tilelink.mapping.verify.brought import check_brought
@@ -86,7 +87,7 @@ def rules_of(plan: Plan, trust: list[str]) -> tuple[tuple[str, Callable[[], str]
     return (
         ("form", lambda: check_form(plan)),
         ("order in a tile", lambda: check_flow(plan)),
-        ("elided signals", lambda: check_elided(plan) + check_brought(plan)),
+        ("elided signals", lambda: check_elided(plan) + check_brought(plan) + check_arguments(plan, laid)),
         ("frame of a call", lambda: check_frame(plan)),
         ("bounds", lambda: check_bounds(plan, world, laid)),
         ("coverage", lambda: check_coverage(plan, world, laid, trust)),

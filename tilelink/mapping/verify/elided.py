@@ -71,7 +71,7 @@ def _check_ready(plan: Plan, step: StepPlan, op: Wait, tensor: TensorDecl) -> No
 
 
 def _check_implied(plan: Plan, step: StepPlan, op: Wait, signal: Signal, tensor: TensorDecl) -> None:
-    makers = _makers(plan, tensor.name)
+    made_by = makers(plan, tensor.name)
     if signal.reason == "argument":
         if tensor.origin != "argument" or _reads_remote(plan, step, op.param):
             raise _lost(step, op, "it is not only this rank's own argument that is read")
@@ -80,12 +80,12 @@ def _check_implied(plan: Plan, step: StepPlan, op: Wait, signal: Signal, tensor:
         raise _lost(step, op, f"`{signal.reason}` keeps nothing")
     if _reads_remote(plan, step, op.param):
         raise _lost(step, op, "it reads what other ranks make")
-    for maker in makers:
+    for maker in made_by:
         if _pushes(maker, tensor.name):
             raise _lost(
                 step, op, f"`{maker.path}` of other ranks writes it", Note("written here", maker.step.program.loc)
             )
-        kept = _same_tile(plan, step, maker, op) if signal.reason == "worker" else _launched_before(plan, maker, step)
+        kept = _same_tile(plan, step, maker, op) if signal.reason == "worker" else launched_before(plan, maker, step)
         if not kept:
             what = (
                 "is no tile that the same worker has just made" if signal.reason == "worker" else "may still be running"
@@ -93,7 +93,7 @@ def _check_implied(plan: Plan, step: StepPlan, op: Wait, signal: Signal, tensor:
             raise _lost(step, op, f"`{maker.path}` {what}", Note("the step that makes it", maker.step.loc))
 
 
-def _makers(plan: Plan, tensor: str) -> list[StepPlan]:
+def makers(plan: Plan, tensor: str) -> list[StepPlan]:
     return [
         s
         for s in plan.steps
@@ -126,8 +126,8 @@ def _pushes(step: StepPlan, tensor: str) -> bool:
 def _check_tables(plan: Plan, step: StepPlan) -> None:
     """The offsets of a run-time split are read before the first tile, where no wait of the program can cover them."""
     for table in dict.fromkeys(g.table for g in step.grid if g.table is not None):
-        for maker in _makers(plan, table):
-            if _pushes(maker, table) or not _launched_before(plan, maker, step):
+        for maker in makers(plan, table):
+            if _pushes(maker, table) or not launched_before(plan, maker, step):
                 raise TilelinkError(
                     "TL609",
                     f"`{step.path}` is split by `{table}`, which `{maker.path}` may still be making",
@@ -185,7 +185,7 @@ def _host_axis(step: StepPlan, axis: int) -> int | None:
 
 
 # ---------------------------------------------------------------------------------------------------------- same stream
-def _launched_before(plan: Plan, maker: StepPlan, reader: StepPlan) -> bool:
+def launched_before(plan: Plan, maker: StepPlan, reader: StepPlan) -> bool:
     """Both are kernels of one stream, and the maker's was launched first."""
     launches = [h for h in plan.host if isinstance(h, Launch)]
     first, then = (_launch_of(plan, launches, s) for s in (maker, reader))

@@ -1,0 +1,98 @@
+"""Programs that write to an argument: nothing waits for it, so whoever else reads it comes in an earlier or later kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+import tilelink.language as tl
+from tests.operators.against_torch import FEW
+from tilelink import Operator, TilelinkError, sms
+
+RANKS = 2
+OWN, BESIDE = sms(M=4, N=4), sms(1, M=4, N=4)
+
+
+@tilelink.program("M N -> M N")
+def double(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), 2 * tl.tile_load(x, (m, n)))
+    tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.program("M N -> M N")
+def add_one(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)) + 1)
+
+
+@tilelink.program("e N -> e N")
+def add_the_one_before(x: Any, out: Any) -> None:
+    e, n = tl.tile_id(out)
+    tl.tile_store(out, (e, n), tl.tile_load(x, (e, n)) + tl.tile_load(x, (e - 1, n)))
+
+
+@tilelink.operator("M N -> M N")
+def written_first(x: Any) -> Any:
+    add_one(x, x)
+    return double(x)
+
+
+@tilelink.operator("M N -> M N")
+def written_last(x: Any) -> Any:
+    out = double(x)
+    add_one(x, x)
+    return out
+
+
+@tilelink.operator("M N -> M N")
+def of_neighbours(x: Any) -> Any:
+    add_the_one_before(x, x)
+    return double(x, name="double")
+
+
+SHELF: dict[str, tuple[Operator, int]] = {
+    "first": (written_first.schedule(add_one=OWN, double=OWN), 1),
+    "last": (written_last.schedule(add_one=OWN, double=OWN), 0),
+}
+
+
+@pytest.mark.parametrize("name", SHELF)
+def test_kernels_of_one_stream_follow_one_another(name: str) -> None:
+    """And each tile reads what it writes itself, call after call."""
+    operator, earlier = SHELF[name]
+    assert operator.verify(torch.empty(13, 8), ranks=RANKS).ok
+
+    def main() -> list[torch.Tensor]:
+        x = torch.arange(13 * 8.0).view(13, 8)
+        return [*(operator(x) for _ in range(3)), x]
+
+    start = torch.arange(13 * 8.0).view(13, 8)
+    for *made, x in tilelink.launch(main, RANKS, races=True, device=FEW):
+        assert torch.equal(x, start + 3)
+        assert all(torch.equal(y, 2 * (start + k + earlier)) for k, y in enumerate(made))
+
+
+BESIDE_EACH_OTHER = "`add_one` writes to the argument `x`, and `double` reads it"
+REFUSED: dict[str, tuple[Operator, str]] = {
+    "turns, first": (written_first.schedule(add_one=BESIDE, double=BESIDE), BESIDE_EACH_OTHER),
+    "turns, last": (written_last.schedule(add_one=BESIDE, double=BESIDE), BESIDE_EACH_OTHER),
+    "two streams": (written_last.schedule(add_one=sms(1, M=4, N=4, own_kernel=True), double=OWN), BESIDE_EACH_OTHER),
+    "neighbours": (of_neighbours, "`add_the_one_before` writes to the argument `x`, and reads it at other tiles"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_nothing_orders_is_refused(name: str) -> None:
+    operator, message = REFUSED[name]
+    error = operator.verify(torch.empty(13, 8), ranks=RANKS).error
+    assert isinstance(error, TilelinkError)
+    assert (error.code, error.message) == ("TL609", message)
+    assert error.why == (
+        "an argument counts as there when a call begins, so no wait of it is one for what programs write to it"
+    )
+    writer = message.split("`")[1]
+    assert error.hint == f"let `{writer}` make a tensor of its own, and read that"
