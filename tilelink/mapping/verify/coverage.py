@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilelink.errors import Note, TilelinkError
+from tilelink.ir import formula as F
 from tilelink.ir.partition import here
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import At, Gather
@@ -66,6 +67,8 @@ class _Tensor:
         shared = [self._shared(w) for w in self.writes]
         if any(shared) and not all(shared):
             raise self._unproven("some writers keep their tiles and others send them to everyone")
+        if any(shared):
+            stored += self._slices()
         if stored:
             self._check_axes(stored, shared=any(shared))
 
@@ -89,6 +92,25 @@ class _Tensor:
             return False  # there is no tile
         return len(np.unique(self.world.each(holder[1]))) < self.world.ranks
 
+    def _slices(self) -> list[int]:
+        """The axis whose slices the writers' tiles go to. Of what meets there each source writes to every rank that reads it."""
+        axes = [a for a, of in enumerate(self.tensor.axes) if of.own_slice and of.over == self._along()]
+        return [a for a in axes if all(a not in w.axes or w.axes[a].spans is not None for w in self.writes)]
+
+    def _line(self, axis: int) -> Spans:
+        """All slices of a line."""
+        of = self.tensor.axes[axis]
+        assert of.over is not None
+        return self.world.whole(F.of(self.world.along(of.over)))
+
+    def _read(self, r: Access, axis: int) -> Spans | None:
+        """What is read along an axis; of slices a rank reads its own, unless it pulls."""
+        of = self.tensor.axes[axis]
+        if not of.own_slice or r.remote or of.over is None:
+            return r.spans(axis)
+        own = self.world.at(of.over)
+        return Spans(own, own + 1, np.asarray(~r.idle()))
+
     def _instance(self, w: Access, spans: Spans) -> Spans:
         """Rows by the rank that writes become rows by the rank that holds."""
         holder = w.holder() if w.remote else None
@@ -100,6 +122,9 @@ class _Tensor:
 
     def _extent(self, axis: int, *, shared: bool) -> tuple[Ints, Ints]:
         of = self.tensor.axes[axis]
+        if of.own_slice:
+            line = self._line(axis)
+            return line.begin, line.end
         # Where tiles of a line meet, each rank of it has a part of what is split along it; of the rest they have the same.
         if of.over is not None and not (shared and of.over == self._along()):
             first = self.world.at(of.over) * self.world.part(of.size, of.over)
@@ -148,17 +173,22 @@ class _Tensor:
         """A source need not write what nobody reads of it."""
         positions = self._spans(self.writes[0], apart)
         own = positions.begin.shape == (self.world.ranks, 1) and self.tensor.name not in self.plan.wiring.results
-        if len(covers) == 1 and covers[0].never is not None and shared and own and len(self.plan.axes) == 1:
+        if len(covers) == 1 and covers[0].never is not None and shared and own:
             self._check_source_gaps(axis, apart, covers[0], positions)
             return
+        for c in covers:
+            if c.never is not None and shared and c.spans.rows > 1:
+                # Rows are sources here, and readers read what several of them wrote.
+                raise self._never(axis, c.never, next(iter(self.reads), None))
         self._settle([(axis, c) for c in covers], shared=shared)
 
     def _check_source_gaps(self, axis: int, apart: int, found: Cover, positions: Spans) -> None:
         """Each source writes one coordinate along `apart`; who reads there must not read its gaps along `axis`."""
         low, high = self._extent(axis, shared=True)
         rows, first, last = found.gaps(low, high)
+        near = self.world.same_line(self._along())
         for r in self.reads:
-            along, across = r.spans(axis), r.spans(apart)
+            along, across = self._read(r, axis), self._read(r, apart)
             if along is None or across is None or r.remote:
                 raise self._unproven(f"`{r.path}` reads what some ranks do not write, where data says")
             if len(rows) * along.begin.size > PAIRS:
@@ -169,8 +199,9 @@ class _Tensor:
                 at = int(positions.begin[row, 0])
                 here = (along.filled & (along.begin < hi) & (along.end > lo)).any(axis=1)
                 there = (across.filled & (across.begin <= at) & (across.end > at)).any(axis=1)
-                if bool((here & there).any()):
-                    raise self._never(axis, (int(np.flatnonzero(here & there)[0]), lo, hi), r)
+                missed = here & there & near[row]
+                if bool(missed.any()):
+                    raise self._never(axis, (int(np.flatnonzero(missed)[0]), lo, hi), r)
         self.assumed.append(f"`{self.tensor.name}` only where it is read")
 
     def _united(self, axis: int, *, shared: bool) -> Cover:
@@ -193,6 +224,9 @@ class _Tensor:
         return cover(spans, low, high, exempt=spans.nowhere | self._void(shared=shared))
 
     def _spans(self, w: Access, axis: int) -> Spans:
+        of = self.tensor.axes[axis]
+        if of.own_slice and (axis not in w.axes or w.axes[axis].whole):
+            return self._line(axis).where(np.asarray(~w.idle()))
         found = w.spans(axis)
         assert found is not None
         return found
@@ -219,7 +253,7 @@ class _Tensor:
         if self.tensor.name in self.plan.wiring.results:
             raise self._never(axis, found.never, None)
         for r in self.reads:
-            spans = r.spans(axis)
+            spans = self._read(r, axis)
             if spans is None:
                 self.assumed.append(f"assumed for `{self.tensor.name}`: data reads only what was written")
                 continue
