@@ -9,7 +9,7 @@ from tilelink.codegen import access, loops, masks, memory, ordering
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
-from tilelink.ir.partition import extent
+from tilelink.ir.partition import GridAxis, extent
 from tilelink.ir.program import (
     Bounds,
     Check,
@@ -29,6 +29,7 @@ from tilelink.ir.program import (
     walk,
 )
 from tilelink.ir.shape import accumulator
+from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
 def emit_body(scope: Scope, body: tuple[Op, ...]) -> None:
@@ -55,10 +56,8 @@ def _bound(scope: Scope, op: Bounds) -> str:
     tensor = scope.declared(op.param)
     view = scope.step.step.binding(op.param).view
     if op.what == "shape":
-        named = [g.var for g, v in zip(scope.step.grid, view, strict=True) if not v.unit and not g.unit]
-        shape = [str(scope.tiles[var].extent) for var in named if var in scope.tiles]
-        wholes = [v for g, v in zip(scope.step.grid, view, strict=True) if g.var is None and v.axis is not None]
-        shape += [str(access.padded(scope, tensor.axes[v.axis].size)) for v in wholes if v.axis is not None]
+        blocks = [(g, v) for g, v in zip(scope.step.grid, view, strict=True) if not v.unit and not g.unit]
+        shape = [_extent(scope, tensor, g, v) for g, v in blocks]
         return "[" + ", ".join(shape) + "]"
     if op.what == "acc_dtype":
         return TRITON_DTYPES[accumulator(tensor.dtype)]
@@ -78,6 +77,14 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "end":
         tile.used.add("end")
     return tile.begin if op.what == "begin" else tile.end
+
+
+def _extent(scope: Scope, tensor: TensorDecl, grid: GridAxis, view: ViewAxis) -> str:
+    """Elements of a tile's block along an axis, which the program may have no name for."""
+    if grid.var in scope.tiles:
+        return str(scope.tiles[grid.var].extent)
+    assert view.axis is not None
+    return str(grid.tile or access.padded(scope, tensor.axes[view.axis].size))
 
 
 def _holder(scope: Scope, op: Holder) -> None:
