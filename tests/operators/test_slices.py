@@ -68,6 +68,17 @@ def of_all(box: Any, mine: Any, out: Any) -> None:
     tl.tile_store(out, n, acc)
 
 
+@tilelink.program("R N -> N", name="take")
+def of_all_but_the_first(box: Any, out: Any) -> None:
+    n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.float32)
+    for s in tl.tiles(box, axis=0):
+        tl.consumer_tile_wait(box, (s, n))
+        if s > 0:
+            acc += tl.tile_load(box, (s, n))
+    tl.tile_store(out, n, acc)
+
+
 def along_all(send: Program, take: Program) -> Operator:
     def body(x: Any) -> Any:
         box = tilelink.symmetric("R R/R N", like=x)
@@ -120,3 +131,17 @@ def test_what_is_not_sent_is_not_read(send: Program, gap: str, axes: dict[str, i
     name = "R" if axes is None else "GPU"
     assert error.code == "TL604"
     assert error.message == f"positions {gap} of axis `{name}` of `box` are never written, and `take` reads it"
+
+
+def test_what_no_source_sends() -> None:
+    """Whichever of them is read: on the first rank nothing has come of any."""
+
+    @tilelink.operator("N -> N")
+    def operator(x: Any) -> Any:
+        box = tilelink.symmetric("R R/R N", like=x)
+        not_to_the_first(x, box, tilelink.symmetric("R R/R N i32", like=x))
+        return of_all_but_the_first(box)
+
+    error = operator.verify(torch.empty(N), ranks=RANKS).error
+    assert isinstance(error, TilelinkError)
+    assert error.message == "positions 0 to 1 of axis `R` of `box` are never written, and `take` reads it"

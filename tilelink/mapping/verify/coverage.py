@@ -186,6 +186,10 @@ class _Tensor:
         """Each source writes one coordinate along `apart`; who reads there must not read its gaps along `axis`."""
         low, high = self._extent(axis, shared=True)
         rows, first, last = found.gaps(low, high)
+        if found.spans.filled.shape[0] == 1 and max(len(low), len(high)) == 1:
+            # One row for all sources.
+            rows = np.repeat(np.arange(self.world.ranks), len(first))
+            first, last = np.tile(first, self.world.ranks), np.tile(last, self.world.ranks)
         near = self.world.same_line(self._along())
         for r in self.reads:
             along, across = self._read(r, axis), self._read(r, apart)

@@ -21,6 +21,7 @@ class Cover:
     def gaps(self, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints]:
         """(row, first, last) of everything that no interval covers."""
         spans, filled = self.spans, self.spans.filled
+        filled = np.broadcast_to(filled, (max(len(filled), len(low), len(high)), filled.shape[1]))
         end = np.maximum.accumulate(np.where(filled, spans.end, low), axis=1)
         before = np.concatenate([np.broadcast_to(low, (filled.shape[0], 1)), end], axis=1)
         after = np.concatenate(
