@@ -430,6 +430,19 @@ def test_owner_maps_that_cannot_be_kept(owner: str, why: str) -> None:
     assert error.why == why
 
 
+@pytest.mark.parametrize(
+    ("owner", "hint"),
+    [
+        ("m -> m", "end it with `% R`"),
+        ("m -> (m - 3) % R", "add `R` before `% R`: of what is below 0 that is below 0, too"),
+    ],
+)
+def test_what_to_write_so_that_an_owner_map_names_ranks(owner: str, hint: str) -> None:
+    with pytest.raises(TilelinkError) as caught:
+        plan_of(away(owner), 3, {"M": 12, "K": 4})
+    assert caught.value.hint == hint
+
+
 def test_a_tensor_with_an_owner_map_is_read_where_it_is_held() -> None:
     plan = plan_of(away("m -> m // 2 % R", push=False), 3, {"M": 24, "K": 4})
     assert plan.step("send").own_rows

@@ -50,9 +50,8 @@ def _holders(tensor: TensorDecl, axis: int, env: dict[str, Any], ranks: int) -> 
     wrong = np.flatnonzero((found < 0) | (found >= ranks))
     if len(wrong):
         at = int(wrong[0])
-        raise _refused(
-            tensor, tensor.loc, f"position {at} would lie with rank {int(found[at])} of {ranks}", "end it with `% R`"
-        )
+        hint = "end it with `% R`" if found[at] > 0 else "add `R` before `% R`: of what is below 0 that is below 0, too"
+        raise _refused(tensor, tensor.loc, f"position {at} would lie with rank {int(found[at])} of {ranks}", hint)
     return found
 
 
