@@ -38,6 +38,7 @@ def test_matmul() -> None:
         "rows_acc_dtype = acc_dtype rows None None",
         "acc = tl.zeros(out_shape, rows_acc_dtype)",
         "tiles k weight 0",
+        "  wait worker weight[tile k, tile n]",
         "  rows_tile = load rows[tile m, tile k]",
         "  weight_tile = load weight[tile k, tile n]",
         "  acc = tl.dot(rows_tile, weight_tile, acc, out_dtype=acc.dtype)",

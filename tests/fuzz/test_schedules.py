@@ -166,7 +166,7 @@ def test_some_of_them_are_planned() -> None:
         operator = OPERATORS[made[0]]
         call = problem(operator, 33, 24, 24, 2)
         found = outcome(lambda: operator.schedule(made[1]).plan(
-            *call.tensors[0], topology=Topology(2, device=Device(sms=6)), **dict(call.sizes)
+            *call.tensors[0], topology=Topology(2, device=Device(sms=6)), verify=True, **dict(call.sizes)
         ))  # fmt: skip
         return len(made[1]) > 1 and not isinstance(found, TilelinkError)
 

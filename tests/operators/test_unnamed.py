@@ -38,7 +38,7 @@ def test_the_shape_of_a_tile(program: Program, declared: str) -> None:
 
     @tilelink.operator("e N -> N", schedule={"sums": sms(M=2, N=4) if program is of_a_tile else sms(N=4)})
     def operator(x: Any) -> Any:
-        sizes = {"M": 1} if program is of_a_tile else {}
+        sizes: dict[str, Any] = {"M": 1} if program is of_a_tile else {}
         return program(x, tilelink.symmetric(declared, like=x, **sizes))
 
     x = torch.randn(3, 8)

@@ -137,9 +137,9 @@ def test_the_report_is_pinned(breaking: Break) -> None:
 
 PINNED = """\
 TL507: a race: rank 0, worker 3 of ag_gemm_matmul reads rows[0:16, 0:16] by a bulk copy (matmul, emitted line 101)
-  --> programs.py:46
+  --> programs.py:47
      |
-  46 |         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc, out_dtype=acc.dtype)
+  47 |         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc, out_dtype=acc.dtype)
      |                      ^^^^^^^^^^^^^^^^^^^^^^^^^^
   why: a bulk copy (TMA) may see memory as it was before the wait, unless a proxy fence lies in between
   do:  put shmem.async_load_fence() behind the wait
