@@ -69,7 +69,7 @@ def test_a_circle() -> None:
         (0, 1, "scatter", "(1, 0, 0)", "would notify `dst`"),
     ]
     assert found.edges == ((0, 1), (1, 2), (2, 3), (3, 0))
-    assert {i.loc.line for i in found.steps if i.loc is not None} == {57, 16}
+    assert {i.loc.line for i in found.steps if i.loc is not None} == {58, 16}
 
 
 def test_a_wait_that_was_left_out() -> None:

@@ -28,7 +28,7 @@ SAME = {
     "TL605": "mapping/verify/deadlock mapping/verify/meeting",
     "TL606": "mapping/verify/behind mapping/verify/coverage mapping/verify/deadlock mapping/verify/taking mapping/verify/words",
     "TL607": "mapping/verify/counts mapping/verify/taking",
-    "TL609": "mapping/verify/brought mapping/verify/elided mapping/verify/frame mapping/verify/hosting",
+    "TL609": "mapping/verify/arguments mapping/verify/brought mapping/verify/elided mapping/verify/frame mapping/verify/hosting",
     "TL704": "bench/running explore/cases",
 }
 """Codes behind the frontend that more than one module gives. Add to it only what means the same."""
