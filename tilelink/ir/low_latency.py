@@ -70,16 +70,17 @@ def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
         return False
     if not step.push and tensor.names_holders(step.step.binding(param).view):
         return False
-    return ITEM_BYTES[tensor.dtype] == DATA or _even(plan, step, param, len(tensor.axes) - 1)
+    return ITEM_BYTES[tensor.dtype] == DATA or _even(plan, step, param)
 
 
-def _even(plan: Plan, step: StepPlan, param: str, axis: int) -> bool:
-    """Whether a movement's tiles begin and end at even positions of an axis of the tensor."""
+def _even(plan: Plan, step: StepPlan, param: str) -> bool:
+    """Whether a movement's tiles begin and end at even positions of the tensor's last axis."""
     binding = step.step.binding(param)
-    g = next((g for v, g in zip(binding.view, step.grid, strict=True) if v.axis == axis), None)
+    axes = plan.wiring.tensor(binding.tensor).axes
+    g = next((g for v, g in zip(binding.view, step.grid, strict=True) if v.axis == len(axes) - 1), None)
     if g is None or g.kind not in ("plain", "cut", "mine") or (g.tile or 0) % 2:
         return False
-    split = g.kind != "plain" or plan.wiring.tensor(binding.tensor).axes[axis].split is not None
+    split = g.kind != "plain" or axes[-1].split is not None
     lengths = (g.size, g.part) if split else (g.size,)
     return not any(int(F.evaluate(n, plan.env(rank))) % 2 for n in lengths for rank in range(plan.topology.ranks))
 

@@ -113,7 +113,7 @@ def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: i
     counted = [m for m in members if steps[m].workers is not None]
     turns = [m for m in steps if m in members and m not in counted]
     roles = tuple((m, steps[m].workers) for m in (*counted, *turns))
-    # A stage more takes AMD's compiler minutes, and 64 KiB would not hold it.
+    # 64 KiB hold no more, and AMD's compiler unrolls them: eight took it half a minute.
     stages = min(lead.stages, 2) if device.amd else lead.stages
     return KernelPlan(name, roles, stream, lead.warps, stages, max(len(turns), 1))
 
@@ -126,7 +126,8 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     """
     # A stream waits for its peers, and for other streams, by one-block kernels, and copies what stays here by kernels of the
     # driver's: they need somewhere to run meanwhile.
-    sms = topology.device.sms - any(takes_sms(s, steps) for s in steps.values())
+    reserved = any(takes_sms(s, steps) for s in steps.values())
+    sms = topology.device.sms - reserved
     beside, main = ([k for k in kernels if (k.stream != MAIN) == side] for side in (True, False))
     taken = sum(map(_counted, beside))
     sharing = sum(map(_is_open, beside))
@@ -136,8 +137,9 @@ def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: 
     out: list[KernelPlan] = []
     for k in kernels:
         here = taken + _counted(k) if k.stream == MAIN else taken
-        if here + (k.stream == MAIN and _is_open(k)) > sms:
-            raise _too_many(k, here + (k.stream == MAIN and _is_open(k)) + topology.device.sms - sms, steps, topology)
+        wanted = here + (k.stream == MAIN and _is_open(k))
+        if wanted > sms:
+            raise _too_many(k, wanted + reserved, steps, topology)
         open_to = sms - here if k.stream == MAIN else share
         out.append(replace(k, roles=tuple((p, open_to if n is None else n) for p, n in k.roles)))
     return out

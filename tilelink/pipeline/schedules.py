@@ -98,7 +98,7 @@ def sms(
             and the first tiles of all ranks' parts come before all second ones, too.
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps: Triton's.
-        num_stages: Triton's; fewer where a GPU's shared memory does not hold them.
+        num_stages: Triton's; fewer where a GPU's shared memory does not hold them, two at most on AMD's.
         own_kernel: a kernel of its own on a side stream, rather than a role in its neighbour's kernel.
         joins: of a computing step, an earlier one: no kernel of its own, but its turn in that one's, on the same workers
             with the same warps and stages, when each is through with its tiles of that step.
