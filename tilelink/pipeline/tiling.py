@@ -19,6 +19,8 @@ UNDER_WAY = 128 * 1024
 """Bytes that a worker of 16 warps may have on their way to its registers."""
 HELD = 200 * 1024
 """Bytes of operands that an SM holds in shared memory."""
+A_WARP = 1024
+"""Bytes of a tile that a warp copies at once: 16 of a thread, twice."""
 SMS = 132
 IN_TURN = 16 * 1024 * 1024
 """Bytes up to which all workers take one step after the other; beyond, links and memory are busy at once instead."""
@@ -49,7 +51,9 @@ def moving(x: Any, part: float | None = None, *, tiles: tuple[int, int] = (128, 
         push: as of `tilelink.sms`.
     """
     if _nbytes(x) <= IN_TURN:
-        return sms(M=_rows(x, tiles[0]), push=push, order="ring+1", num_warps=16)
+        rows = _rows(x, tiles[0])
+        warps = min(max(rows * _row(x) // A_WARP, 4), 16)
+        return sms(M=rows, push=push, order="ring+1", num_warps=1 << (warps.bit_length() - 1))
     return sms(part, M=_rows(x, tiles[1]), push=push, order=("ring+1", "across"), num_warps=16)
 
 
@@ -57,6 +61,9 @@ def adding(x: Any, most: int = 32 * 1024) -> Sms:
     """Adding up a rank's part of what came of `x` by `moving`, in 128 tiles of at most so many elements: no more than registers
     hold of all ranks. No tile of sums needs two of those that came."""
     rows = min(_rows(x, 128 if _nbytes(x) <= IN_TURN else 512), 16)
+    if _by_words(_nbytes(x) // ranks_here()):
+        each, warps = _few(x, 128 * ranks_here())
+        return sms(M=rows, N=min(max(each // rows, 1), _padded(x.shape[1])), num_warps=warps)
     each = _summed(x, 128 * ranks_here(), most)
     return sms(M=rows, N=min(max(each // rows, 1), _padded(x.shape[1])), num_warps=16)
 
@@ -64,9 +71,8 @@ def adding(x: Any, most: int = 32 * 1024) -> Sms:
 def exchanging(x: Any) -> Sms:
     """Sending all of `x` in 128 tiles, and adding up everyone's, tile by tile: no more than registers hold of all ranks. Where
     words tell by themselves that they have come, tiles may be as small as one likes."""
-    if _nbytes(x) * max(ranks_here() - 1, 1) <= LOW_LATENCY:
-        each = max(_padded(math.prod(x.shape) // 128), 256)
-        warps = min(max(each // 128, 2), 8)
+    if _by_words(_nbytes(x)):
+        each, warps = _few(x, 128)
     else:
         each = _summed(x, 128, 32 * 1024)
         warps = min(max(each // 512, 4), 16)
@@ -99,10 +105,26 @@ def _nbytes(x: Any) -> int:
     return x.itemsize * math.prod(x.shape)
 
 
+def _row(x: Any) -> int:
+    """Bytes of a row."""
+    return max(_nbytes(x) // max(x.shape[0], 1), 1)
+
+
 def _rows(x: Any, tiles: int) -> int:
     """Rows of a tile where all of `x` is to be so many tiles: a power of two."""
-    row, tile = max(_nbytes(x) // max(x.shape[0], 1), 1), min(max(_nbytes(x) // tiles, LEAST), MOST)
-    return 1 << max(0, (tile // row).bit_length() - 1)
+    tile = min(max(_nbytes(x) // tiles, LEAST), MOST)
+    return 1 << max(0, (tile // _row(x)).bit_length() - 1)
+
+
+def _by_words(nbytes: int) -> bool:
+    """Whether so many bytes of each rank come by the low-latency protocol."""
+    return nbytes * max(ranks_here() - 1, 1) <= LOW_LATENCY
+
+
+def _few(x: Any, tiles: int) -> tuple[int, int]:
+    """Elements and warps of a tile of sums whose parts come by words, where `x` is to be so many."""
+    each = max(_padded(math.prod(x.shape) // tiles), 256)
+    return each, min(max(each // 128, 2), 8)
 
 
 def _summed(x: Any, tiles: int, most: int) -> int:
