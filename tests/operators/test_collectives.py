@@ -150,7 +150,8 @@ def test_tiles_have_bytes_enough_to_be_worth_a_signal(shape: tuple[int, int]) ->
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
 @pytest.mark.parametrize("form", ["one_shot", "two_shot"])
 def test_sums_have_room_in_registers_and_work_for_all_sms(form: str, ranks: int, dtype: torch.dtype) -> None:
-    """What all ranks have sent of a tile is under way at once; a rank's part is 128 tiles or more, unless these are tiny."""
+    """What all ranks have sent of a tile is under way at once; a rank's part is 128 tiles or more, unless these are tiny, or
+    a row, where those of few bytes go on to peers as they came."""
     for rows in (8, 512, 4096, 16384):
         x = torch.empty(rows, 2048, dtype=dtype, device="meta")
         plan = ops.all_reduce.plan(x, ranks=ranks, form=form)
@@ -159,7 +160,7 @@ def test_sums_have_room_in_registers_and_work_for_all_sms(form: str, ranks: int,
         assert each * dtype.itemsize * ranks <= 128 * 1024
         assert each <= 32768
         part = rows * 2048 // (1 if form == "one_shot" else ranks)
-        assert part // each >= 128 or each * dtype.itemsize <= 4096
+        assert part // each >= 128 or each * dtype.itemsize <= 4096 or (plan.low_latency and each == 2048)
 
 
 # ------------------------------------------------------------------------------------------------------------- resharding

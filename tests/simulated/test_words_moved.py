@@ -39,6 +39,13 @@ def test_collectives(operator: Operator, tensors: set[str]) -> None:
     assert words_of(operator.schedule(low_latency=False), torch.empty(6, 64, dtype=BF16)) == set()
 
 
+@pytest.mark.parametrize("columns", [40, 2048, 8192])
+def test_two_shots_take_as_many_sums_at_once_as_peers_keep(columns: int) -> None:
+    """Whoever keeps a tile waits for one tile of sums: where these were two, words of their own would have to count them."""
+    plan = ops.all_reduce.plan(torch.empty(8, columns, dtype=BF16), ranks=2, form="two_shot")
+    assert len(plan.low_latency) == 2
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "words"),
     [

@@ -28,7 +28,7 @@ def spread(inbox: Any, part: Any, rows: Any) -> None:
 def pushed(x: Any) -> Any:
     """Two hops, and nobody waits for what he has to fetch: the links carry one part while another is added up and kept."""
     inbox = scatter(x, schedule=tilelink.moving(x, 0.25, push=True))
-    rows = spread(inbox, tilelink.symmetric("M/R N", like=x), schedule=tilelink.adding(x, 16 * 1024))
+    rows = spread(inbox, tilelink.symmetric("M/R N", like=x), schedule=tilelink.adding(x, 16 * 1024, pushed=True))
     return keep(rows, schedule=tilelink.moving(x, 0.25))
 
 

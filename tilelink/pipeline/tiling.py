@@ -20,7 +20,7 @@ UNDER_WAY = 128 * 1024
 HELD = 200 * 1024
 """Bytes of operands that an SM holds in shared memory."""
 A_WARP = 1024
-"""Bytes of a tile that a warp copies at once: 16 of a thread, twice."""
+"""Bytes that a warp copies to words at once: 16 of each thread, twice."""
 SMS = 132
 IN_TURN = 16 * 1024 * 1024
 """Bytes up to which all workers take one step after the other; beyond, links and memory are busy at once instead."""
@@ -43,7 +43,8 @@ def one_hop(x: Any) -> bool:
 
 def moving(x: Any, part: float | None = None, *, tiles: tuple[int, int] = (128, 512), push: bool | None = None) -> Sms:
     """A movement of all of `x`, as `tilelink.sms` has it: up to 16 MiB by workers that take turns with other steps, beyond on
-    SMs of its own, through all ranks' parts side by side.
+    SMs of its own, through all ranks' parts side by side. Where words tell that they have come, a worker has as many warps as
+    a tile keeps busy.
 
     Args:
         part: of the device's SMs, beyond 16 MiB; None: all that other steps leave.
@@ -52,27 +53,33 @@ def moving(x: Any, part: float | None = None, *, tiles: tuple[int, int] = (128, 
     """
     if _nbytes(x) <= IN_TURN:
         rows = _rows(x, tiles[0])
-        warps = min(max(rows * _row(x) // A_WARP, 4), 16)
-        return sms(M=rows, push=push, order="ring+1", num_warps=1 << (warps.bit_length() - 1))
+        warps = min(max(_padded(rows * _row(x) // A_WARP), 4), 16) if _by_words(_nbytes(x)) else 16
+        return sms(M=rows, push=push, order="ring+1", num_warps=warps)
     return sms(part, M=_rows(x, tiles[1]), push=push, order=("ring+1", "across"), num_warps=16)
 
 
-def adding(x: Any, most: int = 32 * 1024) -> Sms:
+def adding(x: Any, most: int = 32 * 1024, *, pushed: bool = False) -> Sms:
     """Adding up a rank's part of what came of `x` by `moving`, in 128 tiles of at most so many elements: no more than registers
-    hold of all ranks. No tile of sums needs two of those that came."""
-    rows = min(_rows(x, 128 if _nbytes(x) <= IN_TURN else 512), 16)
+    hold of all ranks. No tile of sums needs two of those that came.
+
+    Args:
+        pushed: sums go on to peers, who take them by `moving`: where words tell that they have come, by tiles as large, since
+            what peers wait for is then one tile of sums.
+    """
+    rows, columns = min(_rows(x, 128 if _nbytes(x) <= IN_TURN else 512), 16), _padded(x.shape[1])
+    tiles = 128 * ranks_here()
     if _by_words(_nbytes(x) // ranks_here()):
-        each, warps = _few(x, 128 * ranks_here())
-        return sms(M=rows, N=min(max(each // rows, 1), _padded(x.shape[1])), num_warps=warps)
-    each = _summed(x, 128 * ranks_here(), most)
-    return sms(M=rows, N=min(max(each // rows, 1), _padded(x.shape[1])), num_warps=16)
+        each, warps = _few(min(rows * columns, _room(x, most)) if pushed else math.prod(x.shape) // tiles)
+    else:
+        each, warps = _summed(x, tiles, most), 16
+    return sms(M=rows, N=min(max(each // rows, 1), columns), num_warps=warps)
 
 
 def exchanging(x: Any) -> Sms:
     """Sending all of `x` in 128 tiles, and adding up everyone's, tile by tile: no more than registers hold of all ranks. Where
     words tell by themselves that they have come, tiles may be as small as one likes."""
     if _by_words(_nbytes(x)):
-        each, warps = _few(x, 128)
+        each, warps = _few(math.prod(x.shape) // 128)
     else:
         each = _summed(x, 128, 32 * 1024)
         warps = min(max(each // 512, 4), 16)
@@ -121,16 +128,20 @@ def _by_words(nbytes: int) -> bool:
     return nbytes * max(ranks_here() - 1, 1) <= LOW_LATENCY
 
 
-def _few(x: Any, tiles: int) -> tuple[int, int]:
-    """Elements and warps of a tile of sums whose parts come by words, where `x` is to be so many."""
-    each = max(_padded(math.prod(x.shape) // tiles), 256)
+def _few(elements: int) -> tuple[int, int]:
+    """Elements and warps of a tile of about so many sums, of parts that come by words."""
+    each = max(_padded(elements), 256)
     return each, min(max(each // 128, 2), 8)
 
 
 def _summed(x: Any, tiles: int, most: int) -> int:
     """Elements of a tile of sums where `x` is so many of them."""
-    most = min(UNDER_WAY // (x.itemsize * ranks_here()), most)
-    return 1 << (min(max(math.prod(x.shape) // tiles, LEAST // x.itemsize), most).bit_length() - 1)
+    return 1 << (min(max(math.prod(x.shape) // tiles, LEAST // x.itemsize), _room(x, most)).bit_length() - 1)
+
+
+def _room(x: Any, most: int) -> int:
+    """Elements of a tile of which all ranks' parts may be on their way at once; `most` at most."""
+    return min(UNDER_WAY // (x.itemsize * ranks_here()), most)
 
 
 def _padded(length: int) -> int:
