@@ -115,7 +115,7 @@ def test_steps_of_other_kinds_are_varied_around_what_the_operator_comes_with() -
     ]
     assert varied == [{"tile"}, {"warps"}, {"count"}]
     flash = [p for p in space_of(case(ops.ag_attention).stages(H200).plan)["flash"] if isinstance(p, Sms)]
-    assert (flash[0].tile, flash[0].order, flash[0].stages) == ((("S", 128), ("T", 128)), ("group 16",), 3)
+    assert (flash[0].tile, flash[0].order, flash[0].stages) == ((("S", 128), ("T", 128)), ("group 32",), 3)
     assert {frozenset(dict(p.tile)) for p in flash} == {frozenset({"S", "T"})}
     assert {p.stages for p in flash} == {2, 3, 4}
     rows = space_of(case(ops.all_reduce_one_shot).stages(H200).plan)["exchange"]

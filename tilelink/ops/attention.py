@@ -10,7 +10,7 @@ import tilelink
 import tilelink.language as tl
 
 
-def tiles(head: Any, order: str = "group 16") -> Any:
+def tiles(head: Any, order: str = "group 32") -> Any:
     """How the kernel runs for heads of so many elements: three blocks of keys and values on their way, as long as they, and
     what is added up, fit."""
     wide = head > 128
