@@ -17,10 +17,10 @@ NOTEBOOK = ROOT / "examples" / "exploring.ipynb"
 
 
 def executed(tries: int) -> Any:
-    """The notebook with its outputs. A cell takes seconds; now and then ipykernel 7 sits idle while its client waits."""
+    """The notebook with its outputs. A cell takes seconds; now and then the client notices a reply when the time is over only."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     try:
-        nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+        nbclient.NotebookClient(notebook, timeout=20, kernel_name="python3").execute()
     except CellTimeoutError:
         if tries == 1:
             raise
