@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def test_as_torch_clips_the_whole_model(ranks: int, norm_type: float, max_norm: 
 class Scaled(Layer):
     """A user's: `weight` is split, `shift` is not."""
 
-    split_parameters = ("weight",)
+    split_parameters = MappingProxyType({"weight": 0})
 
     def __init__(self, group: str) -> None:
         super().__init__()

@@ -16,6 +16,7 @@ from tilelink.nn.moe import ParallelMoE
 from tilelink.nn.operators import Call, TorchOperator, register
 from tilelink.nn.replicated import Replicated
 from tilelink.nn.sequence import SequenceParallelAttention
+from tilelink.nn.whole import load_whole_state_dict, whole_state_dict
 
 __all__ = [
     "Call",
@@ -31,5 +32,7 @@ __all__ = [
     "clip_grad_norm_",
     "functional",
     "group_name",
+    "load_whole_state_dict",
     "register",
+    "whole_state_dict",
 ]

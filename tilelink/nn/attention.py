@@ -110,6 +110,7 @@ class ParallelAttention(nn.Module):
             )
         self.output = RowParallelLinear.of(output, group=name, dim=dim)
         self.lengths = [p.out_features // ranks for p in projections]
+        self.inputs.joined = {"": dict(zip(("query", "key", "value"), self.lengths, strict=True))}
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
         """Apply it; collective.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 
 import torch
@@ -53,7 +53,7 @@ def _by_group(model: nn.Module) -> dict[str | None, dict[nn.Parameter, bool]]:
     found: dict[nn.Parameter, tuple[str, bool]] = {}
 
     def visit(module: nn.Module, group: str | None) -> None:
-        split: tuple[str, ...] = ()
+        split: Mapping[str, int] = {}
         if isinstance(module, Layer):
             group, split = module.group, module.split_parameters
         for name, parameter in module.named_parameters(recurse=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -90,7 +91,7 @@ class ColumnParallelLinear(_Split):
         TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
     """
 
-    axis, features, split_parameters = 0, "out_features", ("weight", "bias")
+    axis, features, split_parameters = 0, "out_features", MappingProxyType({"weight": 0, "bias": 0})
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
         """Apply it; collective.
@@ -135,7 +136,7 @@ class RowParallelLinear(_Split):
         TilelinkError: TL232 features that cannot be split evenly; those of `tilelink.nn.group_name`.
     """
 
-    axis, features, split_parameters = 1, "in_features", ("weight",)
+    axis, features, split_parameters = 1, "in_features", MappingProxyType({"weight": 1})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply it; collective.

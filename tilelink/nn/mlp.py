@@ -54,6 +54,8 @@ class ParallelMLP(nn.Module):
         made: dict[str, Any] = {"group": group, "dim": dim, "sequence_parallel": sequence_parallel}
         self.up = ColumnParallelLinear(features, width, bias, **made, device=device, dtype=dtype)
         self.down = RowParallelLinear(hidden, features, bias, **made, device=device, dtype=dtype)
+        if gated:
+            self._join()
 
     @classmethod
     def of(
@@ -79,7 +81,12 @@ class ParallelMLP(nn.Module):
             made.up.weight = nn.Parameter(torch.cat([first.weight.detach(), made.up.weight.detach()]))
             if made.up.bias is not None and first.bias is not None:
                 made.up.bias = nn.Parameter(torch.cat([first.bias.detach(), made.up.bias.detach()]))
+            made._join()
         return made
+
+    def _join(self) -> None:
+        half = self.up.weight.shape[0] // 2
+        self.up.joined = {"": {"gate": half, "up": half}}
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
         """Apply it; collective.

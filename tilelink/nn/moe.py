@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class ParallelMoE(Layer):
             `tilelink.nn.group_name`.
     """
 
-    split_parameters = ("up", "down")
+    split_parameters = MappingProxyType({"up": 2, "down": 1})
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class ParallelMoE(Layer):
         down = _drawn(experts, hidden, features, hidden, made).chunk(ranks, 1)[rank]
         self.up = nn.Parameter(torch.cat([gate, up], 2))
         self.down = nn.Parameter(down.clone())
+        self.joined = {"up": {"gate": hidden // ranks, "up": hidden // ranks}}
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
         """Apply it; collective.

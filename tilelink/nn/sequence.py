@@ -67,6 +67,7 @@ class SequenceParallelAttention(nn.Module):
         self.ranks, self.rank = ranks_of(self.group), rank_of(self.group)
         self.lengths = [n * self.width for n in (heads, groups, groups)]
         self.inputs = Replicated(nn.Linear(features, sum(self.lengths), bias, **made), group=self.group)
+        self.inputs.joined = {"": dict(zip(("query", "key", "value"), self.lengths, strict=True))}
         self.output = Replicated(nn.Linear(self.lengths[0], features, bias, **made), group=self.group)
 
     def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
