@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 import tilelink
 from tests.operators.problems import AG, RS, Call
@@ -162,3 +164,27 @@ def test_there_are_no_groups_without_ranks(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("TILELINK_WORLD", "simulated")
     with pytest.raises(tilelink.TilelinkError, match="TL451"):
         ag_gemm(torch.zeros(4, 4), torch.zeros(4, 4), group=object())
+
+
+def test_a_mesh_of_torch_needs_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the line that asks for it. What a program raises itself goes through, also about something in torch."""
+    monkeypatch.delenv("RANK", raising=False)
+
+    def main() -> None:
+        init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
+
+    with pytest.raises(tilelink.TilelinkError) as caught:
+        tilelink.launch(main, 2)
+    first, _, _, line, _, *rest = str(caught.value).splitlines()
+    assert first.startswith("TL458: torch.distributed has no process group here: ")
+    assert line.endswith('        init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))')
+    assert rest == [
+        "  why: simulated ranks are threads of one process: meshes, process groups and its collectives are for torchrun",
+        '  do:  name ranks by tilelink.group([0, 1]), axes by tilelink.group(axes={"DP": 2, "TP": 2}), and call tilelink.ops',
+    ]
+    for other in (lambda: int("x"), lambda: torch.zeros(2) @ torch.zeros(3)):
+        with pytest.raises((ValueError, RuntimeError), match=r"invalid literal|inconsistent tensor size"):
+            tilelink.launch(other, 2)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)  # a program that has made processes of its own
+    with pytest.raises(ValueError, match="process group"):
+        tilelink.launch(dist.barrier, 2)

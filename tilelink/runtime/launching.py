@@ -64,10 +64,12 @@ def simulated(
 
     Raises:
         TilelinkError: TL501 a deadlock, with every waiting line; TL507 a race; TL508 no policy; TL450 a simulation inside a
-            simulation; TL239 that is no number of ranks.
+            simulation; TL239 that
+            is no number of ranks; TL458 there are no processes for torch.distributed.
     """
     check_ranks(ranks)
     from tilelink.runtime.simulated import Policy, RaceDetector, simulate
+    from tilelink.runtime.simulated.processes import without_processes
 
     if in_rank():
         raise TilelinkError(
@@ -78,7 +80,7 @@ def simulated(
     checked = environment.debug() if debug is None else debug
 
     def body(world: World) -> T:
-        with using(along(Session(world, seconds, checked), axes)):
+        with using(along(Session(world, seconds, checked), axes)), without_processes():
             return main()
 
     return simulate(
