@@ -271,10 +271,23 @@ def test_what_a_file_of_operators_raises_is_a_diagnostic(text: str, what: str, p
 PRODUCTS = [name for name in ops.__all__ if Case(getattr(ops, name), sizes(getattr(ops, name)), 1).contraction]
 
 
-@pytest.mark.parametrize("name", sorted({*ops.__all__} - {*PRODUCTS}))
+TABLES = [name for name in ops.__all__ if any(s.contract for s in getattr(ops, name).signature.inputs)]
+
+
+@pytest.mark.parametrize("name", TABLES)
 def test_run_takes_what_it_cannot_compare(name: str) -> None:
     printed = lines(command("run", name, "--shape", shape_of(name), "--world", "2"))
-    assert "error  not compared: the signature states no product of two tensors" in printed
+    assert "error  not compared: no product of two tensors, and no plain form for such inputs" in printed
+
+
+@pytest.mark.parametrize("name", sorted({*ops.__all__} - {*PRODUCTS, *TABLES}))
+def test_run_compares_with_the_plain_form(name: str) -> None:
+    """Movements to the last bit."""
+    sums = re.search("reduce|attention", name) is not None
+    printed = lines(command("run", name, "--shape", shape_of(name), "--world", "2", "--calls", "2"))
+    assert "reference  the operator's plain form, by torch in fp32" in printed
+    error = float(next(line for line in printed if line.startswith("error")).split()[1])
+    assert (0 < error < 2e-2) if sums else error == 0
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

@@ -11,6 +11,7 @@ import tilelink
 import tilelink.language as tl
 from tilelink import ops
 from tilelink.explore.cases import Case
+from tilelink.explore.comparing import PLAIN, against
 from tilelink.explore.running import Outcome, run_case
 from tilelink.runtime.session import current
 
@@ -52,3 +53,42 @@ def test_the_worst_rank_decides(errors: tuple[float, ...], worst: float) -> None
 def test_nan_is_never_within() -> None:
     assert math.isnan(Outcome((0.0, float("nan"), 0.0), 1.0).worst)
     assert not Outcome((0.0, float("nan"), 0.0), 1.0).within(1e9)
+
+
+@tilelink.operator("M N -> M N")
+def doubled_sum(x):
+    return double(ops.all_reduce(x))
+
+
+SUM = Case(ops.all_reduce, (("M", 6), ("N", 8)), ranks=3)
+
+
+def test_a_wrong_sum_is_seen() -> None:
+    """By the plain form, once the operator has one."""
+    assert run_case(SUM).within(SUM.tolerance)
+    assert run_case(replace(SUM, operator=doubled_sum)).against is None
+    plain = ops.all_reduce.reference_fn
+    assert plain is not None
+    doubled_sum.reference(plain)
+    assert run_case(replace(SUM, operator=doubled_sum)).worst == pytest.approx(1, abs=0.01)
+
+
+def theirs(x, *, group=None):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "there"),
+    [("ag_attention", {"S": 6, "h": 2, "g": 2, "D": 16}, True), ("ag_attention", {"S": 7, "h": 2, "g": 2, "D": 16}, False),
+     ("all_reduce", {"M": 7, "N": 3}, True), ("reduce_scatter", {"M": 7, "N": 3}, False)],
+)  # fmt: skip
+def test_a_plain_form_takes_parts_of_one_length(name: str, sizes: dict[str, int], there: bool) -> None:
+    assert against(Case(getattr(ops, name), tuple(sizes.items()), ranks=3), simulated=True) == (
+        PLAIN if there else None
+    )
+
+
+def test_a_plain_form_of_ones_own_is_for_processes() -> None:
+    mine = replace(SUM, operator=tilelink.operator("M N -> M N")(lambda x: ops.all_reduce(x)))
+    mine.operator.reference(theirs)
+    assert (against(mine, simulated=True), against(mine, simulated=False)) == (None, PLAIN)

@@ -250,11 +250,11 @@ class Case:
         """What the values of input `k` stay below, or where its offsets end: with the axis that they split, or if that is
         said of none with the first one."""
         if contract.of is not None:
-            return self._size(contract.of)
+            return self.size(contract.of)
         wiring = self.wiring()
         split = [a.size for t in wiring.tensors for a in t.axes if a.split == wiring.arguments[k]]
         if not split:
-            return self._size(self.operator.signature.inputs[0].axes[0].size)
+            return self.size(self.operator.signature.inputs[0].axes[0].size)
         return int(F.evaluate(split[0], env_of(dict(self.sizes), self.topology, 0)))
 
     def wiring(self) -> Wiring:
@@ -266,13 +266,14 @@ class Case:
         return trace(op.name, op.fn, op.signature, sizes, dtypes, self._constants, op.loc, ranks=ranks, axes=axes)
 
     def _held(self, axis: Axis, rank: int) -> range:
-        size = self._size(axis.size)
+        size = self.size(axis.size)
         if axis.split not in self._along:
             return range(size)
         part, at = max(1, -(-size // self.topology.size(axis.split))), self.topology.at(rank, axis.split)
         return range(min(size, at * part), min(size, (at + 1) * part))
 
-    def _size(self, size: Size) -> int:
+    def size(self, size: Size) -> int:
+        """Of all ranks together."""
         return evaluated(size, lambda dim: self._of(dim.name))
 
     def _of(self, name: str) -> int:

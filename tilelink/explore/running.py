@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from tilelink.explore.cases import Case, relative_error
+from tilelink.explore.cases import Case
+from tilelink.explore.comparing import against, error_of
 from tilelink.explore.replay import Recipe, recipe
 from tilelink.ir.topology import Device
 from tilelink.runtime.launching import along, simulated
@@ -27,13 +28,14 @@ T = TypeVar("T")
 class Outcome:
     """Relative Frobenius errors by rank, the worst of all calls; empty when there is nothing to compare with.
 
-    `seconds`: wall time of all calls with planning, compiling and comparing. `again`: how to simulate the same run once
-    more, in sentences.
+    `against`: what there is to compare with, in words. `seconds`: wall time of all calls with planning, compiling and comparing.
+    `again`: how to simulate the same run once more, in sentences.
     """
 
     errors: tuple[float, ...]
     seconds: float
     again: tuple[str, ...] = ()
+    against: str | None = None
 
     @property
     def worst(self) -> float:
@@ -65,6 +67,7 @@ def run_case(
     An exception of a simulated run carries the token of the run as a note.
     """
     begin = time.perf_counter()
+    known = against(case, session is None or session.world.group is None)
     again: tuple[str, ...] = ()
     if session is None:
         policy = policy if policy is not None else Policy(seed=seed)
@@ -73,13 +76,13 @@ def run_case(
         errors = _on_ranks(
             case,
             session,
-            lambda: _errors(case, calls),
+            lambda: _errors(case, calls, known is not None),
             policy=policy,
             delayed_stores=delayed_stores,
             device=device,
             recorder=recorder,
         )
-    return Outcome(tuple(errors), time.perf_counter() - begin, again)
+    return Outcome(tuple(errors), time.perf_counter() - begin, again, known)
 
 
 def _again(made: Recipe | None) -> tuple[str, ...]:
@@ -128,11 +131,11 @@ def _arguments(case: Case) -> list[torch.Tensor]:
     return case.arguments(*_here())
 
 
-def _errors(case: Case, calls: int) -> list[float]:
+def _errors(case: Case, calls: int, compared: bool) -> list[float]:
     """Of all ranks."""
     inputs = [replace(case, seed=case.seed + k) for k in range(calls)]
     results = [case.operator(*_arguments(c), **case.given) for c in inputs]
-    if case.contraction is None:
+    if not compared:
         return []
-    mine = [relative_error(y, c.expected(*_here())) for y, c in zip(results, inputs, strict=True)]
+    mine = [error_of(c, require().world, _here()[1], y) for y, c in zip(results, inputs, strict=True)]
     return [float(e) for e in require().world.agree(float(torch.tensor(mine, dtype=torch.float64).amax()))]

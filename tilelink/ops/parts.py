@@ -6,13 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 
+def collectives(group: Any) -> Any:
+    """Those of the library that a group comes with: torch.distributed's, unless it has its own, as simulated ranks do."""
+    import torch.distributed as dist
+
+    return getattr(group, "collectives", dist)
+
+
 def gathered(x: Any, group: Any, rows: int | None = None) -> Any:
     """Every rank's `x`, one after the other along the first axis.
 
     Args:
         rows: of all ranks together, `ceil(rows / ranks)` each, the last get what is left; None: as many each as this one.
     """
-    import torch.distributed as dist
+    dist = collectives(group)
 
     ranks = dist.get_world_size(group)
     each = x.shape[0] if rows is None else -(-rows // ranks)
@@ -31,7 +38,7 @@ def scattered(make: Callable[[Any], object], like: Any, rows: int, columns: int,
     Args:
         make: writes this rank's `[rows, columns]` into what it is given, which has the dtype and device of `like`.
     """
-    import torch.distributed as dist
+    dist = collectives(group)
 
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     each = -(-rows // ranks)

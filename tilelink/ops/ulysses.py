@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tilelink
+from tilelink.ops.parts import collectives
 from tilelink.ops.programs import move
 
 to_heads = tilelink.program("S/R H ... -> S H/R ...", name="to_heads")(move)
@@ -27,7 +28,8 @@ def ulysses_back(x: Any) -> Any:
 def reference(x: Any, *, group: Any = None) -> Any:
     """The same by a library."""
     import torch
-    import torch.distributed as dist
+
+    dist = collectives(group)
 
     ranks = dist.get_world_size(group)
     sent = x.unflatten(1, (ranks, -1)).movedim(1, 0).contiguous()
@@ -40,7 +42,8 @@ def reference(x: Any, *, group: Any = None) -> Any:
 def reference_back(x: Any, *, group: Any = None) -> Any:
     """The same by a library."""
     import torch
-    import torch.distributed as dist
+
+    dist = collectives(group)
 
     out = torch.empty_like(x)
     dist.all_to_all_single(out, x.contiguous(), group=group)
