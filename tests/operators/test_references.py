@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import tilelink
@@ -86,6 +87,17 @@ def test_references(tmp_path: Path) -> None:
             torch.testing.assert_close(
                 results[r], plain[r][name], rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
             )
+
+
+def test_to_call_the_plain_form_is_not_to_set_it() -> None:
+    before = ops.all_reduce.reference_fn
+    with pytest.raises(tilelink.TilelinkError) as caught:
+        ops.all_reduce.reference(random(2, 3))
+    first, *_, why, hint = str(caught.value).splitlines()
+    assert first == "TL237: a Tensor is no plain form of `all_reduce`"
+    assert why == "  why: `reference` decorates the function that is the plain form"
+    assert hint == "  do:  to call the plain form that there is: all_reduce.reference_fn(…, group=…)"
+    assert ops.all_reduce.reference_fn is before
 
 
 def test_every_dense_operator_has_a_reference() -> None:

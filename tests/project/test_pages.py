@@ -16,6 +16,7 @@ README = (ROOT / "README.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"^\.venv/bin/tilelink (.*)$", README, re.MULTILINE)
+PLANS = re.findall(r"^tilelink (plan (?:.*\\\n)*.*)$", (ROOT / "docs/running.md").read_text(), re.MULTILINE)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -79,8 +80,14 @@ def test_a_readme_command_runs(command: str, run: Run) -> None:
     assert run(["-c", "from tilelink.cli import app; app()", *shlex.split(command)])
 
 
+@pytest.mark.parametrize("command", PLANS)
+def test_a_plan_of_the_running_page_is_proved(command: str, run: Run) -> None:
+    assert run(["-c", "from tilelink.cli import app; app()", *shlex.split(command.replace("\\\n", " "))])
+
+
 def test_the_readme_has_commands_and_the_project_examples() -> None:
     assert COMMANDS
+    assert PLANS
     assert EXAMPLES
 
 

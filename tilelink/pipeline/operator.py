@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tilelink.errors import Loc, TilelinkError
+from tilelink.errors import Loc, TilelinkError, with_article
 from tilelink.frontend import SymbolicTensor, check_keywords, inline, parse_signature, sizes_of
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
@@ -139,7 +139,18 @@ class Operator:
         Libraries know parts of one length. A form that has a parameter called like a dimension, `M=None`, also takes parts
         of `ceil(M / ranks)`, of which the last ranks get what is left, perhaps nothing; it gets the size where the call
         names it. It runs without gradients, and waits for nothing on the host.
+
+        Raises:
+            TilelinkError: TL237, it is no function.
         """
+        if not callable(fn):
+            raise TilelinkError(
+                "TL237",
+                f"{with_article(type(fn).__name__)} is no plain form of `{self.name}`",
+                loc=self.loc,
+                why="`reference` decorates the function that is the plain form",
+                hint=f"to call the plain form that there is: {self.name}.reference_fn(…, group=…)",
+            )
         self.reference_fn = fn
         self.uneven = named_sizes(fn, self.signature)
         return fn
