@@ -62,5 +62,5 @@ def _disagreement(rank: int, what: str) -> TilelinkError:
         "TL452",
         f"ranks 0 and {rank} disagree on {what}",
         why="an operator's call is collective: every rank passes parts of the same global tensors",
-        hint="pass equal shapes, or the global size by name (`M=…`) where shards are uneven",
+        hint="pass equal shapes, or the global size by name where shards are uneven (`M=…`, of a layer `length=…`)",
     )
