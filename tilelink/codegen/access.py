@@ -175,6 +175,18 @@ def terms(
     return [placed[k] for k in sorted(placed)], blocks
 
 
+def inside_of(scope: Scope, tensor: TensorDecl, op: LoadOp, index: tuple[IndexEntry, ...]) -> str | None:
+    """Which lanes of a tile are elements, as a mask of its block; None: all of them."""
+    view = scope.step.step.binding(op.param).view
+    blocks = [
+        _tile(scope, tensor, v, e)
+        for v, e in zip(view, index, strict=True)
+        if isinstance(e, (OfTile, Whole)) and v.axis is not None and not tensor.axes[v.axis].own_slice
+    ]
+    masks = [(mask_of(tile), _expand(k, len(blocks))) for k, tile in enumerate(blocks)]
+    return " & ".join(f"{mask}{side}" for mask, side in masks if mask is not None) or None
+
+
 def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
     """Words of two elements on an axis of that size, under a name."""
     pairs = size // 2

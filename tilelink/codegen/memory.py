@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access, descriptors, low_latency, words
+from tilelink.codegen import access, descriptors, handed, low_latency, words
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir import formula as F
@@ -19,6 +19,7 @@ def load(scope: Scope, op: Load) -> None:
     if held is None:
         _load_memory(scope, op, tensor, name)
         return
+    held = handed.at_edges(scope, op, tensor, held, _other(scope, op, tensor))
     slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.unit]
     if scope.plan.buffer_or_none(tensor.name) is None or not slices:
         scope.lines.add(f"{name} = {held}", op.loc)
@@ -48,14 +49,19 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
     pointer, mask = access.address(scope, start, pieces, blocks)
     if only_if is not None:
         mask = f"{mask} & ({only_if})" if mask else only_if
-    # Triton turns no integer into fp8.
-    nothing = "0.0" if tensor.dtype.startswith("f8") else "0"
-    other = expression(scope, op.other) if op.other is not None else nothing
+    other = _other(scope, op, tensor)
     if tensor.name in scope.plan.low_latency:
         scope.lines.add(f"{name} = {low_latency.load(scope, op, tensor, pointer, mask)}", op.loc)
         return
     tail = f", mask={mask}, other={other}" if mask else ""
     scope.lines.add(f"{name} = tl.load({pointer}{tail})", op.loc)
+
+
+def _other(scope: Scope, op: Load, tensor: TensorDecl) -> str:
+    """What a load gives past the edges."""
+    # Triton turns no integer into fp8.
+    nothing = "0.0" if tensor.dtype.startswith("f8") else "0"
+    return expression(scope, op.other) if op.other is not None else nothing
 
 
 def store(scope: Scope, op: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.codegen import low_latency, notifying, waiting, words
+from tilelink.codegen import low_latency, notifying, ordering, waiting, words
 from tilelink.codegen.access import elements_of_word, first_of, pairs_of
 from tilelink.codegen.ordering import silent
 from tilelink.codegen.scope import Scope, TileNames
@@ -142,7 +142,10 @@ def emit_tile(scope: Scope) -> None:
     else:
         _pull(scope, movement, length, named)
         if not silent(scope, notify):
-            notifying.notify(scope, notify, scope.plan.signal(scope.step.path, notify), None)
+            told = scope.plan.signal(scope.step.path, notify)
+            waiter = ordering.waiter(scope, notify) if told.to == "owner" else None
+            owner = None if waiter is None else words.named(scope, "waiter", waiter, notify.loc)
+            notifying.notify(scope, notify, told, owner)
 
 
 def end(g: GridAxis) -> str:

@@ -12,7 +12,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import part
 from tilelink.ir.plan import InPlace
 from tilelink.ir.program import At, Load, Loop, Notify, OfTile, Op, Wait, walk
-from tilelink.ir.wiring import entry_on, indexed
+from tilelink.ir.wiring import indexed
 
 
 def silent(scope: Scope, op: Wait | Notify) -> bool:
@@ -121,15 +121,16 @@ def notify(scope: Scope, op: Notify) -> None:
     owner = None
     if signal.to == "owner":
         found = access.holder_of(scope, op.param, op.index)
-        owner = words.named(scope, "owner", found if found is not None else _waiter(scope, op), op.loc)
+        owner = words.named(scope, "owner", found if found is not None else waiter(scope, op), op.loc)
     notifying.notify(scope, op, signal, owner)
 
 
-def _waiter(scope: Scope, op: Notify) -> Formula:
+def waiter(scope: Scope, op: Notify) -> Formula:
     """Of a tensor that others pull: the rank whose part of the destination the tile belongs to."""
     channel = scope.plan.channel_of(scope.step.step.binding(op.param).tensor)
     assert channel is not None
     axis = next(a for a in channel.axes if a.kind == "part")
-    entry = entry_on(scope.step.step, op.param, op.index, axis.axis)
+    assert axis.axis is not None
+    entry = words.entry_on(scope, op.param, op.index, axis.axis)
     assert isinstance(entry, OfTile)
     return Sym(scope.tiles[entry.var].begin) // axis.part

@@ -13,6 +13,7 @@ from tilelink.ir.program import Index, Load, OfTile, Store, Tiles, tile_names, w
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
+from tilelink.mapping.handed import elsewhere, not_handed
 from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
 from tilelink.mapping.placement import Placed, directed, hosts
 from tilelink.mapping.views import ring_of, tensor_of
@@ -71,7 +72,7 @@ def _forced_cuts(wiring: Wiring, host: Placed, followers: list[Placed]) -> froze
 
 def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> frozenset[int]:
     """Axes along which others pull what the step makes: a tile that one rank waits for may not reach into two parts."""
-    made = _spread_all(host.step)
+    made = _brought(host.step) if host.step.program.movement is not None else _spread_all(host.step)
     forced: set[int] = set()
     for q in placed:
         movement = q.step.program.movement
@@ -93,6 +94,13 @@ def _spread_all(step: Step) -> Lineage:
         if isinstance(op, Store):
             out |= _spread(step, op.param, op.index, names)
     return out
+
+
+def _brought(step: Step) -> Lineage:
+    """Where the tiles of a movement lie in what it fills."""
+    assert step.program.movement is not None
+    target = step.binding(step.program.movement.destination)
+    return {(target.tensor, v.axis): a for a, v in enumerate(target.view) if v.axis is not None}
 
 
 def _lineage(host: Step, steps: tuple[Step, ...]) -> Lineage:
@@ -244,13 +252,20 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
     axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
     split = (at for at, v in zip(axes, binding.view, strict=True) if at is not None and _over(tensor, v) == step.axis)
     own_axis = next(split, None)
-    forwarded = _forwarded(placed, step, host)
+    held = _in_registers(placed, host)
+    forwarded = tuple(t for t in step.takes if t in held)
     mover = _moved_meanwhile(placed, step, forwarded)
     if mover is not None:
         raise _unlike(p, host, f"it takes what `{mover}` moves, which does so later, and elsewhere")
     missing = next((g for a, g in enumerate(host.grid) if a not in axes and _walked(g)), None)
     if missing is not None:
         raise _several(p, host, missing.dim)
+    why = not_handed(wiring, step, host.step, held)
+    if why is None and step.program.movement is None:
+        named = {name: at for name, at in zip(names, axes, strict=True) if name is not None}
+        why = elsewhere(step, forwarded, lineage, named, host.grid)
+    if why is not None:
+        raise _unlike(p, host, why)
     return StepPlan(
         step=step,
         engine="fused",
@@ -337,16 +352,16 @@ def _through_loads(step: Step, lineage: Lineage) -> Lineage:
     }
 
 
-def _forwarded(placed: tuple[Placed, ...], step: Step, host: StepPlan) -> tuple[str, ...]:
-    """Tensors that the fused step reads and whose tile of this rank is in the host's registers; what the host pushes by itself
-    is read from memory, behind its notify."""
+def _in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:
+    """Tensors whose tile of this rank is in the host's registers; what the host pushes by itself is read from memory, behind its
+    notify."""
     stores = (op for op in walk(host.step.program.body) if isinstance(op, Store) and op.to == "own")
     made = {host.step.binding(op.param).tensor for op in stores}
     for p in placed:
         movement = p.step.program.movement
         if movement is not None and p.step.binding(movement.source).tensor in made:
             made.add(p.step.binding(movement.destination).tensor)
-    return tuple(t for t in step.takes if t in made)
+    return made
 
 
 def _moved_meanwhile(placed: tuple[Placed, ...], step: Step, forwarded: tuple[str, ...]) -> str | None:
