@@ -154,23 +154,3 @@ def test_what_a_host_does_not_hand_over_cannot_be_fused(name: str) -> None:
     with pytest.raises(TilelinkError, match="TL316") as refused:
         op.schedule(placed).plan(torch.empty(shape), topology=Topology(2, device=Device(sms=8)))
     assert why in str(refused.value)
-
-
-# ------------------------------------------------------------------------------------------------- who hears of what is pulled
-@tilelink.operator("M N -> R M/R N", name="pulled_twice")
-def pulled_twice(x: Any) -> Any:
-    return scatter(keep(x))
-
-
-@pytest.mark.parametrize("rows", [10, 3])
-def test_who_pulls_from_a_pull_is_told(rows: int) -> None:
-    """Workers bring tiles that others pull on: each is told of by the rank whose part of the result it is, not to itself."""
-    op = pulled_twice.schedule(keep=sms(2, M=2, order="ring"), scatter=sms(2, M=2, order="ring", push=False))
-    whole = [torch.randn(rows, 3) for _ in range(3)]
-    part = -(-rows // 3)
-
-    def main() -> torch.Tensor:
-        return op(whole[tilelink.rank()])
-
-    for rank, got in enumerate(tilelink.launch(main, 3, seed=rows, straggler=1)):
-        assert torch.equal(got, torch.stack([w[part * rank : part * (rank + 1)] for w in whole]))

@@ -13,10 +13,8 @@ def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
     if movement is None or s.push or movement.source != param:
         return False
     view = s.step.binding(param).view
-    # A program that sees one part alone sees its own.
-    split = tensor.split_over(s.axis) and not any(
-        v.local and tensor.axes[v.axis].over == s.axis for v in view if v.axis is not None
-    )
+    # A program that sees one part or slice alone sees its own.
+    split = any(v.axis is not None and tensor.axes[v.axis].over == s.axis and not v.local for v in view)
     return split or any(v.axis is None for v in view)
 
 

@@ -119,11 +119,24 @@ def _tile(plan: Plan, step: StepPlan, rank: int, tile: Tile, targets: list[int])
         count, outer = contiguous(there, here)
         at = ("target", pe) if step.push else ("source", holder)
         out.append(Copy(names[1], there.offset, names[0], here.offset, count, at[1], at[0], outer))
-        for told in _told(plan, step, signal, rank, pe if step.push else rank, alone=alone):
+        hears = pe if step.push else _waiter(plan, step, signal, tile, rank)
+        for told in _told(plan, step, signal, rank, hears, alone=alone):
             assert signal is not None and signal.channel is not None
             channel = plan.channel(signal.channel)
-            out.append(SetWord(channel.name, _word(plan, channel, step, target, tile, rank, pe), told))
+            out.append(SetWord(channel.name, _word(plan, channel, step, target, tile, rank, hears), told))
     return out
+
+
+def _waiter(plan: Plan, step: StepPlan, signal: Signal | None, tile: Tile, rank: int) -> int:
+    """The rank that waits for a tile which has been pulled: this one, or of those that pull it on, the one whose part it is."""
+    if signal is None or signal.to != "owner":
+        return rank
+    channel = plan.channel(signal.channel or "")
+    axis = next(a for a in channel.axes if a.kind == "part")
+    found = _on_axis(step, signal.op.param, tile, axis.axis) if axis.axis is not None else None
+    assert found is not None, channel.name
+    part_of = found[1][0] // int(F.evaluate(axis.part, plan.env(rank)))
+    return plan.topology.peer(rank, part_of, step.axis)
 
 
 def _told(plan: Plan, step: StepPlan, signal: Signal | None, rank: int, holder: int, *, alone: bool) -> list[int]:

@@ -265,9 +265,7 @@ def delivery(told: Told) -> Delivery:
     """Whose words a notify raises."""
     laid, signal, op = told.laid, told.signal, told.op
     assert isinstance(op, Notify)
-    copies = laid.step.engine == "stream" and laid.step.library is None
-    if signal.to == "self" or (signal.to == "owner" and copies and not laid.step.push):
-        # A copy engine tells the rank that it has copied to: when it pulls, its own.
+    if signal.to == "self":
         return to_itself(laid.world)
     if signal.to == "all":
         return Delivery("all")
