@@ -96,3 +96,65 @@ def test_what_nothing_orders_is_refused(name: str) -> None:
     )
     writer = message.split("`")[1]
     assert error.hint == f"let `{writer}` make a tensor of its own, and read that"
+
+
+# --------------------------------------------------------------------------------------------------- one memory, two names
+@tilelink.operator("M N, M N -> M N")
+def of_two(x: Any, y: Any) -> Any:
+    add_one(x, x)
+    return double(y)
+
+
+BASE = torch.arange(13 * 16.0).view(13, 16)
+TOGETHER: dict[str, tuple[torch.Tensor, torch.Tensor]] = {
+    "the same": (BASE[:, :8], BASE[:, :8]),
+    "other columns": (BASE[:, :8], BASE[:, 4:12]),
+    "behind": (BASE[:, :8], BASE[:, 7:15]),
+}
+APART = {"halves of rows": (BASE[:, :8], BASE[:, 8:]), "every other": (BASE[:, ::2], BASE[:, 1::2])}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_an_argument_that_is_written_to_and_shares_memory_is_refused(name: str) -> None:
+    """At the first call, of all ranks, and at later ones, which the same plan serves."""
+    x, y = (BASE.clone().as_strided(t.shape, t.stride(), t.storage_offset()) for t in TOGETHER[name])
+    shared = BASE.clone()
+    one, other = (shared.as_strided(t.shape, t.stride(), t.storage_offset()) for t in TOGETHER[name])
+    for calls in ([(one, other)], [(x, y), (x, y), (one, other)]):
+        with pytest.raises(TilelinkError) as refused:
+            tilelink.launch(lambda calls=calls: [of_two(*c) for c in calls], 1, device=FEW)
+        assert (refused.value.code, refused.value.message) == (
+            "TL240",
+            "argument 1 of `of_two` shares memory with argument 2",
+        )
+        assert refused.value.why == (
+            "programs write to `x` during the call, and nothing says when it is read under another name"
+        )
+        assert refused.value.hint == "pass a copy of one of them"
+
+
+def test_nor_with_what_results_go_to() -> None:
+    x, y = torch.zeros(13, 8), torch.zeros(13, 8)
+    with pytest.raises(TilelinkError, match="TL240: argument 1 of `of_two` shares memory with `out` 1"):
+        tilelink.launch(lambda: of_two(x, y, out=x), 1, device=FEW)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_views_of_one_tensor_that_share_nothing_are_taken(name: str) -> None:
+    whole = BASE.clone()
+    x, y = (whole.as_strided(t.shape, t.stride(), t.storage_offset()) for t in APART[name])
+    (got,) = tilelink.launch(lambda: of_two(x, y), 1, device=FEW)
+    assert torch.equal(got, 2 * APART[name][1])
+    assert torch.equal(x, APART[name][0] + 1)
+
+
+def test_arguments_that_are_only_read_may_be_one_tensor() -> None:
+    x = torch.ones(4, 4)
+
+    @tilelink.operator("M N, M N -> M N, M N")
+    def twice(x: Any, y: Any) -> Any:
+        return double(x), double(y, name="again")
+
+    ((got, again),) = tilelink.launch(lambda: twice(x, x), 1, device=FEW)
+    assert torch.equal(got, 2 * x)
+    assert torch.equal(again, 2 * x)

@@ -12,6 +12,7 @@ from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.frontend import check_keywords
 from tilelink.ir.plan import Plan
+from tilelink.pipeline.apart import sharing, written
 from tilelink.pipeline.arguments import Bound, bind, check_devices, check_results, in_words, stored
 from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.contracts import broken
@@ -46,11 +47,13 @@ def prepare(
     plan, said = stages.plan, _call(stages.plan)
     if traced:
         stages = Stages(plan, stages.verdict, emit(plan, vigil.checks, traced=True))
-    vigil.compare(refused(plan) or violated(session, plan, tensors, given) or said)
+    numbers = written(plan)
+    mixed = sharing(plan, numbers, tensors, ()) if numbers else None
+    vigil.compare(refused(plan) or mixed or violated(session, plan, tensors, given) or said)
     loaded, memory = stages.on(world.rank), workspace(maker, session, found, plan)
     source = stages.source
     watch = vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None
-    prepared = Prepared.of(loaded, memory, said, watch)
+    prepared = Prepared.of(loaded, memory, said, watch, numbers)
     check_results(maker.name, outs, prepared.results, world.topology.world != "simulated", maker.loc)
     return prepared
 
@@ -58,8 +61,14 @@ def prepare(
 def run(
     session: Session, prepared: Prepared, tensors: Sequence[Any], outs: Sequence[Any] = ()
 ) -> tuple[torch.Tensor, ...]:
-    """The call itself."""
+    """The call itself.
+
+    Raises:
+        TilelinkError: TL240, an argument that is written to shares memory with another one.
+    """
     world, vigil = session.world, session.vigil
+    if prepared.written and (mixed := sharing(prepared.plan, prepared.written, tensors, outs)) is not None:
+        raise mixed
     # Compilers take their time: ranks wait for one another before any wait is timed.
     timed = vigil.watchdog is not None and not prepared.workspace.calls
     if prepared.sliced:

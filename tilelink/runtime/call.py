@@ -62,8 +62,8 @@ class Prepared:
 
     `said`: the call in words, the same on all ranks. `results`: name, shape and dtype of each; `fresh` makes them.
     `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with an axis of one
-    element, its slice's. `slots`: the steps of a call on each slot; made at the first call, all of them, so that the
-    second is like every other.
+    element, its slice's. `written`: the arguments that programs write to, by number. `slots`: the steps of a call on
+    each slot; made at the first call, all of them, so that the second is like every other.
     """
 
     loaded: Loaded
@@ -75,6 +75,7 @@ class Prepared:
     said: str
     watch: torch.Tensor | None
     fresh: tuple[Callable[[], torch.Tensor], ...]
+    written: tuple[int, ...] = ()
     slots: tuple[Slot, ...] = ()
 
     @property
@@ -82,7 +83,9 @@ class Prepared:
         return self.loaded.plan
 
     @staticmethod
-    def of(loaded: Loaded, workspace: Workspace, said: str, watch: torch.Tensor | None) -> Prepared:
+    def of(
+        loaded: Loaded, workspace: Workspace, said: str, watch: torch.Tensor | None, written: tuple[int, ...] = ()
+    ) -> Prepared:
         plan, rank = loaded.plan, workspace.world.rank
         buffers = [plan.buffer(name) for name in plan.wiring.results]
         results = tuple((b.tensor, extents(plan, b, rank), DTYPES[b.dtype]) for b in buffers)
@@ -95,6 +98,7 @@ class Prepared:
             sliced=any(a.own_slice for shape in plan.wiring.signature.inputs for a in shape.axes),
             said=said,
             watch=watch,
+            written=written,
             fresh=tuple(workspace.world.maker(shape, dtype) for _, shape, dtype in results),
         )
 
