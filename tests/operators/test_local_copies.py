@@ -12,6 +12,7 @@ import torch
 import tilelink
 from benchmarks.mutants import mappings as m
 from tests.mapping.plans import form, forms, plan_of
+from tests.mapping.shelf import wired
 from tests.operators.against_torch import random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
 from tilelink.codegen import emit
@@ -24,6 +25,7 @@ from tilelink.mapping.exact.room import without_room
 from tilelink.mapping.verify.room import check_room
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.stages import Stages
+from tilelink.runtime.simulated.streams import Multiprocessors
 
 RANKS, ROWS = 2, 10
 SMALL = Device(sms=4)
@@ -48,6 +50,34 @@ def test_who_needs_an_sm_beside_kernels_finds_one() -> None:
         with pytest.raises(TilelinkError, match="TL613") if path is not None else nullcontext():
             check_room(full)
     assert needing > 30
+
+
+def test_streams_that_wait_for_peers_share_an_sm_with_copies() -> None:
+    """One stream waits for another rank's word, on the SM where another one copies what that rank waits for."""
+    placed = {
+        "gather_0": copy_engine(M=1, push=False),
+        "double_1": sms(M=2, N=1, order="ring+2"),
+        "ring_2": sms(4, M=2, N=1, order="ring+1"),
+        "gather_3": copy_engine(M=2, push=False),
+    }
+    operator = wired(("gather", "double", "ring", "gather")).schedule(placed)
+    x, w = random(16, 3), torch.zeros(3, 3)
+    inputs, ranks = split(x, 4), 4
+    found = tilelink.launch(lambda: operator(inputs[tilelink.rank()], w, M=16), ranks, seed=1)
+    assert all(torch.equal(y, found[0]) for y in found)
+
+
+def test_an_sm_of_small_kernels_is_given_back_by_the_last() -> None:
+    processors = Multiprocessors(2)
+    taken = [processors.take(small=True) for _ in range(32)]
+    assert (taken, processors.free) == ([0.0] * 32, [0.0])
+    assert processors.take(small=False) == 0.0
+    assert not processors.has_room(small=True)
+    processors.give_back(3.0, small=True)
+    assert (processors.has_room(small=True), processors.has_room(small=False)) == (True, False)
+    for clock in range(31):
+        processors.give_back(float(clock), small=True)
+    assert processors.free == [30.0]
 
 
 # ------------------------------------------------------------------------------------------------- own parts that come first

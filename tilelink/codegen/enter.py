@@ -20,7 +20,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Sym
 from tilelink.ir.host import Transfer
-from tilelink.ir.kernel import Arg, Site
+from tilelink.ir.kernel import AWAIT_WORD, Arg, Site
 from tilelink.ir.plan import COPIES, Plan
 
 LANES = 1024
@@ -235,7 +235,7 @@ def emit_await(plan: Plan, watch: Watch) -> Function:
         )
     else:
         scope.lines.add("shmem.signal_wait_until(word_at, shmem.CMP_GE, tl.load(value_at))")
-    return _function("await_word", scope)
+    return _function(AWAIT_WORD, scope)
 
 
 def transfer_sites(plan: Plan) -> list[Site]:

@@ -11,7 +11,10 @@ from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
 from tilelink.ir.shape import RANK_AXIS
 
-OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "enter", "finish", "ready", "leave", "await_word"})
+AWAIT_WORD = "await_word"
+"""The kernel by which a stream waits for another rank: one block, which needs next to nothing of its SM."""
+
+OF_EVERY_FILE = frozenset({"tl", "triton", "shmem", "blocks", "enter", "finish", "ready", "leave", AWAIT_WORD})
 """Names in emitted files: imports and one-block kernels."""
 
 OF_EVERY_FUNCTION = frozenset(

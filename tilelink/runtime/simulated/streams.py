@@ -18,6 +18,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tilelink.errors import TilelinkError
+from tilelink.ir.kernel import AWAIT_WORD
 from tilelink.runtime.kernels import LINES
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter, check_arguments
@@ -28,6 +29,8 @@ from tilelink.runtime.world import Descriptor, Event
 
 PIECES = 4
 """A copy is made in so many pieces, others run in between: copies are not atomic."""
+BLOCKS = 32
+"""Blocks that an SM of an NVIDIA GPU holds, of kernels that need little else of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,14 +43,34 @@ class SimulatedEvent:
 
 
 class Multiprocessors:
-    """The SMs of one rank; `free` holds the simulated times at which they became free."""
+    """The SMs of one rank; `free` holds the simulated times at which they became free.
+
+    A worker, or a library's function, may need all that an SM has. `small`: copies within the GPU, and streams that wait for
+    another rank, share one.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.free = [0.0] * count
+        self._small = 0
+        self._opened = 0.0
 
-    def give_back(self, clock: float) -> None:
-        heapq.heappush(self.free, clock)
+    def has_room(self, small: bool) -> bool:
+        return bool(self.free) or (small and self._small % BLOCKS != 0)
+
+    def take(self, small: bool) -> float:
+        """When the SM became free; there is room."""
+        if not small:
+            return heapq.heappop(self.free)
+        if self._small % BLOCKS == 0:
+            self._opened = heapq.heappop(self.free)
+        self._small += 1
+        return self._opened
+
+    def give_back(self, clock: float, small: bool) -> None:
+        self._small -= small
+        if not small or self._small % BLOCKS == 0:
+            heapq.heappush(self.free, clock)
 
 
 class SimulatedStream:
@@ -158,10 +181,10 @@ class SimulatedStream:
         machine.record("end", agent.clock, kernel=launch.kernel)
 
     def _start(self, launch: Launch, number: int, body: Callable[[], None]) -> Agent:
-        machine, free = self._machine, self._processors.free
+        machine, small = self._machine, launch.kernel == AWAIT_WORD
         text = f"launch of {launch.kernel}: worker {number} has no SM, all {self._processors.count} are taken"
-        machine.scheduler.block(Wait(self._processors, lambda: text), lambda: bool(free))
-        clock = max(self.agent.clock, heapq.heappop(free))
+        machine.scheduler.block(Wait(self._processors, lambda: text), lambda: self._processors.has_room(small))
+        clock = max(self.agent.clock, self._processors.take(small))
         worker = Agent(self.agent.rank, self._index, number, launch, clock)
         launch.running += 1
         machine.after(worker, [machine.mark(self.agent)])
@@ -178,7 +201,7 @@ class SimulatedStream:
             machine.stores.end(worker)
         machine.record("end", worker.clock)
         launch.running -= 1
-        self._processors.give_back(worker.clock)
+        self._processors.give_back(worker.clock, launch.kernel == AWAIT_WORD)
         machine.scheduler.wake(self._processors)
         machine.scheduler.wake(launch)
 
@@ -190,21 +213,20 @@ class SimulatedStream:
     def _run_copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Between GPUs by a copy engine; within one by its SMs, as a GPU does it, of which one has to be free."""
         local = self._machine.memory.local(self.agent.rank, target, source)
-        begin = self._take_sm("copy within the GPU") if local else self.agent.clock
+        begin = self._take_sm("copy within the GPU", small=True) if local else self.agent.clock
         self._copy(target, source, begin)
         if local:
-            self._give_back_sm()
+            self._give_back_sm(small=True)
 
-    def _take_sm(self, what: str) -> float:
+    def _take_sm(self, what: str, *, small: bool) -> float:
         """Wait for an SM; when it is there."""
-        machine, free = self._machine, self._processors.free
         text = f"{what}: it has no SM, all {self._processors.count} are taken"
-        machine.scheduler.block(Wait(self._processors, lambda: text), lambda: bool(free))
-        self.agent.clock = max(self.agent.clock, heapq.heappop(free))
+        self._machine.scheduler.block(Wait(self._processors, lambda: text), lambda: self._processors.has_room(small))
+        self.agent.clock = max(self.agent.clock, self._processors.take(small))
         return self.agent.clock
 
-    def _give_back_sm(self) -> None:
-        self._processors.give_back(self.agent.clock)
+    def _give_back_sm(self, *, small: bool) -> None:
+        self._processors.give_back(self.agent.clock, small)
         self._machine.scheduler.wake(self._processors)
 
     def _copy(self, target: torch.Tensor, source: torch.Tensor, begin: float) -> None:
@@ -234,7 +256,7 @@ class SimulatedStream:
         """What a library reads it reads at once, and it needs one SM at least; what it writes comes in pieces."""
         machine, agent = self._machine, self.agent
         name = getattr(function, "__name__", type(function).__name__)
-        begin = self._take_sm(f"call of {name}")
+        begin = self._take_sm(f"call of {name}", small=False)
         machine.scheduler.switch()
         machine.observe_reads(agent, *inputs)
         made = _poison(output) if output is not None else None
@@ -244,7 +266,7 @@ class SimulatedStream:
             self._write(output, made)
         nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output) if t is not None)
         agent.clock += machine.costs.library(counted.get_total_flops(), nbytes, self._processors.count)
-        self._give_back_sm()
+        self._give_back_sm(small=False)
         machine.record("compute", begin, until=agent.clock, detail=name)
 
     def _write(self, output: torch.Tensor, made: torch.Tensor) -> None:
