@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import tilelink
 from tests.mapping.plans import assert_right, plan_of
 from tests.operators.language import ring_gather
 from tilelink import copy_engine, sms
-from tilelink.mapping import verify
+from tilelink.ir.host import SetWord
+from tilelink.mapping import issued, verify
+from tilelink.ops import ag_gemm
 from tilelink.ops.programs import gather, keep, scatter
 
 RANKS = 3
@@ -64,3 +67,15 @@ def test_a_movement_out_of_this_ranks_slice_pulls_nothing(then: str) -> None:
     plan = plan_of(round_and_kept, RANKS, {"M": 7, "N": 3}, first=sms(4, M=2, K=2, order="ring"), then=THEN[then])
     assert verify(plan)
     assert_right(plan)
+
+
+def test_of_what_has_no_parts_an_owner_is_whoever_pulled() -> None:
+    """A plan that no planner makes can be played through too: nobody pulls on what this copy engine has pulled."""
+    plan = plan_of(ag_gemm, RANKS, {"M": 7, "N": 4, "K": 3}, gather=copy_engine(M=2, push=False))
+    told = tuple(replace(s, to="owner") if s.path == "gather" and s.action == "notify" else s for s in plan.signals)
+    odd = replace(plan, signals=told)
+    assert odd != plan
+    for rank in range(RANKS):
+        words = [op for ops in issued(odd, "gather", rank) for op in ops if isinstance(op, SetWord)]
+        assert words
+        assert {op.pe for op in words} == {rank}
