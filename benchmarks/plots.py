@@ -21,7 +21,8 @@ INK, FAINT = "#1f2933", "#6b7785"
 
 
 def picture(rows: Sequence[Row], path: Path, title: str) -> Path:
-    """Speed relative to the baseline, as cuBLAS and NCCL one after the other: bars by case, or lines over a sweep's rows."""
+    """Speed relative to the baseline, as cuBLAS and NCCL one after the other: bars up and down from it by case, or lines over
+    a sweep's rows."""
     figure, axes = _empty()
     shapes = list(dict.fromkeys(r["case"].split(" M=")[0] for r in rows))
     if len(shapes) < len(rows):
@@ -71,12 +72,13 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
     width = 0.8 / max(len(shown), 2)
     for k, (field, speeds) in enumerate(shown.items()):
         label, colour = CONTENDERS[field]
-        axes.bar(
-            [i + (k - (len(shown) - 1) / 2) * width for i in range(len(rows))], speeds, width, label=label, color=colour
-        )
+        places = [i + (k - (len(shown) - 1) / 2) * width for i in range(len(rows))]
+        axes.bar(places, [s - 1 if s else 0 for s in speeds], width, bottom=1.0, label=label, color=colour)
     axes.set_xticks(range(len(rows)), [r["case"] for r in rows])
     heights = [s for speeds in shown.values() for s in speeds if s] or [1.0]
-    axes.set_ylim(0.8 if min(heights) > 0.8 else 0.0, 1.05 * max(*heights, 1.0))
+    low, high = min(*heights, 1.0), max(*heights, 1.0)
+    room = 0.1 * (high - low) + 0.01
+    axes.set_ylim(low - room, high + room)
 
 
 def _lines(axes: Axes, rows: Sequence[Row], shapes: Sequence[str]) -> None:
@@ -84,6 +86,8 @@ def _lines(axes: Axes, rows: Sequence[Row], shapes: Sequence[str]) -> None:
         for shape in shapes:
             mine = sorted((r for r in rows if r["case"].split(" M=")[0] == shape), key=lambda r: r["sizes"]["M"])
             points = [(r["sizes"]["M"], s) for r in mine if (s := _speed(r, field)) is not None]
+            if not points:
+                continue
             axes.plot(
                 [m for m, _ in points],
                 [s for _, s in points],
