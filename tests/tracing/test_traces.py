@@ -77,6 +77,8 @@ def _ran(records: list[Record], kernel: str, total: Total) -> bool:
 def test_what_a_trace_says() -> None:
     trace, _ = traced("fused")
     assert (trace.world, trace.title) == ("simulated", "gemm_rs: M=192 K=192 N=64")
+    lanes = len(trace.lanes)
+    assert repr(trace) == f"<trace of {trace.title}: {RANKS} ranks, {lanes} lanes, {trace.ms:.3g} ms, world simulated>"
     assert min(s.begin for lane in trace.lanes for s in lane.spans) == 0
     assert trace.ms > 0
     assert abs(trace.cost) < 0.01  # reading a simulated clock takes no simulated time

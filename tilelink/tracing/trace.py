@@ -28,7 +28,7 @@ class Total:
         return sum(time for kind, time in self.kinds if kind in kinds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Trace:
     """A traced call of an operator. Times are microseconds since its begin, on one clock for all ranks.
 
@@ -43,6 +43,10 @@ class Trace:
     lanes: tuple[Lane, ...]
     ms: float
     ms_untraced: float
+
+    def __repr__(self) -> str:
+        ranks = len({lane.rank for lane in self.lanes})
+        return f"<trace of {self.title}: {ranks} ranks, {len(self.lanes)} lanes, {self.ms:.3g} ms, world {self.world}>"
 
     @property
     def cost(self) -> float:
