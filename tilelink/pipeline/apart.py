@@ -11,6 +11,7 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Move, Store, walk
+from tilelink.runtime.memory import extent
 
 
 def written(plan: Plan) -> tuple[int, ...]:
@@ -45,18 +46,10 @@ def sharing(
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
-    (first, end), (begin, last) = _range(one), _range(other)
+    (first, end), (begin, last) = extent(one), extent(other)
     if end <= begin or last <= first:
         return False
     return np.shares_memory(np.asarray(_Seen(one)), np.asarray(_Seen(other)))
-
-
-def _range(t: torch.Tensor) -> tuple[int, int]:
-    """Where its memory begins and ends, gaps included."""
-    if not t.numel():
-        return 0, 0
-    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
-    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
 
 
 class _Seen:

@@ -48,7 +48,7 @@ def prepare(
     if traced:
         stages = Stages(plan, stages.verdict, emit(plan, vigil.checks, traced=True))
     numbers = written(plan)
-    mixed = sharing(plan, numbers, tensors, ()) if numbers else None
+    mixed = sharing(plan, numbers, tensors, ())
     vigil.compare(refused(plan) or mixed or violated(session, plan, tensors, given) or said)
     loaded, memory = stages.on(world.rank), workspace(maker, session, found, plan)
     source = stages.source

@@ -16,7 +16,7 @@ import torch
 
 from tilelink.ir import formula as F
 from tilelink.ir import host as H
-from tilelink.ir.kernel import Arg, KernelDecl, KernelSource
+from tilelink.ir.kernel import AWAIT_WORD, Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import COPIES, Plan
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
@@ -264,7 +264,7 @@ class _Preparation:
         else:
             word = self._state(op.kind)[op.word :]
         args: dict[str, W.Value] = {"word_at": word, "value_at": value}
-        if any(a.kind == "watch" for a in self.loaded.source.kernel("await_word").args):
+        if any(a.kind == "watch" for a in self.loaded.source.kernel(AWAIT_WORD).args):
             sites = [(s.path, s.kind, s.of if s.kind == "channel" else "") for s in self.loaded.source.sites]
             args |= {"watch_at": self.watch, "site": sites.index((path, op.kind, op.of)), "word": op.word}
         return W.Launch(self.loaded.module.await_word, 1, args, 1, 1)

@@ -64,8 +64,7 @@ def simulated(
 
     Raises:
         TilelinkError: TL501 a deadlock, with every waiting line; TL507 a race; TL508 no policy; TL450 a simulation inside a
-            simulation; TL239 that
-            is no number of ranks; TL458 there are no processes for torch.distributed.
+            simulation; TL239 that is no number of ranks; TL458 there are no processes for torch.distributed.
     """
     check_ranks(ranks)
     from tilelink.runtime.simulated import Policy, RaceDetector, simulate

@@ -101,6 +101,12 @@ def extents(plan: Plan, buffer: Buffer, rank: int) -> tuple[int, ...]:
     return tuple(int(F.evaluate(e, plan.env(rank))) for e in buffer.seen(by_peers=True))
 
 
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte, and the byte after the last."""
+    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.data_ptr(), tensor.data_ptr() + (span * tensor.element_size() if tensor.numel() else 0)
+
+
 def _aligned(n: int) -> int:
     return -(-max(n, 1) // ALIGN) * ALIGN
 

@@ -13,13 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from tilelink.runtime.memory import extent
 from tilelink.runtime.simulated.observing import Block, Scatter
-
-
-def extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte, and the byte after the last."""
-    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return tensor.data_ptr(), tensor.data_ptr() + (span * tensor.element_size() if tensor.numel() else 0)
 
 
 def block_of(tensor: torch.Tensor) -> Block:
