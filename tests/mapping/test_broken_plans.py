@@ -216,7 +216,7 @@ def test_tiles_that_leave_gaps() -> None:
     error = refused(with_step(plan, "gather", grid=grid, order=order, total=total))
     assert (error.code, error.message) == (
         "TL604",
-        "positions 6 to 8 of axis `M` of `rows` are never written, and `matmul` reads it",
+        "positions 6 to 12 of axis `M` of `rows` are never written, and `matmul` reads it",
     )
 
 

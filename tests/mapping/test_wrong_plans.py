@@ -127,7 +127,7 @@ WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
         "TL609",
         "`double` reads `rows`, and a tile of 3 reaches into two parts of M=8",
     ),
-    one_tile_index_on_two_axes: ("TL606", "it cannot be shown that `diagonal_out` is written exactly once"),
+    one_tile_index_on_two_axes: ("TL604", "`out` is stored 2 times, once for each tile along `M`"),
     fused_behind_its_reader: (
         "TL609",
         "nothing keeps this wait of `later` in `early`: `late` is no tile that the same worker has just made",

@@ -115,7 +115,7 @@ class Loop:
     header: Expr
     target: str | None
     body: tuple[Op, ...]
-    limits: tuple[Formula, Formula, int] | None
+    limits: tuple[Formula, Formula, int] | None = None
     loc: Loc
 
     @property

@@ -192,14 +192,12 @@ class _Tensor:
     def _place(self, cells: Cells, where: Array) -> tuple[int | None, str]:
         """A rank and the elements of the first cell of some, as a person says it."""
         full = np.broadcast_to(where, cells.shape)
-        if bool(full.all()):
-            return None, "all elements"
-        cell = np.unravel_index(int(np.argmax(full)), cells.shape)
-        spans = cells.where([int(c) for c in cell])
+        cell = [int(c) for c in np.unravel_index(int(np.argmax(full)), cells.shape)]
+        spans = [_stretch(cells, full, cell, k) for k in range(len(cell))]
         own = own_axes(self.plan, self.tensor)
         rank = None
         if own:
-            at = dict(zip(own, (s[0] for s in spans), strict=False))
+            at = {a: first for a, (first, _) in zip(own, spans, strict=False)}
             rank = next(
                 r for r in range(self.world.ranks) if all(int(self.world.at(a)[r, 0]) == v for a, v in at.items())
             )
@@ -207,14 +205,14 @@ class _Tensor:
         for axis, (first, last), size in zip(
             self.tensor.axes, spans[len(own) :], cells.extents[len(own) :], strict=True
         ):
-            if (first, last) != (0, size) or len(self.tensor.axes) == 1:
+            if (first, last) != (0, size):
                 parts.append(f"positions {first} to {last} of axis `{axis.name}`")
         return rank, " and ".join(parts) or "all elements"
 
     def _twice(self, cells: Cells, where: Array, writes: Sequence[Touch]) -> TilelinkError:
         for w in writes:
             alone = cells.count([_boxes(w)])
-            if (alone > 1).any() and (repeated := self._repeated(w, int(alone.max()))) is not None:
+            if (alone > 1).any() and (repeated := self._repeated(w)) is not None:
                 return repeated
         _, at = self._place(cells, where)
         hit = [w for w in writes if (where & (cells.count([_boxes(w)]) > 0)).any()] or list(writes)
@@ -227,7 +225,7 @@ class _Tensor:
             notes=tuple(Note("written here too", w.loc) for w in hit[1:]),
         )
 
-    def _repeated(self, w: Touch, times: int) -> TilelinkError | None:
+    def _repeated(self, w: Touch) -> TilelinkError | None:
         """A store whose index leaves out what it is repeated for: an axis of the tiles, or a loop."""
         step = w.laid.step
         on = {k for place in w.places for x in place for k in depends(x)}
@@ -236,6 +234,7 @@ class _Tensor:
         if k is None:
             return None
         loops = w.site.loops
+        times = max(x.shape[k] for x in w.taken)
         if k <= len(step.grid):
             what, of = f"once for each tile along `{step.grid[k - 1].dim}`", f"the tile of `{step.grid[k - 1].dim}`"
             why = "tiles run on different workers, so nobody knows whose value stays"
@@ -314,6 +313,13 @@ class _Tensor:
             why=what,
             hint="write it with one program, tile by tile",
         )
+
+
+def _stretch(cells: Cells, where: Array, cell: Sequence[int], k: int) -> tuple[int, int]:
+    """From which element to which, along a place, everything is as in a cell."""
+    line = where[(*cell[:k], slice(None), *cell[k + 1 :])]
+    last = cell[k] + int(np.argmin(np.append(line[cell[k] :], False)))
+    return int(cells.edges[k][cell[k]]), int(cells.edges[k][last])
 
 
 def _boxes(t: Touch) -> Boxes:

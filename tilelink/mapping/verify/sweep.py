@@ -61,10 +61,6 @@ class Cells:
     def shape(self) -> tuple[int, ...]:
         return tuple(max(len(e) - 1, 0) for e in self.edges)
 
-    def where(self, cell: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """The elements of a cell, along each place."""
-        return tuple((int(e[c]), int(e[c + 1])) for e, c in zip(self.edges, cell, strict=True))
-
     def count(self, boxes: Sequence[Boxes]) -> Array:
         """How many of the boxes hold each cell: one axis per place, of length 1 where the count does not depend on it.
 
@@ -73,7 +69,7 @@ class Cells:
         """
         parts = [list(_factors(b)) for b in boxes]
         groups = _joined([f.places for part in parts for f in part if f.places])
-        total = np.zeros((1,) * len(self.shape), dtype=np.int64)
+        total = self._zeros((1,) * len(self.shape))
         for b, part in zip(boxes, parts, strict=True):
             for counted in self._products(b, part, groups):
                 if np.broadcast_shapes(total.shape, counted.shape) != total.shape:
@@ -91,12 +87,12 @@ class Cells:
             if not f.places:
                 often = often * self._turns(f)
         for group in groups:
-            of = [f for f in factors if set(f.places) <= set(group)]
+            of = [f for f in factors if f.places and set(f.places) <= set(group)]
             if all(self._rows(b, f) == 1 for f in of):
                 alike.append(self._spread([self._table(b, f)[0] for f in of], of))
             else:
                 by_rank.append((group, of))
-        common = reduce(np.multiply, alike, np.ones((1,) * len(self.shape), dtype=np.int64))
+        common = reduce(np.multiply, alike, np.ones((1,) * len(self.shape), dtype=np.int32))
         if not by_rank:
             yield common * int(often.sum() if len(often) > 1 else often[0] * self.ranks)
             return
@@ -104,12 +100,33 @@ class Cells:
             f = by_rank[0][1][0]
             yield common * self._spread([self._table(b, f, summed=np.broadcast_to(often, (self.ranks,)))[0]], [f])
             return
-        tables = [(f, self._table(b, f)) for _, of in by_rank for f in of]
+        yield common * self._by_rank(often, [(f, self._table(b, f)) for _, of in by_rank for f in of])
+
+    def _by_rank(self, often: Array, tables: list[tuple[_Factor, Array]]) -> Array:
+        """The sum over the ranks of products that differ from rank to rank in several factors."""
+        among = {k for f, _ in tables for k in f.places}
+        out = self._zeros(tuple(n if k in among else 1 for k, n in enumerate(self.shape)))
         for rank in range(self.ranks):
-            times = int(often[min(rank, len(often) - 1)])
-            if times:
-                row = [t[min(rank, len(t) - 1)] for _, t in tables]
-                yield common * times * self._spread(row, [f for f, _ in tables])
+            window = [slice(0, 1)] * out.ndim
+            piece = np.full((1,) * out.ndim, often[min(rank, len(often) - 1)], dtype=out.dtype)
+            for f, table in tables:
+                row = table[min(rank, len(table) - 1)]
+                touched = [
+                    np.flatnonzero(row.any(axis=tuple(a for a in range(row.ndim) if a != axis)))
+                    for axis in range(row.ndim)
+                ]
+                shape = [1] * out.ndim
+                for k, at in zip(f.places, touched, strict=True):
+                    window[k] = slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
+                    shape[k] = window[k].stop - window[k].start
+                piece = piece * row[tuple(window[k] for k in f.places)].reshape(shape)
+            out[tuple(window)] += piece
+        return out
+
+    def _zeros(self, shape: tuple[int, ...]) -> Array:
+        if np.prod(shape, dtype=np.float64) > MOST:
+            raise TooMany
+        return np.zeros(shape, dtype=np.int32)
 
     def _rows(self, b: Boxes, f: _Factor) -> int:
         arrays = [*f.taken, *(x for k in f.places for x in b.places[k])]
@@ -117,7 +134,7 @@ class Cells:
 
     def _spread(self, tables: list[Array], factors: list[_Factor]) -> Array:
         """The product of counts, each along its places."""
-        out = np.ones((1,) * len(self.shape), dtype=np.int64)
+        out = np.ones((1,) * len(self.shape), dtype=np.int32)
         for table, f in zip(tables, factors, strict=True):
             shape = [1] * len(self.shape)
             if table.size and bool((table == table.flat[0]).all()):
@@ -139,6 +156,10 @@ class Cells:
         """(rank or 1, cells…): how many boxes hold each; `summed`: all ranks in one row, so often each."""
         arrays = [x for k in f.places for x in b.places[k]]
         flat = _flat((*f.taken, *arrays), f.axes, each=True)
+        if summed is None and (cells := self._one_cell_each(f.places, flat[len(f.taken) :])) is not None:
+            out = self._zeros((self._rows(b, f), len(self.edges[f.places[0]]) - 1))
+            out[:, cells] = reduce(np.logical_and, flat[: len(f.taken)], np.ones((1, 1), dtype=np.bool_))
+            return out
         taken = reduce(np.logical_and, flat[: len(f.taken)], np.ones((1, 1), dtype=np.bool_))
         ends = flat[len(f.taken) :]
         rows = max(self._rows(b, f), 1 if summed is None else self.ranks)
@@ -153,15 +174,21 @@ class Cells:
         weight = np.ones(len(row), dtype=np.int64) if summed is None else summed[row]
         size = tuple(len(self.edges[k]) for k in f.places)
         at = np.zeros_like(row) if summed is not None else row
-        out = np.zeros((1 if summed is not None else rows, *size), dtype=np.int64)
-        if out.size > MOST:
-            raise TooMany
+        out = self._zeros((1 if summed is not None else rows, *size))
         for corner in product((0, 1), repeat=len(f.places)):
             index = (at, *(cells[2 * k + side] for k, side in enumerate(corner)))
             np.add.at(out, index, weight if sum(corner) % 2 == 0 else -weight)
         for axis in range(1, out.ndim):
             np.cumsum(out, axis=axis, out=out)
         return out[(slice(None), *(slice(0, -1) for _ in f.places))]
+
+    def _one_cell_each(self, places: tuple[int, ...], ends: list[Array]) -> Array | None:
+        """The cell of each turn where all ranks have the same boxes, of one cell each and no two alike, as tiles are."""
+        if len(places) != 1 or any(len(x) > 1 for x in ends):
+            return None
+        first, last = (np.searchsorted(self.edges[places[0]], np.clip(x[0], 0, self.extents[places[0]])) for x in ends)
+        alone = bool((last == first + 1).all()) and bool((np.diff(first) > 0).all())
+        return np.asarray(first) if alone else None
 
     def _cells(self, k: int, x: Array, shape: tuple[int, ...], row: Array, column: Array) -> Array:
         found = np.searchsorted(self.edges[k], np.clip(x, 0, self.extents[k]))

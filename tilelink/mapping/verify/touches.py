@@ -7,7 +7,7 @@ the tensor's axes, in global positions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -159,6 +159,8 @@ class _Box:
             return (t.column([0]), t.column([world.along(of.over)])) if self.away else (own, own + 1)
         assert seen is not None
         view = self.indexed[seen][0]
+        if self.away and view.local and of.over == self.laid.step.axis:
+            return self._extent(axis, replace(view, local=False))  # it names nobody's part: all ranks get it
         low, high = self._extent(axis, view)
         begin, end = self._range(seen, low, high)
         if not self.away and axis == self.tensor.owned:
