@@ -135,6 +135,43 @@ WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
 }
 
 
+@tilelink.program("M N -> M N")
+def under_data(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    if tl.sum(tl.sum(value, 1), 0) > 0:
+        value += 2
+    tl.tile_store(out, (m, n), value)
+
+
+@tilelink.program("M N, R/R M N -> M/R N")
+def passed_on(x: Any, box: Any, out: Any) -> None:
+    s, m, n = tl.tile_id(box)
+    owner = tl.rank_of(out, m)
+    acc = tl.tile_load(x, (m, n))
+    if owner != s + 1:
+        tl.consumer_tile_wait(box, (s, m, n))
+        acc += tl.tile_load(box, (s, m, n))
+    if owner == s:
+        tl.tile_store(out, (m, n), acc)
+    else:
+        tl.tile_push_data(box, (s - 1, m, n), acc)
+        tl.producer_tile_notify(box, (s - 1, m, n))
+
+
+def test_a_condition_on_data_hides_no_circle() -> None:
+    """A worker takes its tiles in turn, whatever another program does."""
+
+    def both(x: Any, y: Any) -> Any:
+        return under_data(x), passed_on(y, tilelink.symmetric("R/R M N", like=y))
+
+    op = operator("M N, M N -> M N, M/R N")(both)
+    alone = sms(M=1, N=4, order="ring")
+    with pytest.raises(tilelink.TilelinkError) as caught:
+        verify(plan_of(op, 2, {"M": 4, "N": 5}, under_data=sms(M=2, N=8, own_kernel=True), passed_on=alone))
+    assert caught.value.code in ("TL605", "TL606")
+
+
 @pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
 def test_it_is_refused_and_goes_wrong(made: Callable[[], Plan]) -> None:
     plan = made()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -22,7 +24,8 @@ def arguments(case: Case) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", CASES)
 def test_all_is_written_or_it_is_refused(name: str, tile: int) -> None:
     case = CASES[name]
-    operator = case.operator.schedule({name: sms(**dict.fromkeys(case.tiles, tile))})
+    tiles: dict[str, Any] = dict.fromkeys(case.tiles, tile)
+    operator = case.operator.schedule({name: sms(**tiles)})
     xs = arguments(case)
 
     def main() -> torch.Tensor:

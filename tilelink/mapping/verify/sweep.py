@@ -186,13 +186,15 @@ class Cells:
         """The cell of each turn where all ranks have the same boxes, of one cell each and no two alike, as tiles are."""
         if len(places) != 1 or any(len(x) > 1 for x in ends):
             return None
-        first, last = (np.searchsorted(self.edges[places[0]], np.clip(x[0], 0, self.extents[places[0]])) for x in ends)
-        alone = bool((last == first + 1).all()) and bool((np.diff(first) > 0).all())
-        return np.asarray(first) if alone else None
+        first, last = (self._cell_of(places[0], x[0]) for x in ends)
+        alone = bool(np.all(last == first + 1)) and bool(np.all(np.diff(first) > 0))
+        return first if alone else None
+
+    def _cell_of(self, k: int, x: Array) -> Array:
+        return np.asarray(np.searchsorted(self.edges[k], np.clip(x, 0, self.extents[k])))
 
     def _cells(self, k: int, x: Array, shape: tuple[int, ...], row: Array, column: Array) -> Array:
-        found = np.searchsorted(self.edges[k], np.clip(x, 0, self.extents[k]))
-        return np.broadcast_to(found, shape)[row, column]
+        return np.broadcast_to(self._cell_of(k, x), shape)[row, column]
 
 
 def _flat(arrays: Sequence[Array], axes: tuple[int, ...], *, each: bool = False) -> Any:
