@@ -16,6 +16,7 @@ from tests.mapping.plans import form, plan_of, with_axis, with_channel, with_sig
 from tests.mapping.shelf import double, local
 from tilelink import copy_engine, fused, library, operator, sms
 from tilelink.ir import formula as F
+from tilelink.ir.host import MAIN, Fork, Join, Launch
 from tilelink.ir.plan import Plan
 from tilelink.mapping import library_calls, runs, verify
 from tilelink.mapping.exact import examine
@@ -108,6 +109,28 @@ def fused_behind_its_reader() -> Plan:
     return plan_of(op, 2, {"M": 4, "N": 4}, double=sms(M=2, N=2), early=fused("double"), late=fused("double"))
 
 
+@tilelink.program("M/R N -> M/R N")
+def add_one(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)) + 1)
+    tl.producer_tile_notify(out, (m, n))
+
+
+def written_while_peers_read_it() -> Plan:
+    """All kernels on one stream: this rank's pull is over when its next kernel begins, and that of another rank is not."""
+
+    @operator("M/R N -> M N", name="written_last")
+    def op(x: Any) -> Any:
+        out = double(gather(x))
+        add_one(x, x)
+        return out
+
+    tiles, pull = sms(M=2, N=2), sms(2, M=2, push=False, own_kernel=True)
+    plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=pull, double=tiles, add_one=tiles)
+    launched = (replace(h, stream=MAIN) if isinstance(h, Launch) else h for h in plan.host)
+    return replace(plan, host=tuple(h for h in launched if not isinstance(h, (Fork, Join))))
+
+
 WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
     words_that_are_too_few: ("TL611", "`gather` on rank 0 touches word 3 of `rows`, which has 3 there"),
     ready_and_no_argument: (
@@ -132,6 +155,7 @@ WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
         "TL609",
         "nothing keeps this wait of `later` in `early`: `late` is no tile that the same worker has just made",
     ),
+    written_while_peers_read_it: ("TL609", "`add_one` writes to the argument `x`, and `gather` reads it"),
 }
 
 

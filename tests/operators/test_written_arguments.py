@@ -54,6 +54,18 @@ def of_neighbours(x: Any) -> Any:
     return double(x, name="double")
 
 
+@tilelink.program("M/R N -> M N")
+def spread(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(x)
+    tl.tile_push_data(out, (m, n), 2 * tl.tile_load(x, (m, n)))
+
+
+@tilelink.operator("M/R N, M N -> M N")
+def pushed_to_peers(mine: Any, x: Any) -> Any:
+    spread(mine, x)
+    return double(x)
+
+
 SHELF: dict[str, tuple[Operator, int]] = {
     "first": (written_first.schedule(add_one=OWN, double=OWN), 1),
     "last": (written_last.schedule(add_one=OWN, double=OWN), 0),
@@ -83,6 +95,14 @@ REFUSED: dict[str, tuple[Operator, str]] = {
     "two streams": (written_last.schedule(add_one=sms(1, M=4, N=4, own_kernel=True), double=OWN), BESIDE_EACH_OTHER),
     "neighbours": (of_neighbours, "`add_the_one_before` writes to the argument `x`, and reads it at other tiles"),
 }
+
+
+def test_a_kernel_of_this_rank_does_not_end_what_others_push() -> None:
+    """Those of one stream follow one another on each rank, and on no two."""
+    placed = pushed_to_peers.schedule(spread=OWN, double=OWN)
+    error = placed.verify(torch.empty(2, 8), torch.empty(4, 8), ranks=RANKS).error
+    assert isinstance(error, TilelinkError)
+    assert (error.code, error.message) == ("TL609", "`spread` writes to the argument `x`, and `double` reads it")
 
 
 @pytest.mark.parametrize("name", REFUSED)
