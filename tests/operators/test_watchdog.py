@@ -156,6 +156,7 @@ def test_a_report_of_a_call_of_other_sizes_names_its_tiles() -> None:
         me = tilelink.rank()
         in_turn = PULL.schedule(gather=sms(2, M=4, order="ring"))
         in_turn(torch.zeros(40, 16), W)
+        in_turn(X[me], W)
         if me == 2:
             return ""
         with pytest.raises(TilelinkError) as caught:
