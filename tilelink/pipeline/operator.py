@@ -388,7 +388,7 @@ class Operator:
             TilelinkError: as a call; TL460 a candidate does not end, TL462 nothing runs.
         """
         tuning = self.tuning(*tensors, group=group, session=session, **given)
-        entry = None if fresh else tuning.known()
+        entry = None if fresh else tuning.known(space)
         if entry is None:
             entry = tuning.kept(tuning.search(budget, space))
         return self.with_schedule(entry.schedule)

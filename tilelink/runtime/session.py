@@ -48,6 +48,8 @@ class Session:
     groups: dict[object, Session] = field(default_factory=dict[object, "Session"])
     retired: dict[object, list[Workspace]] = field(default_factory=dict[object, list[Workspace]])
     """Outgrown workspaces that CUDA graphs may still replay in."""
+    compared: set[object] = field(default_factory=set[object])
+    """Schedules from disk whose results have been compared here, each with what it is a schedule of."""
     _names: dict[str, Session] = field(default_factory=dict[str, "Session"])
     """Sessions that `named` has found: operators of torch ask at each call."""
     vigil: Vigil = field(init=False)
