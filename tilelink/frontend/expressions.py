@@ -379,8 +379,8 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
 
 def _widened(entries: list[ast.expr]) -> str | None:
     """Whether a vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block."""
-    words = ["all" if isinstance(e, ast.Slice) and ast.unparse(e) == ":" else constant_of(e) for e in entries]
-    return {("all", None): "column", (None, "all"): "row"}.get((words[0], words[1])) if len(words) == 2 else None
+    said = [ast.unparse(e) for e in entries]
+    return "column" if said == [":", "None"] else "row" if said == ["None", ":"] else None
 
 
 def _subscript_entry(state: Lowering, node: ast.expr) -> Value:
