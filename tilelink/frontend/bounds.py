@@ -109,8 +109,7 @@ def _bounds(
     call.state.ops.append(Bounds(name=name, what=what, param=param.name, axis=axis, var=var, loc=call.loc))
     if call.target is None:
         call.state.bounds[key] = name
-    value = named(name, rank=rank, positional=positional)
-    return value if call.state.bound_once(name) else without_formula(value)
+    return named(name, rank=rank, positional=positional)
 
 
 def _axis_word(param: Param, axis: Axis) -> str:
