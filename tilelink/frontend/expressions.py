@@ -88,13 +88,14 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
     """A name from outside the function."""
     found = state.look_up(node)
     if isinstance(found, Number):
-        name = state.constant(found)
+        name = state.constant(found, node)
         formula = of(found.value) if isinstance(found.value, (int, str)) else None
         return Value(ast.Name(name, ast.Load()), (name,), formula=formula)
     if isinstance(found, Language):
         check_known(state, node, found)
         return Value(ast.parse(found.path, mode="eval").body)
     if isinstance(found, Jitted):
+        state.alone(found.name, node)
         name = state.helpers.add(found, state.loc(node))
         return Value(ast.Name(name, ast.Load()), (name,))
     if isinstance(found, Builtin):
