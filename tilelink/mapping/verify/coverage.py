@@ -132,8 +132,8 @@ class _Tensor:
         never = gaps
         for where in perhaps:
             never = never & ~where
-        if declared == "partial" and bool(np.broadcast_to(never, cells.shape).all()):
-            declared = None  # some of it may be left out, not all
+        if declared == "partial" and never.any():
+            declared = None  # data may leave out some of it, and not what is never written whatever it says
         if self.result and declared == "partial":
             self._check_signature()
         elif self.result and never.any():
@@ -328,6 +328,8 @@ def _boxes(t: Touch) -> Boxes:
 
 def _conditions(w: Touch) -> Iterator[str]:
     """What stands around a store, and says when it is executed."""
+    if w.laid.step.into is not None:
+        yield f"a program that runs for the tiles of `{w.laid.step.into}`, into which it is fused"
     for test, branch in w.site.tests:
         yield f"`if {test}`" if branch else f"the `else` of `if {test}`"
     for loop in w.site.loops:
