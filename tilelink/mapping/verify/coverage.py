@@ -257,10 +257,10 @@ class _Tensor:
         notes = (Note("read here", reader.loc),) if reader is not None else ()
         if not self.writes:
             maker = self.makers[0] if self.makers else None
-            what = f"output of `{maker.path}`" if maker is not None else "tensor"
+            whose = f", output of `{maker.path}`," if maker is not None else ""
             return TilelinkError(
                 "TL604",
-                f"`{name}`, {what}, is never written, {who}",
+                f"`{name}`{whose} is never written, {who}",
                 loc=maker.program.loc if maker is not None else self.tensor.loc or self.plan.wiring.loc,
                 why="no store, push or pull of it stands in a program; a notify alone moves nothing",
                 hint="write `tl.tile_store(...)`, `tl.tile_push_data(...)` or `tl.tile_pull_data(...)` for every tile",
