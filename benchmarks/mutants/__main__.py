@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.mutants.mappings import mappings, operators
 from benchmarks.mutants.mutations import mutations
+from benchmarks.mutants.scoring import Placed
 from benchmarks.mutants.table import Key, Row, earlier, read, score, write
 from benchmarks.mutants.working import Task, rows_of_tasks, tasks
 
@@ -84,7 +86,7 @@ def _collect(
 ) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Processes are forked before there are threads here.
-    made = rows_of_tasks(found, jobs, limit, until)
+    made = rows_of_tasks(found, jobs, partial(_rows, limit), until)
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("mutants", total=sum(len(task.numbers) for task in found))
         saved = time.monotonic()
@@ -94,6 +96,11 @@ def _collect(
             if time.monotonic() > saved + EVERY:
                 save()
                 saved = time.monotonic()
+
+
+def _rows(limit: float, task: Task) -> Iterator[Row]:
+    placed = Placed(task.mapping, limit)
+    return (placed.row(number, simulate=number in task.simulated) for number in task.numbers)
 
 
 def _print(console: Console, rows: list[Row]) -> None:

@@ -33,11 +33,13 @@ Results = list[list[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Adversary:
-    """Who is slow, and the seed of every other choice. `idle`: the rank whose tables choose nothing."""
+    """Who is slow, and the seed of every other choice. `idle`: the rank whose tables choose nothing. `unwritten`: each byte of
+    what nobody has written: NaN and -1, or 0."""
 
     seed: int
     straggler: int | None
     idle: int | None = None
+    unwritten: int = 0xFF
 
     @property
     def policy(self) -> Policy:
@@ -103,7 +105,7 @@ def results_of(mapping: Mapping, found: Running, adversary: Adversary, end: floa
         for transfers in found.transfers
     ]
     turns = Timed(adversary.policy.turns(), end)
-    return simulated(lambda: _rank(mapping, loaded, adversary.idle), RANKS, policy=turns, device=DEVICE)
+    return simulated(lambda: _rank(mapping, loaded, adversary), RANKS, policy=turns, device=DEVICE)
 
 
 def _arguments(mapping: Mapping, call: int, rank: int, idle: int | None) -> list[torch.Tensor]:
@@ -116,21 +118,27 @@ def _arguments(mapping: Mapping, call: int, rank: int, idle: int | None) -> list
     return found
 
 
-def _rank(mapping: Mapping, loaded: list[Loaded], idle: int | None) -> list[torch.Tensor]:
+def _rank(mapping: Mapping, loaded: list[Loaded], adversary: Adversary) -> list[torch.Tensor]:
     session = require()
     world, mine = session.world, loaded[session.world.rank]
     plan = mine.plan
-    workspace = session.workspace("mutant", regions(plan), "mutant")
+    workspace = session.workspace("mutant", regions(plan))
+    tensors_of = {f"{b.tensor}/{k}" for b in plan.buffers for k in range(b.slots)}
+    for region in workspace.capacity.values():
+        if region.name in tensors_of:
+            workspace.view(region.name, torch.uint8, region.nbytes).fill_(adversary.unwritten)
+    world.barrier()  # nobody is to be pushed to before
     slots: list[Slot] = []
     implied = all(c.implied_by is not None for c in plan.credits)
     out: list[torch.Tensor] = []
     kept: list[dict[str, torch.Tensor]] = []
     for call in range(CALLS):
-        given = _arguments(mapping, call, world.rank, idle)
+        given = _arguments(mapping, call, world.rank, adversary.idle)
         tensors = dict(zip(plan.wiring.arguments, given, strict=True))
         for name in plan.wiring.results:
             b = plan.buffer(name)
             tensors[name] = world.maker(extents(plan, b, world.rank), DTYPES[b.dtype])()
+            tensors[name].view(torch.uint8).fill_(adversary.unwritten)
         kept.append(tensors)
         this = Call(tensors, int(not (implied and call)), world.main_stream())
         slots = slots or [prepare(mine, workspace, slot, this) for slot in range(plan.schedule.slots)]

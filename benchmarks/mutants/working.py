@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from queue import Empty
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from benchmarks.mutants.mappings import Mapping
-from benchmarks.mutants.scoring import Placed
-from benchmarks.mutants.table import Key, Row
+from benchmarks.mutants.table import Key
 
+Made = TypeVar("Made")
 CHUNK = 16
 """Mutants that a process takes at a time: they share the emitted plan and what it gives."""
 
@@ -47,12 +47,14 @@ def tasks(mapping: Mapping, numbers: Sequence[int], simulated: Container[Key]) -
         yield Task(mapping, mine, frozenset(n for n in mine if mapping.key(n) in simulated))
 
 
-def rows_of_tasks(found: Sequence[Task], jobs: int, seconds: float, until: float) -> Iterator[Row]:
+def rows_of_tasks(
+    found: Sequence[Task], jobs: int, rows_of: Callable[[Task], Iterator[Made]], until: float
+) -> Iterator[Made]:
     """The rows of all tasks as they come; the processes begin at once.
 
     Args:
         jobs: processes.
-        seconds: for how long each mutant is simulated.
+        rows_of: gives one for each number of a task.
         until: the monotonic clock at which nobody goes on.
 
     Raises:
@@ -61,13 +63,13 @@ def rows_of_tasks(found: Sequence[Task], jobs: int, seconds: float, until: float
     context = get_context("fork")
     ordered = sorted(found, key=lambda task: task.cost, reverse=True)
     taken, rows = context.Value("q", 0), context.Queue()
-    processes = [context.Process(target=_serve, args=(ordered, taken, rows, seconds)) for _ in range(jobs)]
+    processes = [context.Process(target=_serve, args=(ordered, taken, rows, rows_of)) for _ in range(jobs)]
     for process in processes:
         process.start()
     return _gathered(processes, rows, sum(len(task.numbers) for task in ordered), until)
 
 
-def _gathered(processes: Sequence[BaseProcess], rows: Any, left: int, until: float) -> Iterator[Row]:
+def _gathered(processes: Sequence[BaseProcess], rows: Any, left: int, until: float) -> Iterator[Any]:
     try:
         while left and time.monotonic() < until:
             failed = [p for p in processes if p.exitcode not in (None, 0)]
@@ -84,14 +86,12 @@ def _gathered(processes: Sequence[BaseProcess], rows: Any, left: int, until: flo
             process.join()
 
 
-def _serve(ordered: Sequence[Task], taken: Any, rows: Any, seconds: float) -> None:
+def _serve(ordered: Sequence[Task], taken: Any, rows: Any, rows_of: Callable[[Task], Iterator[Any]]) -> None:
     torch.set_num_threads(1)
     while True:
         with taken.get_lock():
             at, taken.value = taken.value, taken.value + 1
         if at >= len(ordered):
             return
-        task = ordered[at]
-        placed = Placed(task.mapping, seconds)
-        for number in task.numbers:
-            rows.put(placed.row(number, simulate=number in task.simulated))
+        for row in rows_of(ordered[at]):
+            rows.put(row)
