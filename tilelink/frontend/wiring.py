@@ -144,11 +144,11 @@ def _split(split: str | Record | None, names: Mapping[Record, str]) -> str | Non
 
 def _step(step: PendingStep, names: Mapping[Record, str], axis: str, ranks: int) -> Step:
     bindings = tuple(Binding(v.param, names[v.record], tuple(_view(v, s, names) for s in v.slots)) for v in step.views)
-    program = _with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)}, ranks)
+    program = with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)}, ranks)
     return Step(step.path, program, bindings, step.constants, step.loc, step.shipped, axis)
 
 
-def _with_distances(program: TileProgram, constants: Mapping[str, int], ranks: int) -> TileProgram:
+def with_distances(program: TileProgram, constants: Mapping[str, int], ranks: int) -> TileProgram:
     """The program in which the coordinates of ranks are as far from this rank's as the step's constants and the number of
     ranks say."""
 
