@@ -54,6 +54,7 @@ def prepare(
     source = stages.source
     watch = vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None
     prepared = Prepared.of(loaded, memory, said, watch, numbers)
+    prepared.changed = stages.outside.changed if stages.outside is not None else None
     check_results(maker.name, outs, prepared.results, world.topology.world != "simulated", maker.loc)
     return prepared
 

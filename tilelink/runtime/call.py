@@ -61,7 +61,8 @@ class Prepared:
     """A plan in one workspace, for calls with arguments of one kind: what a cached call needs and nothing else.
 
     `said`: the call in words, the same on all ranks. `results`: name, shape and dtype of each; `fresh` makes them.
-    `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with an axis of one
+    `changed`: whether something is another one by now of what the plan's functions read in modules and closures (None: they
+    read nothing). `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with an axis of one
     element, its slice's. `written`: the arguments that programs write to, by number. `slots`: the steps of a call on
     each slot; made at the first call, all of them, so that the second is like every other.
     """
@@ -76,6 +77,7 @@ class Prepared:
     watch: torch.Tensor | None
     fresh: tuple[Callable[[], torch.Tensor], ...]
     written: tuple[int, ...] = ()
+    changed: Callable[[], bool] | None = None
     slots: tuple[Slot, ...] = ()
 
     @property
