@@ -369,7 +369,8 @@ class _Preparation:
         return self.events.kernels[kernel]
 
     def _comes_with_the_call(self, tensor: str) -> bool:
-        return self.plan.buffer(tensor).space in ("argument", "result")
+        buffer = self.plan.buffer_or_none(tensor)  # of a tensor that nobody reads there are signals alone
+        return buffer is not None and buffer.space in ("argument", "result")
 
     def _scalar(self, name: str) -> float:
         path, _, constant = name.rpartition(".")
