@@ -346,7 +346,7 @@ def partial_but_for_a_column(x: Any, out: Any) -> None:
     """What no data decides is not left out by data."""
     m, n = tl.tile_id(out)
     value = tl.tile_load(x, (m, n))
-    tl.tile_store(out, (m, n), value, mask=tl.tile_range(out, n)[None, :] < tl.size(out, 1) - 1)
+    tl.tile_store(out, (m, n), value, mask=(value > 0) & (tl.tile_range(out, n)[None, :] < tl.size(out, 1) - 1))
 
 
 @tilelink.program("M/R N, M N")

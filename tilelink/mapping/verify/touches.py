@@ -145,7 +145,9 @@ class _Box:
         found = self.turns.test(op.mask)
         if found is None:
             self.turns.undecided.append(Undecided(f"the mask `{op.mask}`", op.loc))
-        else:
+            found = self.turns.value(op.mask.only_if)
+            found = None if found is None else found != 0
+        if found is not None:
             self.masked = found
             self.turns.taken.append(found)
 
