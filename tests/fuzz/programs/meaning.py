@@ -1,0 +1,381 @@
+"""What an operator's text means: its programs run one after the other on all ranks, in numpy, with nothing of tilelink.
+
+Tensors have one value in each place. A run that reads what is not there yet goes on when it is. What is never there, or there
+twice, is a fault; so are waits and notifies that miss, although the values do not depend on them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from tests.fuzz.programs.blocks import Tile, power
+from tests.fuzz.programs.language import Fault, Language, Run
+from tests.fuzz.programs.memory import GIVEN, Coordinate, Extent, Instance, Memory, Param, Ranks, Unjudged, View
+from tests.fuzz.programs.shapes import Axis, Shape, Signature, read
+
+Sizes = dict[str, Extent]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A schedule's entry: only the sizes of tiles have a meaning."""
+
+    sizes: Mapping[str, Any]
+
+
+@dataclass(eq=False)
+class Program:
+    """A tile program, called in an operator's body."""
+
+    meaning: Meaning
+    signature: Signature
+    axes: tuple[str, ...]
+    fn: Callable[..., Any]
+    name: str
+
+    def __call__(self, *tensors: Memory, name: str | None = None, over: str | None = None, **given: Any) -> Any:
+        return self.meaning.step(self, tensors, name or self.name, over, given)
+
+
+@dataclass(eq=False)
+class Operator:
+    fn: Callable[..., Any]
+    signature: Signature
+    axes: tuple[str, ...]
+    placements: dict[str, Placement] = field(default_factory=dict[str, Placement])
+
+    def schedule(self, entries: Mapping[str, Placement] | None = None, **given: Any) -> Operator:
+        named = {n: p for n, p in given.items() if isinstance(p, Placement)}
+        return Operator(self.fn, self.signature, self.axes, {**self.placements, **(entries or {}), **named})
+
+
+@dataclass(eq=False)
+class Meaning:
+    """One call of the operator `op` of a text. `arguments`: of every rank."""
+
+    text: str
+    ranks: Ranks
+    sizes: Mapping[str, int]
+    faults: list[Fault] = field(default_factory=list[Fault])
+    reads: list[tuple[Memory, Instance, Any]] = field(default_factory=list[Any])
+
+    def __post_init__(self) -> None:
+        self._numbers, self._stuck, self._stepped = 0, False, False
+        self._tasks: list[tuple[Run, greenlet]] = []
+        self._runs: list[Run] = []
+        self._memories: list[Memory] = []
+
+    # -------------------------------------------------------------------------------------------------------- the operator
+    def results(self, arguments: Sequence[Sequence[Any]], constants: Mapping[str, Any]) -> list[list[Any]]:
+        """Of every rank, all results.
+
+        Raises:
+            Unjudged: the text has no meaning here, or is no operator.
+        """
+        names = self._names()
+        code = "\n".join(line for line in self.text.splitlines() if not line.startswith("import "))
+        exec(compile(code, "<meaning>", "exec"), names)
+        op: Operator = names["op"]
+        self._placements = op.placements
+        shapes = op.signature.inputs
+        given = [self._argument(s, k, [a[k] for a in arguments]) for k, s in enumerate(shapes)]
+        self._dtype = next((m.dtype for m, s in zip(given, shapes, strict=True) if s.dtype is None), given[0].dtype)
+        with np.errstate(all="ignore"):
+            try:
+                made = op.fn(*given, **constants)
+                self._work()
+            except (TypeError, ValueError, NameError, IndexError, AttributeError, KeyError) as error:
+                raise Unjudged(f"{type(error).__name__}: {error}") from error
+        found = made if isinstance(made, tuple) else (made,)
+        self._check(found)
+        return [[m.instances[r].values for m in found] for r in range(self.ranks.count)]
+
+    def _names(self) -> dict[str, Any]:
+        def program(signature: str, *, axes: str = "R", name: str | None = None) -> Any:
+            ranks = tuple(axes.split())
+            return lambda fn: Program(self, read(signature, ranks), ranks, fn, name or fn.__name__)
+
+        def operator(signature: str, *, axes: str = "R", **_: Any) -> Any:
+            ranks = tuple(axes.split())
+            return lambda fn: Operator(fn, read(signature, ranks), ranks)
+
+        def placed(*_: Any, **sizes: Any) -> Placement:
+            return Placement({n: v for n, v in sizes.items() if isinstance(v, int)})
+
+        words: dict[str, Any] = dict.fromkeys(("sms", "copy_engine", "fused", "library"), placed)
+        words |= {"program": program, "operator": operator, "symmetric": self._symmetric}
+        return {"tilelink": SimpleNamespace(**words), "tl": Language(self), "__name__": "text"}
+
+    def _argument(self, shape: Shape, number: int, values: Sequence[Any]) -> Memory:
+        sizes = {n: Extent(s) for n, s in self.sizes.items()}
+        made = self._allocated(shape, f"argument {number}", sizes, "f32", over=None)
+        made.given = True
+        for instance, value in zip(made.instances, values, strict=True):
+            instance.values[...] = value
+            instance.writer[...] = GIVEN
+        return made
+
+    def _symmetric(
+        self, shape: str, *, like: Memory | None = None, owner: str | None = None, dtype: str | None = None, **sizes: int
+    ) -> Memory:
+        parsed = read(shape, tuple(self.ranks.sizes)).inputs[0]
+        known = {n: Extent(s) for n, s in {**self.sizes, **sizes}.items()}
+        word = dtype or (like.dtype if like is not None else self._dtype)
+        made = self._allocated(parsed, f"symmetric_{len(self._memories)}", known, word, over=None)
+        made.owner = owner
+        return made
+
+    def _allocated(self, shape: Shape, name: str, sizes: Sizes, dtype: str, over: str | None, rest: Any = ()) -> Memory:
+        """`over`: what `R` stands for; None: names are those of the operator."""
+        axes = [self._extent(a, sizes, over) for a in shape.axes]
+        at = len(axes) if shape.rest is None else shape.rest
+        axes[at:at] = rest
+        made = Memory.of(name, tuple(axes), shape.dtype or dtype, self.ranks, contract=shape.contract)
+        self._memories.append(made)
+        return made
+
+    def _extent(self, a: Axis, sizes: Sizes, over: str | None) -> Extent:
+        if a.rank:
+            along = over or a.size
+            return Extent(self.ranks.sizes[along], along if a.own else None, a.own, ranks=True)
+        known = sizes.get(a.size)
+        size = a.extent({n: e.size for n, e in sizes.items()}) if known is None else known.size
+        if a.split in self.ranks.sizes or a.split == "R":
+            return Extent(size, over or a.split)
+        return Extent(size, known.over if known is not None else None)
+
+    # -------------------------------------------------------------------------------------------------------------- steps
+    def step(self, p: Program, tensors: Sequence[Memory], path: str, over: str | None, given: dict[str, Any]) -> Any:
+        """A call of a program: its runs, to be worked off, and its results."""
+        names = p.fn.__code__.co_varnames[: p.fn.__code__.co_argcount]
+        shapes, inputs = (*p.signature.inputs, *p.signature.results), len(p.signature.inputs)
+        if len(names) != len(shapes) or not inputs <= len(tensors) <= len(shapes):
+            raise Unjudged(f"{path} takes other tensors")
+        bound = [(s, m, self._aligned(p, s, m)) for s, m in zip(shapes, tensors, strict=False)]
+        axis = over or self._axis(p, [b for _, _, b in bound])
+        sizes, rest = self._sizes(p, bound, given, axis)
+        made = [
+            self._allocated(s, f"{path}.{n}", sizes, self._typed(bound), axis, rest)
+            for n, s in zip(names[len(tensors) :], shapes[len(tensors) :], strict=True)
+        ]
+        everything = [*bound, *((s, m, self._aligned(p, s, m)) for s, m in zip(shapes[len(tensors) :], made, strict=True))]
+        constants = {n: v for n, v in given.items() if n in p.fn.__code__.co_varnames and n not in names}
+        width = self._placements[path].sizes if path in self._placements else {}
+        for rank in range(self.ranks.count):
+            line = self.ranks.line(rank, axis)
+            params = [
+                self._param(p, n, b, rank, line, axis) for n, b in zip(names, everything, strict=True)
+            ]
+            self._start(p, path, params, rank, dict(width), constants)
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _typed(self, bound: Sequence[tuple[Shape, Memory, Any]]) -> str:
+        return next((m.dtype for s, m, _ in bound if s.dtype is None), self._dtype)
+
+    def _aligned(self, p: Program, shape: Shape, memory: Memory) -> list[tuple[Axis | None, Extent, int | None]]:
+        """For each axis of the parameter: as written, the tensor's, and the axis of an instance (None: its own slice)."""
+        del p
+        held = [e for e in memory.axes if not e.own]
+        own = next((e for e in memory.axes if e.own), None)
+        wanted = len(shape.axes) - sum(a.own for a in shape.axes)
+        spare = len(held) - wanted
+        if spare < 0 or (spare and shape.rest is None):
+            raise Unjudged("other axes")
+        at = len(shape.axes) if shape.rest is None else shape.rest
+        written: list[Axis | None] = [*shape.axes[:at], *[None] * spare, *shape.axes[at:]]
+        out: list[tuple[Axis | None, Extent, int | None]] = []
+        for a in written:
+            if a is not None and a.own:
+                out.append((a, own or Extent(0, "", own=True), None))
+            else:
+                k = sum(i is not None for *_, i in out)
+                out.append((a, held[k], k))
+        return out
+
+    def _axis(self, p: Program, bound: Sequence[list[tuple[Axis | None, Extent, int | None]]]) -> str:
+        """The axis of ranks that the step speaks of."""
+        if len(self.ranks.sizes) == 1:
+            return next(iter(self.ranks.sizes))
+        split = [e.over for b in bound for a, e, _ in b if a is not None and a.split in p.axes and e.over]
+        return split[0] if split else p.axes[0] if p.axes[0] in self.ranks.sizes else [*self.ranks.sizes][-1]
+
+    def _sizes(self, p: Program, bound: Any, given: Mapping[str, Any], axis: str) -> tuple[Sizes, tuple[Extent, ...]]:
+        wide = p.signature.split(p.axes)
+        sizes: Sizes = {n: Extent(v) for n, v in given.items() if isinstance(v, int)}
+        rest: tuple[Extent, ...] = ()
+        for _, _, axes in bound:
+            for a, e, _ in axes:
+                if a is None or a.rank:
+                    continue
+                name, found = a.size, Extent(e.size) if a.size in wide else e
+                if name.endswith("+1") and name[:-2] not in sizes:
+                    name, found = name[:-2], Extent(e.size - 1)
+                if name.isidentifier() and sizes.setdefault(name, found).size != found.size:
+                    raise Unjudged(f"{name} is of two sizes")
+            rest = tuple(e for a, e, _ in axes if a is None) or rest
+        return sizes, rest
+
+    def _param(
+        self, p: Program, name: str, bound: tuple[Shape, Memory, Any], rank: int, line: list[int], axis: str
+    ) -> Param:
+        _, memory, axes = bound
+        wide, views, owned = p.signature.split(p.axes), list[View](), memory.owner
+        for a, e, at in axes:
+            if a is not None and a.own:
+                views.append(View("own", self.ranks.sizes[axis], 1, None, axis))
+            elif a is not None and a.rank:
+                views.append(View("ranks", e.size, 1, at, axis))
+            elif a is not None and a.split in p.axes:
+                views.append(View("split", e.size, e.part(self.ranks), at, axis))
+            else:
+                local = e.over is not None and (a is None or a.size not in wide)
+                whole = self.ranks.sizes[axis] if a is not None and a.size in wide else 1
+                part = max(1, -(-e.size // whole))
+                size = e.here(self.ranks, rank) if local else e.size
+                views.append(View("plain", size, part, at, axis, owned))
+            owned = None if at is not None else owned
+        units = tuple(a is not None and a.unit for a, *_ in axes)
+        dims = tuple("" if a is None else a.size for a, *_ in axes)
+        tables = tuple(a.split if a is not None and a.split not in (None, *p.axes) else None for a, *_ in axes)
+        return Param(name, memory, tuple(views), rank, self.ranks, line, units, dims, tables=tables)
+
+    # --------------------------------------------------------------------------------------------------------------- runs
+    def _start(
+        self, p: Program, path: str, params: list[Param], rank: int, width: dict[str, int], constants: dict[str, Any]
+    ) -> None:
+        by_name = {q.name: q for q in params}
+        for q in params:
+            for k, table in enumerate(q.tables):
+                if table is not None:
+                    instance = by_name[table].memory.instances[rank]
+                    if not (instance.writer == GIVEN).all():
+                        raise Unjudged("a table that is made")
+                    q.segments[k], q.memory.by_data = instance.values, True
+        domain = by_name[self._domain(p)]
+        named = len((*p.signature.inputs, *p.signature.results)[params.index(domain)].axes)
+        for tile in self._tiles(domain, named, width):
+            run = Run(len(self._runs) + 1, path, rank, tile, domain.name, domain.line, width)
+            self._runs.append(run)
+            self._tasks.append((run, greenlet(lambda p=p, params=params: p.fn(*params, **constants))))
+
+    @staticmethod
+    def _domain(p: Program) -> str:
+        """The parameter of `tl.tile_id`: found by asking for it."""
+        asked: list[str] = []
+
+        class Asked(BaseException):
+            pass
+
+        def tile_id(name: str) -> None:
+            asked.append(name)
+            raise Asked
+
+        names = p.fn.__code__.co_varnames[: p.fn.__code__.co_argcount]
+        globals_ = {**p.fn.__globals__, "tl": SimpleNamespace(tile_id=tile_id)}
+        try:
+            constants = dict.fromkeys(p.fn.__code__.co_varnames[len(names) :][: p.fn.__code__.co_kwonlyargcount])
+            type(p.fn)(p.fn.__code__, globals_)(*names, **constants)
+        except (Asked, AttributeError, TypeError):
+            pass
+        if not asked:
+            raise Unjudged("no domain")
+        return asked[0]
+
+    def _tiles(self, domain: Param, named: int, width: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
+        axes = [list(self._along(domain, k, width)) for k in range(named)]
+        for at in np.ndindex(*(len(a) for a in axes)):
+            yield tuple(a[i] for a, i in zip(axes, at, strict=True))
+
+    def _along(self, q: Param, k: int, width: Mapping[str, int]) -> Iterator[Any]:
+        view, rank = q.views[k], q.rank
+        mine = self.ranks.at(rank, str(view.over))
+        low, high = 0, view.size
+        if view.kind == "own":
+            low, high = mine, mine + 1
+        if view.kind == "split":
+            low, high = mine * view.part, min((mine + 1) * view.part, view.size)
+        if q.units[k]:
+            ranks = view.kind in ("own", "ranks")
+            yield from (Coordinate.of(i, view.size) if ranks else i for i in range(low, high))
+            return
+        step = width.get(q.dims[k], power(max(high - low, 1)))
+        borders = [int(b) for b in q.segments[k]] if k in q.segments else [*range(low, high, view.part), high]
+        for first, last in zip(borders, borders[1:], strict=False):
+            for begin in range(first, last, step):
+                if view.owner is None or view.holder(begin, self.ranks) == mine:
+                    yield Tile(begin, min(begin + step, last), step)
+
+    def _work(self) -> None:
+        hub = getcurrent()
+        for _, task in self._tasks:
+            task.parent = hub
+        while self._tasks:
+            self._stepped = False
+            for run, task in list(self._tasks):
+                self.run = run
+                task.switch()
+                if task.dead:
+                    self._stepped = True
+                    self._tasks.remove((run, task))
+            self._stuck = not self._stepped
+
+    def give_way(self) -> bool:
+        if not self._stuck:
+            run = self.run
+            getcurrent().parent.switch()
+            self.run = run
+        stuck, self._stuck = self._stuck, False
+        return not stuck
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def fault(self, kind: str, memory: Memory, text: str) -> None:
+        self.faults.append(Fault(kind, memory.name, text))
+
+    # ------------------------------------------------------------------------------------------------------------- checks
+    def _check(self, results: Sequence[Memory]) -> None:
+        for m in results:
+            if not all((i.writer != 0).all() for i in m.instances):
+                self.fault("unwritten", m, "a result that nobody writes all of")
+        for m, instance, index in self.reads:
+            if (instance.told[index] == 0).any():
+                self.fault("untold", m, "read by others, and never announced")
+        for m in self._memories:
+            if m.taken & {"waited for"} and not m.notified and not m.given:
+                self.fault("untold", m, "waited for, and never announced")
+        if self._circle():
+            self.faults.append(Fault("circle", "", "waits in a circle"))
+        data = {m.name: m.by_data for m in self._memories}
+        self.faults = [Fault(f.kind, f.tensor, f.text, data.get(f.tensor, False)) for f in dict.fromkeys(self.faults)]
+
+    def _circle(self) -> bool:
+        """Whether waits for what is announced cannot all end."""
+        done, at = {0}, {run.number: 0 for run in self._runs}
+        needs = {
+            run.number: [
+                e if isinstance(e, int) else {int(n) for i, index in e for n in np.unique(i.told[index])}
+                for e in run.events
+            ]
+            for run in self._runs
+        }
+        moved = True
+        while moved:
+            moved = False
+            for number, events in needs.items():
+                while at[number] < len(events):
+                    event = events[at[number]]
+                    if isinstance(event, set) and not event <= done:
+                        break
+                    if isinstance(event, int):
+                        done.add(event)
+                    at[number] += 1
+                    moved = True
+        return any(at[number] < len(events) for number, events in needs.items())
