@@ -83,7 +83,7 @@ class Judgement:
     def undefined(self) -> tuple[Fault, ...]:
         """What has no value, and that no explicit assumption covers."""
         told = self.assumed
-        return tuple(f for f in self.faults or () if f.fatal and not (f.by_data and f"`{f.tensor}`" in told))
+        return tuple(f for f in self.faults or () if f.fatal and not (f.by_data and any(f"`{n}`" in told for n in f.tensor)))
 
     @property
     def kind(self) -> str:

@@ -18,10 +18,11 @@ CALLS = 4000
 @dataclass(frozen=True)
 class Fault:
     """What is wrong with a program. `kind`: unread | unwritten | conflict (no result has a meaning), or what a refusal may be
-    for although the result has one: unwaited | untold | twice | circle | argument. `by_data`: data decides it."""
+    for although the result has one: unwaited | untold | twice | circle | argument. `tensor`: what it is called, here and there;
+    `by_data`: data decides it."""
 
     kind: str
-    tensor: str
+    tensor: tuple[str, ...]
     text: str
     by_data: bool = False
 
@@ -114,7 +115,7 @@ class Language(Arithmetic):
         for instance, index in places:
             self._hub.run.waited.setdefault(id(instance), np.zeros_like(instance.told, bool))[index] = True
         self._hub.run.events.append(places)
-        t.memory.taken.add("waited for")
+        t.memory.waited = True
 
     def producer_tile_notify(self, t: Param, tile: Any = None, mode: Any = None) -> None:
         del mode
@@ -147,7 +148,6 @@ class Language(Arithmetic):
 
     def _read(self, t: Param, instance: Instance, index: Any) -> None:
         hub, run = self._hub, self._hub.run
-        t.memory.taken.add("read")
         while not (there := instance.writer[index] != 0).all() and hub.give_way():
             pass
         if not there.all():

@@ -70,6 +70,7 @@ class Meaning:
         self._tasks: list[tuple[Run, greenlet]] = []
         self._runs: list[Run] = []
         self._memories: list[Memory] = []
+        self._faults: dict[tuple[str, Memory | None, str], None] = {}
 
     # -------------------------------------------------------------------------------------------------------- the operator
     def results(self, arguments: Sequence[Sequence[Any]], constants: Mapping[str, Any]) -> list[list[Any]]:
@@ -78,6 +79,18 @@ class Meaning:
         Raises:
             Unjudged: the text has no meaning here, or is no operator.
         """
+        try:
+            with np.errstate(all="ignore"):
+                made = self._called(arguments, constants)
+        except (TypeError, ValueError, NameError, IndexError, AttributeError, KeyError) as error:
+            raise Unjudged(f"{type(error).__name__}: {error}") from error
+        found = made if isinstance(made, tuple) else (made,)
+        if not all(isinstance(m, Memory) for m in found):
+            raise Unjudged("results that are no tensors")
+        self._check(found)
+        return [[m.instances[r].values for m in found] for r in range(self.ranks.count)]
+
+    def _called(self, arguments: Sequence[Sequence[Any]], constants: Mapping[str, Any]) -> Any:
         names = self._names()
         code = "\n".join(line for line in self.text.splitlines() if not line.startswith("import "))
         exec(compile(code, "<meaning>", "exec"), names)
@@ -86,15 +99,9 @@ class Meaning:
         shapes = op.signature.inputs
         given = [self._argument(s, k, [a[k] for a in arguments]) for k, s in enumerate(shapes)]
         self._dtype = next((m.dtype for m, s in zip(given, shapes, strict=True) if s.dtype is None), given[0].dtype)
-        with np.errstate(all="ignore"):
-            try:
-                made = op.fn(*given, **constants)
-                self._work()
-            except (TypeError, ValueError, NameError, IndexError, AttributeError, KeyError) as error:
-                raise Unjudged(f"{type(error).__name__}: {error}") from error
-        found = made if isinstance(made, tuple) else (made,)
-        self._check(found)
-        return [[m.instances[r].values for m in found] for r in range(self.ranks.count)]
+        made = op.fn(*given, **constants)
+        self._work()
+        return made
 
     def _names(self) -> dict[str, Any]:
         def program(signature: str, *, axes: str = "R", name: str | None = None) -> Any:
@@ -251,6 +258,8 @@ class Meaning:
     ) -> None:
         by_name = {q.name: q for q in params}
         for q in params:
+            q.memory.names.add(q.name)
+        for q in params:
             for k, table in enumerate(q.tables):
                 if table is not None:
                     instance = by_name[table].memory.instances[rank]
@@ -338,7 +347,7 @@ class Meaning:
         return self._numbers
 
     def fault(self, kind: str, memory: Memory, text: str) -> None:
-        self.faults.append(Fault(kind, memory.name, text))
+        self._faults[kind, memory, text] = None
 
     # ------------------------------------------------------------------------------------------------------------- checks
     def _check(self, results: Sequence[Memory]) -> None:
@@ -349,12 +358,12 @@ class Meaning:
             if (instance.told[index] == 0).any():
                 self.fault("untold", m, "read by others, and never announced")
         for m in self._memories:
-            if m.taken & {"waited for"} and not m.notified and not m.given:
+            if m.waited and not m.notified and not m.given:
                 self.fault("untold", m, "waited for, and never announced")
         if self._circle():
-            self.faults.append(Fault("circle", "", "waits in a circle"))
-        data = {m.name: m.by_data for m in self._memories}
-        self.faults = [Fault(f.kind, f.tensor, f.text, data.get(f.tensor, False)) for f in dict.fromkeys(self.faults)]
+            self._faults["circle", None, "waits in a circle"] = None
+        for kind, m, text in self._faults:
+            self.faults.append(Fault(kind, (m.name, *sorted(m.names)) if m else (), text, m is not None and m.by_data))
 
     def _circle(self) -> bool:
         """Whether waits for what is announced cannot all end."""

@@ -99,7 +99,9 @@ class Memory:
     by_data: bool = False
     stored: bool = False
     notified: bool = False
-    taken: set[str] = field(default_factory=set[str])
+    waited: bool = False
+    names: set[str] = field(default_factory=set[str])
+    """What programs call it."""
 
     @staticmethod
     def of(name: str, axes: tuple[Extent, ...], dtype: str, ranks: Ranks, **more: Any) -> Memory:

@@ -57,9 +57,11 @@ def spoilt(text: str, rng: random.Random) -> tuple[str, str] | None:
 
 
 def _sites(body: list[ast.stmt], skip: int = 0) -> list[Site]:
-    """`skip`: statements at the beginning that stay, the tile's names."""
+    """`skip`: statements at the beginning that stay, the tile's names. A `while` stays as it is: it might not end."""
     found: list[Site] = []
     for at, node in enumerate(body[skip:], skip):
+        if isinstance(node, ast.While):
+            continue
         found.append(Site(body, at))
         for inner in (getattr(node, "body", []), getattr(node, "orelse", [])):
             found += _sites(inner)
