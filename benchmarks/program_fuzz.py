@@ -18,10 +18,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz.programs.drawing import drawn
 from tests.fuzz.programs.judging import Case, Judgement, judge
 from tests.fuzz.programs.reasons import reason_of
 from tests.fuzz.programs.shrinking import shrunk
-from tests.fuzz.programs.writing import drawn
 from tilelink.bench.running import commit
 
 OUT = Path(__file__).parent / "results" / "program-fuzz.json"

@@ -15,13 +15,14 @@ def indented(lines: Sequence[str]) -> Lines:
 
 @dataclass
 class Draft:
-    """The body of one program. `tile`: what its tile is called, axis by axis; `at`: which of them count over all ranks."""
+    """The body of one program. `tile`: what its tile is called, axis by axis; `ranks`: whether it may ask which rank this is."""
 
     rng: random.Random
     out: str
     tile: tuple[str, str] = ("m", "n")
     constants: dict[str, object] = field(default_factory=dict[str, object])
     number: int = 0
+    ranks: bool = True
 
     def fresh(self, word: str) -> str:
         """Now and then a name that is taken."""
@@ -139,20 +140,22 @@ class Draft:
     def test(self) -> str:
         """That no data decides."""
         m, n = self.tile
+        ranks = ["tl.rank() == 0", "tl.rank() % 2 == 0", "tl.rank() == tl.num_ranks() - 1", "tl.num_ranks() > 1", "tl.num_ranks() > 2"]
         return self.rng.choice([
-            self.constant(self.chance(0.6)), f"{self.constant(self.rng.randint(0, 2))} > 0", f"not {self.constant(self.chance(0.5))}",
+            *(ranks if self.ranks else []), self.constant(self.chance(0.6)), f"{self.constant(self.rng.randint(0, 2))} > 0", f"not {self.constant(self.chance(0.5))}",
             f"{self.constant(self.rng.choice('ab'))} == 'a'", f"{self.constant(self.rng.choice('ab'))} != 'a'",
-            f"{self.constant(self.rng.choice([0.5, 2.0]))} > 1.0", "tl.rank() == 0", "tl.rank() % 2 == 0",
-            "tl.rank() == tl.num_ranks() - 1", "tl.num_ranks() > 1", "tl.num_ranks() > 2", f"tl.tile_begin({self.out}, {m}) == 0",
+            f"{self.constant(self.rng.choice([0.5, 2.0]))} > 1.0", f"tl.tile_begin({self.out}, {m}) == 0",
             f"tl.tile_begin({self.out}, {n}) > 0", f"tl.tile_end({self.out}, {m}) == tl.size({self.out}, 0)",
         ])  # fmt: skip
 
     def times(self) -> str:
         """How often a loop goes round: 1 mostly, else 0 or 2."""
         once = self.rng.choice([1, 1, 1, 1, 2, 0])
+        around = [f"range(tl.num_ranks() - {self.constant(self.rng.choice([1, 1, 2]))})"]
         return self.rng.choice([
+            *(around if self.ranks else []),
             f"range({once})", f"range({self.constant(once)})", f"tl.static_range({once})", f"range({3 - once}, 3)",
-            f"range(tl.num_ranks() - {self.constant(self.rng.choice([1, 1, 2]))})", f"tl.static_range({self.constant(once)})",
+            f"tl.static_range({self.constant(once)})",
         ])  # fmt: skip
 
     def changed(self, values: Sequence[str]) -> tuple[Lines, str]:

@@ -10,6 +10,7 @@ from tests.fuzz.programs.drafting import Draft, Lines, indented
 
 SHAPES = {
     "split": "M/R N", "whole": "M N", "cols": "M N/R", "parts": "R M/R N", "slices": "R M N", "ids": "M i32 <M",
+    "weight": "N N",
 }  # fmt: skip
 """Kinds of tensors, as the operator has them. `parts`: what everyone has for this rank; `slices`: all of everyone's."""
 
@@ -154,20 +155,21 @@ def walked(w: Writing) -> None:
 
 
 def product(w: Writing) -> None:
-    """A matmul with a square of columns: what is whole, transposed."""
-    rng, x, y = w.rng, w.one("split", "whole"), w.one("whole")
-    out = Value(w.name("g"), "square" if x.kind == "whole" else "tall")
-    wait = Draft(rng, out.name)
-    lines = [f"m, p = tl.tile_id({out.name})", *(wait.wait("a", "m") if rng.random() < 0.6 else [])]
-    panel = bool(len(lines) > 1)
-    lines += [f"acc = tl.zeros(tl.tile_shape({out.name}), tl.acc_dtype(a))", "for n in tl.tiles(a, axis=1):"]
+    """A matmul, as it is usually written."""
+    rng, x, y = w.rng, w.one("split", "whole"), w.one("weight")
+    out = Value(w.name("y"), x.kind)
+    draft = Draft(rng, out.name, ("m", "n"))
+    panel = rng.random() < 0.6
+    lines = [f"m, n = tl.tile_id({out.name})", *(draft.wait("a", "m") if panel else [])]
+    lines += [f"acc = tl.zeros(tl.tile_shape({out.name}), tl.acc_dtype(a))", "for k in tl.tiles(b, axis=0):"]
     lines += indented([
-        *([] if panel else ["tl.consumer_tile_wait(a, (m, n))"]), *wait.wait("b", "(p, n)", "p"),
-        "acc = tl.dot(tl.tile_load(a, (m, n)), tl.trans(tl.tile_load(b, (p, n))), acc, out_dtype=acc.dtype)",
+        *([] if panel else ["tl.consumer_tile_wait(a, (m, k))"]),
+        *(draft.wait("b", "(k, n)", "k") if y.made or rng.random() < 0.7 else []),
+        "acc = tl.dot(tl.tile_load(a, (m, k)), tl.tile_load(b, (k, n)), acc, out_dtype=acc.dtype)",
     ])  # fmt: skip
-    lines += [*wait.store("acc", index="(m, p)"), *wait.notify(out.name, "(m, p)", "m")]
-    lines = [line.replace("(m, n)[:, None]", "") for line in lines]
-    w.write("M N, P N -> M P", ["a", "b", out.name], lines, [x.name, y.name], [out], "computes", wait.constants)
+    lines += [*draft.store("acc"), *draft.notify(out.name, "(m, n)", "m")]
+    how = "product" if len(draft.constants) == 0 and rng.random() < 0.5 else "computes"
+    w.write("M K, K N -> M N", ["a", "b", out.name], lines, [x.name, y.name], [out], how, draft.constants)
 
 
 # ------------------------------------------------------------------------------------------------------------------ moving
@@ -190,10 +192,10 @@ def movement(w: Writing) -> None:
     signature, gives, pull = MOVES[way]
     given = w.one({"slice": "whole", "to heads": "split", "to rows": "cols"}.get(way, way))
     rest = rng.choice(["N", "N", "..."])
-    _move(w, signature.format(rest, rest), given, Value(w.name("t"), gives, reached=not pull), pull, rest == "...")
+    move(w, signature.format(rest, rest), given, Value(w.name("t"), gives, reached=not pull), pull, rest == "...")
 
 
-def _move(w: Writing, signature: str, given: Value, out: Value, pull: bool, short: bool) -> None:
+def move(w: Writing, signature: str, given: Value, out: Value, pull: bool, short: bool) -> None:
     rng, domain = w.rng, out.name if pull else "src"
     axes = len(signature.split("->")[pull].split()) - short
     names = rng.choice([["tile"], list("smn")[-axes:] if axes > 1 else ["m"]])
@@ -220,7 +222,7 @@ def kept(w: Writing) -> None:
     given = w.one("whole", "split", "cols", "parts", "slices")
     rank = given.kind in ("parts", "slices")
     out = Value(w.name("k"), given.kind)
-    _move(w, "s M N -> s M N" if rank else "M N -> M N", given, out, True, False)
+    move(w, "s M N -> s M N" if rank else "M N -> M N", given, out, True, False)
 
 
 # ---------------------------------------------------------------------------------------------- peers, and what they send
@@ -397,6 +399,7 @@ def grouped(w: Writing) -> None:
 PIECES: dict[Callable[[Writing], None], tuple[float, tuple[tuple[str, ...], ...]]] = {
     pointwise: (5, (("split", "whole", "cols"),)),
     walked: (1, (("split", "whole", "cols"),)),
+    product: (3, (("split", "whole"), ("weight",))),
     movement: (5, (("split", "whole", "cols"),)),
     kept: (1, (("parts", "slices", "whole", "split"),)),
     pushed: (2, (("whole", "split"),)),

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 from tests.fuzz.programs.judging import Call, Case
-from tests.fuzz.programs.pieces import PIECES, SHAPES, Value, Writing, _move
+from tests.fuzz.programs.pieces import PIECES, SHAPES, Value, Writing, move
 from tests.fuzz.programs.drafting import indented
-from tests.fuzz.programs.spoiling import spoilt
 
 ARGUMENTS = {
-    "split": ("M/R N", "M/R N"), "whole": ("M N", "M N"), "cols": ("M N/R", "M N/R"), "ids": ("M i32 <M", "M i32 <M"),
-    "places": ("M i32 permutation", ""), "offsets": ("e+1 i32 offsets", ""),
+    **{kind: SHAPES[kind] for kind in ("split", "whole", "cols", "ids", "weight")},
+    "places": "M i32 permutation", "offsets": "e+1 i32 offsets",
 }  # fmt: skip
 TILES = [1, 2, 2, 4, 4, 8]
-
-
-def drawn(seed: int) -> Case:
-    """A third are spoilt."""
-    rng = random.Random(seed)
-    case = written(seed, rng)
-    changed = next(filter(None, (spoilt(case.text, rng) for _ in range(20))), None) if rng.random() < 0.36 else None
-    return case if changed is None else replace(case, spoilt=changed[0], text=changed[1])
 
 
 def written(seed: int, rng: random.Random) -> Case:
@@ -31,20 +21,20 @@ def written(seed: int, rng: random.Random) -> Case:
     ranks = rng.choice([1, 2, 2, 2, 3, 3, 4])
     w = Writing(rng)
     kinds = [rng.choice(["split", "whole", "split", "cols"]), *rng.sample(["split", "whole", "cols"], rng.choice([0, 1, 1]))]
-    kinds += [t for t in ("ids", "places", "offsets") if rng.random() < 0.12]
-    if {"ids", "places", "offsets"} & {*kinds} and "whole" not in kinds:
+    kinds += [t for t in ("ids", "places", "offsets", "weight") if rng.random() < 0.12]
+    if {"ids", "places", "offsets", "weight"} & {*kinds} and "whole" not in kinds:
         kinds[0] = "whole"
     w.values += [Value(f"x{k}", kind, made=False, reached=True) for k, kind in enumerate(kinds)]
     for _ in range(rng.choice([1, 1, 2, 2, 3])):
         _piece(w)
     results = _results(w)
-    signature = f"{', '.join(ARGUMENTS[k][0] for k in kinds)} -> {', '.join(RESULTS[v.kind] for v in results)}"
-    text = _text(w, signature, len(kinds), results)
-    return Case(seed, text, signature, {"R": ranks}, _calls(rng, w, kinds, results), _dtype(rng),
-                sms=rng.choice([4, 8, 16]), late=rng.random() < 0.2)  # fmt: skip
+    signature = f"{', '.join(ARGUMENTS[k] for k in kinds)} -> {', '.join(RESULTS[v.kind] for v in results)}"
+    text = text_of(w, signature, len(kinds), results)
+    return Case(seed, text, signature, {"R": ranks}, _calls(rng, w, kinds, results), dtype_of(rng),
+                sms=rng.choice([8, 16, 16, 32]), late=rng.random() < 0.2)  # fmt: skip
 
 
-RESULTS = {**{k: v for k, v in SHAPES.items() if k != "ids"}, "square": "M M", "tall": "M/R M"}
+RESULTS = {k: v for k, v in SHAPES.items() if k not in ("ids", "weight")}
 
 
 def _piece(w: Writing) -> None:
@@ -64,13 +54,13 @@ def _results(w: Writing) -> list[Value]:
     for v in made[:3]:
         if v.reached and w.rng.random() < 0.95:
             kept = Value(w.name("k"), v.kind)
-            _move(w, "s M N -> s M N" if v.kind in ("parts", "slices") else "M N -> M N", v, kept, True, False)
+            move(w, "s M N -> s M N" if v.kind in ("parts", "slices") else "M N -> M N", v, kept, True, False)
             v = kept
         out.append(v)
     return out
 
 
-def _text(w: Writing, signature: str, arguments: int, results: list[Value]) -> str:
+def text_of(w: Writing, signature: str, arguments: int, results: list[Value], axes: str = "") -> str:
     rng = w.rng
     constants = [f"{n}={v!r}" if rng.random() < 0.5 else n for n, v in w.constants.items()]
     head = ", ".join([*(f"x{k}" for k in range(arguments)), *(["*", *constants] if constants else [])])
@@ -78,7 +68,7 @@ def _text(w: Writing, signature: str, arguments: int, results: list[Value]) -> s
     placed = ", ".join(f"{path!r}: {p}" for path, how in w.steps if (p := _placement(rng, w, path, how)))
     more = rng.choice(["", "", "", ", slots=1", ", slots=3", ", low_latency=False"])
     schedule = f"op = made.schedule({{{placed}}}{more})"
-    lines = ["import tilelink", "import tilelink.language as tl", *w.programs, "", "", f'@tilelink.operator("{signature}")',
+    lines = ["import tilelink", "import tilelink.language as tl", *w.programs, "", "", f'@tilelink.operator("{signature}"{axes})',
              f"def made({head}):", *indented(body), "", "", schedule, ""]  # fmt: skip
     return "\n".join(lines)
 
@@ -88,7 +78,7 @@ def _placement(rng: random.Random, w: Writing, path: str, how: str) -> str:
     sizes = [f"M={rng.choice(TILES)}", f"N={rng.choice(TILES)}"]
     order = rng.choice(['"row"', '"row"', '"column"', '"ring"', '"ring+1"', '("ring", "group 2")', '("ring+1", "group 2")'])
     kind = rng.random()
-    hosts = [s for s, h in w.steps[:at] if h == "computes"]
+    hosts = [s for s, h in w.steps[:at] if h in ("computes", "product")]
     push = rng.choice(["", "", ", push=True", ", push=False"])
     if how == "pins" or (how == "moves" and kind < 0.35):
         push = "" if how == "pins" else push
@@ -99,6 +89,9 @@ def _placement(rng: random.Random, w: Writing, path: str, how: str) -> str:
             return f'tilelink.fused("{hosts[-1]}")'
         own = rng.choice(["", "", "", ", own_kernel=True"])
         return f"tilelink.sms({rng.choice([1, 2, 4])}, {sizes[0]}, order={order}{push}{own})"
+    if how == "product" and kind < 0.4:
+        size = rng.choice(["", 'M="M/R"', f"M={rng.choice([1, 2, 3, 4])}"])
+        return f'tilelink.library("torch.mm"{size and ", "}{size})'
     if hosts and kind < 0.12:
         behind = rng.choice(["", ", behind=True", ", behind=False", f", N={rng.choice([1, 2])}"])
         return f'tilelink.fused("{hosts[-1]}"{behind})'
@@ -107,20 +100,20 @@ def _placement(rng: random.Random, w: Writing, path: str, how: str) -> str:
     return f"tilelink.sms({count}{', '.join(sizes)}, order={order}{more})"
 
 
-def _dtype(rng: random.Random) -> str:
+def dtype_of(rng: random.Random) -> str:
     return rng.choice(["f32", "f32", "f32", "f32", "i32", "bf16", "f16"])
 
 
 def _calls(rng: random.Random, w: Writing, kinds: list[str], results: list[Value]) -> tuple[Call, ...]:
     """Several, with other data, now and then of other sizes, with other constants, and with results fed back."""
     calls: list[Call] = []
-    sizes = _sizes(rng)
+    sizes = sizes_of(rng)
     constants: dict[str, Any] = dict(w.constants)
     shared = frozenset(k for k, kind in enumerate(kinds) if kind in ("split", "whole") and rng.random() < 0.12)
     for k in range(rng.choice([1, 2, 2, 3])):
         fed: dict[int, int] = {}
         if k and rng.random() < 0.3:
-            sizes = _sizes(rng)
+            sizes = sizes_of(rng)
         elif k and rng.random() < 0.4:
             fed = {a: r for a, kind in enumerate(kinds) for r, v in enumerate(results) if v.kind == kind and rng.random() < 0.5}
         if k and rng.random() < 0.4:
@@ -130,7 +123,7 @@ def _calls(rng: random.Random, w: Writing, kinds: list[str], results: list[Value
     return tuple(calls)
 
 
-def _sizes(rng: random.Random) -> dict[str, int]:
+def sizes_of(rng: random.Random) -> dict[str, int]:
     return {"M": rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 8, 11]), "N": rng.choice([1, 2, 3, 4, 4, 6, 8]), "e": rng.choice([1, 2, 3])}
 
 
