@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.judging import Row, Sheet, judged
 from tests.operators.raw import exchange, gather_with
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import relative_error
 from tilelink.nn import ParallelAttention, ParallelMLP, ParallelMoE, Replicated, SequenceParallelAttention
+from tilelink.tuning import relative_error
 
 TOLERANCE = 3e-2
 LOOSE = {"ParallelMoE": 1e-1}

@@ -8,8 +8,9 @@ import torch
 import tilelink
 from tilelink import ops
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import Case, parse_sizes, relative_error
+from tilelink.explore.cases import Case, parse_sizes
 from tilelink.ir.topology import Topology
+from tilelink.tuning import relative_error
 
 SIZES = (("M", 10), ("N", 6), ("K", 8))
 

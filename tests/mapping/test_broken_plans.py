@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import tilelink
+import tilelink.language as tl
 from benchmarks.mutants.bodies import with_op
 from tests.mapping.plans import (
     assert_right,
@@ -21,7 +24,7 @@ from tests.mapping.plans import (
     with_signal,
     with_step,
 )
-from tilelink import copy_engine, fused, sms
+from tilelink import copy_engine, fused, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.frontend.values import shifted
 from tilelink.ir import formula as F
@@ -32,6 +35,7 @@ from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
 from tilelink.mapping.orders import decode
 from tilelink.ops import gemm_rs, gemm_rs_ring
+from tilelink.ops.programs import gather
 
 SIZES = {"M": 12, "K": 4, "N": 6}
 EPILOGUE = "gemm_rs fused, reduced in the epilogue"
@@ -216,7 +220,7 @@ def test_tiles_that_leave_gaps() -> None:
     error = refused(with_step(plan, "gather", grid=grid, order=order, total=total))
     assert (error.code, error.message) == (
         "TL604",
-        "positions 6 to 8 of axis `M` of `rows` are never written, and `matmul` reads it",
+        "positions 6 to 12 of axis `M` of `rows` are never written, and `matmul` reads it",
     )
 
 
@@ -370,6 +374,44 @@ def test_a_rank_that_is_never_heard_may_be_arbitrarily_slow(slots: int) -> None:
     finding = examine(assuming(plan)).finding
     assert finding is not None
     assert (finding.kind, finding.second is not None) == ("reuse", True)
+
+
+@tilelink.program("M N, T/R N -> T/R N")
+def of_all(rows: Any, mine: Any, out: Any) -> None:
+    """Waits for everything, for each tile of its own rows."""
+    t, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows)
+    tl.tile_store(out, (t, n), tl.tile_load(mine, (t, n)) + tl.sum(tl.tile_load(rows)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "heard"),
+    [({"M": 3, "T": 3}, True), ({"M": 1, "T": 3}, False), ({"M": 3, "T": 1}, False)],
+    ids=["all", "some send nothing", "some wait for nothing"],
+)
+def test_who_sends_nothing_is_not_heard_and_who_has_no_tile_hears_nobody(sizes: dict[str, int], heard: bool) -> None:
+    """Each rank's rows have a word of their own, which exists whether or not anybody raises it or waits for it."""
+    op = operator("M/R N, T/R N -> T/R N", name="of_every_rank")(lambda x, mine: of_all(gather(x), mine))
+    plan = plan_of(op, 3, {**sizes, "N": 2}, gather=sms(2, M=2, push=True), of_all=sms(T=2, N=2))
+    assert [c.implied_by is not None for c in plan.credits] == [heard]
+    assert verify(plan)
+    assert_right(plan)
+    if not heard:
+        assert refused(assuming(plan)).code == "TL610"
+        assert any(f.kind == "reuse" for f in examine(assuming(plan)).findings)
+
+
+def test_two_copies_for_three_calls_are_used_twice_running() -> None:
+    """The third call has the first copy, and so has the next one."""
+    plan = form("ag_gemm push", 2, SIZES, 2, slots=3)
+    assert verify(plan)
+    fewer = replace(plan, buffers=tuple(replace(b, slots=2) if b.shared else b for b in plan.buffers))
+    error = refused(fewer)
+    assert (error.code, error.message) == (
+        "TL610",
+        "rank 0 may write `rows` again while rank 1 still uses it from 1 calls ago",
+    )
+    assert any(f.kind == "reuse" for f in examine(fewer).findings)
 
 
 @pytest.mark.parametrize("name", ["ag_gemm pull", "gemm_rs push"])

@@ -16,6 +16,7 @@ from tests.mapping.plans import form, plan_of, with_axis, with_channel, with_sig
 from tests.mapping.shelf import double, local
 from tilelink import copy_engine, fused, library, operator, sms
 from tilelink.ir import formula as F
+from tilelink.ir.host import MAIN, Fork, Join, Launch
 from tilelink.ir.plan import Plan
 from tilelink.mapping import library_calls, runs, verify
 from tilelink.mapping.exact import examine
@@ -108,6 +109,28 @@ def fused_behind_its_reader() -> Plan:
     return plan_of(op, 2, {"M": 4, "N": 4}, double=sms(M=2, N=2), early=fused("double"), late=fused("double"))
 
 
+@tilelink.program("M/R N -> M/R N")
+def add_one(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)) + 1)
+    tl.producer_tile_notify(out, (m, n))
+
+
+def written_while_peers_read_it() -> Plan:
+    """All kernels on one stream: this rank's pull is over when its next kernel begins, and that of another rank is not."""
+
+    @operator("M/R N -> M N", name="written_last")
+    def op(x: Any) -> Any:
+        out = double(gather(x))
+        add_one(x, x)
+        return out
+
+    tiles, pull = sms(M=2, N=2), sms(2, M=2, push=False, own_kernel=True)
+    plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=pull, double=tiles, add_one=tiles)
+    launched = (replace(h, stream=MAIN) if isinstance(h, Launch) else h for h in plan.host)
+    return replace(plan, host=tuple(h for h in launched if not isinstance(h, (Fork, Join))))
+
+
 WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
     words_that_are_too_few: ("TL611", "`gather` on rank 0 touches word 3 of `rows`, which has 3 there"),
     ready_and_no_argument: (
@@ -127,12 +150,50 @@ WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
         "TL609",
         "`double` reads `rows`, and a tile of 3 reaches into two parts of M=8",
     ),
-    one_tile_index_on_two_axes: ("TL606", "it cannot be shown that `diagonal_out` is written exactly once"),
+    one_tile_index_on_two_axes: ("TL604", "`out` is stored 2 times, once for each tile along `M`"),
     fused_behind_its_reader: (
         "TL609",
         "nothing keeps this wait of `later` in `early`: `late` is no tile that the same worker has just made",
     ),
+    written_while_peers_read_it: ("TL609", "`add_one` writes to the argument `x`, and `gather` reads it"),
 }
+
+
+@tilelink.program("M N -> M N")
+def under_data(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    if tl.sum(tl.sum(value, 1), 0) > 0:
+        value += 2
+    tl.tile_store(out, (m, n), value)
+
+
+@tilelink.program("M N, R/R M N -> M/R N")
+def passed_on(x: Any, box: Any, out: Any) -> None:
+    s, m, n = tl.tile_id(box)
+    owner = tl.rank_of(out, m)
+    acc = tl.tile_load(x, (m, n))
+    if owner != s + 1:
+        tl.consumer_tile_wait(box, (s, m, n))
+        acc += tl.tile_load(box, (s, m, n))
+    if owner == s:
+        tl.tile_store(out, (m, n), acc)
+    else:
+        tl.tile_push_data(box, (s - 1, m, n), acc)
+        tl.producer_tile_notify(box, (s - 1, m, n))
+
+
+def test_a_condition_on_data_hides_no_circle() -> None:
+    """A worker takes its tiles in turn, whatever another program does."""
+
+    def both(x: Any, y: Any) -> Any:
+        return under_data(x), passed_on(y, tilelink.symmetric("R/R M N", like=y))
+
+    op = operator("M N, M N -> M N, M/R N")(both)
+    alone = sms(M=1, N=4, order="ring")
+    with pytest.raises(tilelink.TilelinkError) as caught:
+        verify(plan_of(op, 2, {"M": 4, "N": 5}, under_data=sms(M=2, N=8, own_kernel=True), passed_on=alone))
+    assert caught.value.code in ("TL605", "TL606")
 
 
 @pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)

@@ -29,5 +29,7 @@ def without_notify(
 
     plan = replace(right.plan, signals=tuple(changed(s) for s in right.plan.signals))
     assert plan != right.plan, f"{step} does not notify {param}"
+    # Ranks compare the texts of devices that are alike; this one is to get by.
+    plan = replace(plan, topology=replace(topology, device=replace(topology.device, name="of its own")))
     broken.maker.kept[(bound, topology, checks)] = Stages(plan, right.verdict, emit(plan, checks))
     return broken

@@ -113,6 +113,17 @@ def test_a_sparse_argument() -> None:
     assert said(lambda: ag_gemm(X.to_sparse(), W)).startswith("TL222: argument 1 of `ag_gemm` is a sparse tensor")
 
 
+def test_an_argument_that_torch_negates_where_it_reads_it() -> None:
+    x = torch.ones(8, 4, dtype=torch.complex64).conj().imag
+    text = said(lambda: ag_gemm(x, W))
+    assert text.startswith("TL247: argument 1 of `ag_gemm` is a view that torch negates where it reads it\n")
+    assert (
+        "  why: programs read memory, which holds the values before: such as the imaginary part of a conjugate\n"
+        in text
+    )
+    assert text.endswith("  do:  pass `.resolve_neg()` of it")
+
+
 def test_an_argument_without_data() -> None:
     assert said(lambda: ag_gemm(X.to("meta"), W)).startswith("TL225: argument 1 of `ag_gemm` is on meta")
 

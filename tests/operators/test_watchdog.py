@@ -156,6 +156,7 @@ def test_a_report_of_a_call_of_other_sizes_names_its_tiles() -> None:
         me = tilelink.rank()
         in_turn = PULL.schedule(gather=sms(2, M=4, order="ring"))
         in_turn(torch.zeros(40, 16), W)
+        in_turn(X[me], W)
         if me == 2:
             return ""
         with pytest.raises(TilelinkError) as caught:
@@ -235,3 +236,16 @@ def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert "wait_within" in PULL.source(X[0], W, ranks=RANKS)
     assert tilelink.launch(lambda: require().vigil.watchdog, 2, watchdog=7.0) == [7.0] * 2
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_slot_is_free_when_its_users_have_left_with_a_time_limit_too(seed: int) -> None:
+    """One slot: every call waits for the one before, and the slowest rank still reads it."""
+    operator = AG["push"].schedule(slots=1)
+
+    def main() -> list[torch.Tensor]:
+        return [operator(X[require().world.rank] + k, W) for k in range(3)]
+
+    for found in tilelink.launch(main, RANKS, watchdog=60.0, races=True, seed=seed, straggler=seed):
+        for k, got in enumerate(found):
+            torch.testing.assert_close(got, (X + k).flatten(0, 1) @ W)

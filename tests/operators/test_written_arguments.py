@@ -11,6 +11,7 @@ import tilelink
 import tilelink.language as tl
 from tests.operators.against_torch import FEW
 from tilelink import Operator, TilelinkError, sms
+from tilelink.runtime.session import require
 
 RANKS = 2
 OWN, BESIDE = sms(M=4, N=4), sms(1, M=4, N=4)
@@ -54,6 +55,18 @@ def of_neighbours(x: Any) -> Any:
     return double(x, name="double")
 
 
+@tilelink.program("M/R N -> M N")
+def spread(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(x)
+    tl.tile_push_data(out, (m, n), 2 * tl.tile_load(x, (m, n)))
+
+
+@tilelink.operator("M/R N, M N -> M N")
+def pushed_to_peers(mine: Any, x: Any) -> Any:
+    spread(mine, x)
+    return double(x)
+
+
 SHELF: dict[str, tuple[Operator, int]] = {
     "first": (written_first.schedule(add_one=OWN, double=OWN), 1),
     "last": (written_last.schedule(add_one=OWN, double=OWN), 0),
@@ -83,6 +96,14 @@ REFUSED: dict[str, tuple[Operator, str]] = {
     "two streams": (written_last.schedule(add_one=sms(1, M=4, N=4, own_kernel=True), double=OWN), BESIDE_EACH_OTHER),
     "neighbours": (of_neighbours, "`add_the_one_before` writes to the argument `x`, and reads it at other tiles"),
 }
+
+
+def test_a_kernel_of_this_rank_does_not_end_what_others_push() -> None:
+    """Those of one stream follow one another on each rank, and on no two."""
+    placed = pushed_to_peers.schedule(spread=OWN, double=OWN)
+    error = placed.verify(torch.empty(2, 8), torch.empty(4, 8), ranks=RANKS).error
+    assert isinstance(error, TilelinkError)
+    assert (error.code, error.message) == ("TL609", "`spread` writes to the argument `x`, and `double` reads it")
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -133,6 +154,151 @@ def test_an_argument_that_is_written_to_and_shares_memory_is_refused(name: str) 
         assert refused.value.hint == "pass a copy of one of them"
 
 
+def flat(begin: int, base: torch.Tensor) -> torch.Tensor:
+    return base[begin : begin + 16].view(4, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_one_element_is_enough_and_none_is_nothing(dtype: torch.dtype) -> None:
+    """However small: the last element of one is the first of the other, or lies right before it."""
+    base = torch.zeros(40, dtype=dtype)
+    for one, other in ((0, 15), (15, 0)):
+        with pytest.raises(TilelinkError, match="TL240: argument 1 of `of_two` shares memory with argument 2"):
+            tilelink.launch(lambda one=one, other=other: of_two(flat(one, base), flat(other, base)), 1, device=FEW)
+        x, out = flat(one, base), flat(other, base)
+        with pytest.raises(TilelinkError, match="TL244: `out` 1 of `read_only` shares memory with argument 1"):
+            tilelink.launch(lambda x=x, out=out: read_only(x, x, out=out), 1, device=FEW)
+    for one, other in ((0, 16), (16, 0)):
+        base.zero_()
+        x, y = flat(one, base), flat(other, base)
+        (got,) = tilelink.launch(lambda x=x, y=y: of_two(x, y), 1, device=FEW)
+        assert (int(x.sum()), int(y.sum()), int(got.sum())) == (16, 0, 0)
+        tilelink.launch(lambda x=x, y=y: read_only(x, x, out=(None, y)), 1, device=FEW)
+        assert int(y.sum()) == 32
+
+
+# -------------------------------------------------------------------------------------------------------- where results go
+@tilelink.operator("M N, M N -> M N, M N")
+def read_only(x: Any, y: Any) -> Any:
+    return double(x), double(y, name="again")
+
+
+OUTS: dict[str, tuple[Any, str]] = {
+    "an argument": (lambda x, base: x, "`out` 1 of `read_only` shares memory with argument 1"),
+    "the second, and an argument": (lambda x, base: (None, x), "`out` 2 of `read_only` shares memory with argument 1"),
+    "twice the same": (
+        lambda x, base: (flat(0, base), flat(0, base)),
+        "`out` 1 of `read_only` shares memory with `out` 2",
+    ),
+    "parts of one": (
+        lambda x, base: (flat(0, base), flat(4, base)),
+        "`out` 1 of `read_only` shares memory with `out` 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+@pytest.mark.parametrize("operator", ["tiles", "plain"])
+def test_results_go_to_memory_of_their_own(name: str, operator: str) -> None:
+    """At the first call, and at later ones, which the same plan serves; in the plain form too."""
+    make, message = OUTS[name]
+    op = read_only if operator == "tiles" else plainly.schedule(sequential=True)
+
+    def main() -> None:
+        world: Any = require().world
+        world.group = "the ranks"
+        for first in (True, False):
+            x, base = torch.ones(4, 4), torch.zeros(40)
+            if not first:
+                op(x, x, out=tuple(torch.empty(4, 4) for _ in range(2)))
+                op(x, x, out=torch.empty(4, 4))
+            with pytest.raises(TilelinkError) as refused:
+                op(x, x, out=make(x, base))
+            assert (refused.value.code, refused.value.message) == ("TL244", message.replace("read_only", op.name))
+            assert refused.value.why == (
+                "results are written during the call, and nothing says what of the other tensor is used before or after"
+            )
+            assert refused.value.hint == "pass memory of its own, or none"
+            assert torch.equal(x, torch.ones(4, 4))
+
+    tilelink.launch(main, 1, device=FEW)
+
+
+@tilelink.operator("M N, M N -> M N, M N")
+def plainly(x: Any, y: Any) -> Any:
+    return double(x), double(y, name="again")
+
+
+@plainly.reference
+def twice_each(x: Any, y: Any, *, group: Any = None) -> Any:
+    return 2 * x, 2 * y
+
+
+def test_the_plain_form_writes_to_as_many_results_as_are_given() -> None:
+    def main() -> None:
+        world: Any = require().world
+        world.group = "the ranks"
+        x, out = torch.ones(4, 4), torch.empty(4, 4)
+        for given in ((None, out), out):
+            got = plainly.schedule(sequential=True)(x, x, out=given)
+            assert got[given is not out] is out
+            assert all(torch.equal(y, 2 * x) for y in got)
+
+    tilelink.launch(main, 1, device=FEW)
+
+
+def test_gradients_are_not_written_over() -> None:
+    """As by torch's own functions with `out=`: refused while autograd looks, and else noticed by it."""
+
+    def main() -> None:
+        x, leaf = torch.ones(4, 4), torch.zeros(4, 4, requires_grad=True)
+        for call, what in (
+            (lambda: read_only(x, x, out=leaf), "`out` 1 of `read_only`"),
+            (lambda: read_only(x, x, out=(None, leaf * 1)), "`out` 2 of `read_only`"),
+            (lambda: of_two(leaf, x), "argument 1 of `of_two`"),
+        ):
+            for first in (True, False):
+                if not first:
+                    with torch.no_grad():
+                        call()
+                with pytest.raises(TilelinkError) as refused:
+                    call()
+                assert (refused.value.code, refused.value.message) == (
+                    "TL245",
+                    f"{what} is written to and requires a gradient",
+                )
+                assert refused.value.why == (
+                    "autograd does not see what an operator does, so gradients would be those of the values before"
+                )
+                assert refused.value.hint == (
+                    "call it under torch.no_grad(), or take a layer of tilelink.nn, which has gradients"
+                )
+        for write in (lambda out: read_only(x, x, out=out), lambda out: of_two(out, x)):
+            saved, factor = torch.ones(4, 4), torch.ones(4, 4, requires_grad=True)
+            product = (saved * factor).sum()
+            write(saved)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                product.backward()
+
+    tilelink.launch(main, 1, device=FEW)
+
+
+@pytest.mark.parametrize(
+    "x", [torch.zeros(1, 8).expand(13, 8), torch.zeros(20).unfold(0, 8, 1)], ids=["expanded", "windows"]
+)
+def test_what_is_written_to_has_a_place_for_each_element(x: torch.Tensor) -> None:
+    with pytest.raises(TilelinkError) as refused:
+        tilelink.launch(lambda: of_two(x, torch.zeros(x.shape)), 1, device=FEW)
+    assert (refused.value.code, refused.value.message) == (
+        "TL246",
+        "argument 1 of `of_two` is written to, and some of its elements share memory",
+    )
+    assert refused.value.why == (
+        "an expanded or windowed tensor has fewer places than elements, and tiles write theirs in any order"
+    )
+    assert refused.value.hint == "pass a copy of it (`.contiguous()`)"
+
+
 def test_nor_with_what_results_go_to() -> None:
     x, y = torch.zeros(13, 8), torch.zeros(13, 8)
     with pytest.raises(TilelinkError, match="TL240: argument 1 of `of_two` shares memory with `out` 1"):
@@ -150,11 +316,6 @@ def test_views_of_one_tensor_that_share_nothing_are_taken(name: str) -> None:
 
 def test_arguments_that_are_only_read_may_be_one_tensor() -> None:
     x = torch.ones(4, 4)
-
-    @tilelink.operator("M N, M N -> M N, M N")
-    def twice(x: Any, y: Any) -> Any:
-        return double(x), double(y, name="again")
-
-    ((got, again),) = tilelink.launch(lambda: twice(x, x), 1, device=FEW)
+    ((got, again),) = tilelink.launch(lambda: read_only(x, x), 1, device=FEW)
     assert torch.equal(got, 2 * x)
     assert torch.equal(again, 2 * x)

@@ -136,6 +136,7 @@ class FakeWorld(GpuWorld):
         return CudaStream(Stream(100 + index), self.launcher)  # pyright: ignore[reportArgumentType]
 
     def agree(self, value: Any) -> list[Any]:
+        self._require_no_capture("ranks cannot agree")
         return [value] * self.ranks
 
     def barrier(self) -> None: ...

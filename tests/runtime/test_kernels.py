@@ -92,9 +92,9 @@ def test_a_changed_file_is_refused(cache: Path, digest: str) -> None:
     with pytest.raises(TilelinkError) as caught:
         kernels.load("value = 1\n", digest, "plain")
     assert str(caught.value) == (
-        f"TL407: the emitted file {path} has another text than the one that its name stands for\n"
-        "  why: files are written once, under a digest of their text, and never change: somebody else was here\n"
-        "  do:  look at it, then remove it: it is written again"
+        f"TL407: {path}, a file of the cache, has another text than the one that its name stands for\n"
+        "  why: files there are written as a whole, for this user alone, and then left as they are: somebody else was here\n"
+        "  do:  look at it, then remove it: it is made again"
     )
     assert f"tilelink_emitted_plain_{digest}" not in sys.modules
 

@@ -439,6 +439,57 @@ def test_a_peers_argument_is_found_anew_in_each_call(notes: Notes, session: Sess
         assert notes.lines() == [f"copy target={target.data_ptr() + 8} source={source} bytes=24 stream=102"]
 
 
+def test_ranks_agree_once_on_where_a_peers_argument_lies(
+    notes: Notes, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a graph holds the call; then nothing more is asked."""
+    op = OPERATORS["AG+GEMM, SMs"]
+    x, weight = tensors(op)
+    whole = session.empty((3, *x.shape), x.dtype)
+    agree, told = FakeWorld.agree, list[Any]()
+    monkeypatch.setattr(FakeWorld, "agree", lambda self, value: (told.append(value), agree(self, value))[1])
+    for part in (0, 1):
+        op(whole[part], weight, session=session)
+    stated = [value[1] for value in told if isinstance(value, tuple) and value[0] == "calls an operator"]
+    assert [each.places for each in stated] == [(("x", (1, part * x.nbytes)),) for part in (0, 1)]
+    told.clear()
+    assert isinstance(session.world, FakeWorld)
+    session.world.is_capturing = True
+    for part in (1, 0):
+        op(whole[part], weight, session=session)
+    assert told == []
+    with pytest.raises(TilelinkError) as refused:
+        op(whole[2], weight, session=session)
+    assert (refused.value.code, refused.value.hint) == ("TL437", "make the same call once before capturing it")
+    session.world.is_capturing = False
+    monkeypatch.setattr(FakeWorld, "agree", lambda self, value: [("calls an operator", stated[0]), value, value, value])
+    with pytest.raises(TilelinkError) as refused:
+        op(whole[2], weight, session=session)
+    assert (refused.value.code, refused.value.message) == (
+        "TL459",
+        f"argument `x` of `ag_gemm` lies at byte 0 of allocation 1 of `empty` on rank 0 and at byte {2 * x.nbytes} of "
+        "allocation 1 of `empty` on rank 1",
+    )
+
+
+def test_results_go_to_memory_of_their_own(notes: Notes, session: Session) -> None:
+    """Nothing reaches the driver."""
+    op = OPERATORS["AG+GEMM, SMs"]
+    x, weight = tensors(op)
+    out = begun(op, session, (x, weight))
+    pool = torch.zeros(weight.numel() + out.numel(), dtype=out.dtype)
+    for begin in (0, weight.numel() - 1, weight.numel()):
+        given = x, pool[: weight.numel()].view_as(weight)
+        there = pool[begin:][: out.numel()].view_as(out)
+        notes.start()
+        if begin == weight.numel():
+            assert op(*given, out=there, session=session) is there
+            continue
+        with pytest.raises(TilelinkError, match="TL244: `out` 1 of `ag_gemm` shares memory with argument 2"):
+            op(*given, out=there, session=session)
+        assert notes.lines() == []
+
+
 @pytest.mark.parametrize("name", ["AG+GEMM, copy engine, push", "GEMM+RS, copy engine"])
 def test_the_drivers_refusal_is_told(name: str, notes: Notes, session: Session) -> None:
     op = OPERATORS[name]

@@ -35,6 +35,11 @@ def pushed() -> Operator:
     return gemm_rs.schedule(scatter=sms(2, M=16), matmul=sms(**TILES), reduce=sms(M=16, N=16))
 
 
+def rung() -> Operator:
+    """A copy engine counts the tiles of a chunk."""
+    return gemm_rs.schedule(scatter=copy_engine(M=16), matmul=sms(**TILES), reduce=sms(M=16, N=16))
+
+
 def assert_right(
     operator: Operator, kind: Kind, seed: int, *, races: bool = True, delayed_stores: bool = False
 ) -> None:
@@ -90,6 +95,9 @@ MISTAKES = {
     "no proxy fence after a wait": Mistake(pulled, AG, dropped("shmem.async_load_fence()"), ("proxy fence",)),
     "no proxy fence after a copy": Mistake(copied, AG, dropped("shmem.async_load_fence()"), ("proxy fence",)),
     "bulk stores not waited for": Mistake(pushed, RS, dropped("shmem.async_store_quiet()"), ("bulk store wait",)),
+    "bulk stores not waited for at a bell": Mistake(
+        rung, RS, dropped("shmem.async_store_quiet()"), ("bulk store wait",)
+    ),
 }
 
 

@@ -76,21 +76,17 @@ def test_the_bucket_decides_before_the_distance() -> None:
     assert found == exact
 
 
-def test_the_disk_cache(tmp_path: Path) -> None:
-    cache = DiskCache(tmp_path, "1")
+def test_the_disk_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path))
+    cache = DiskCache("1")
     assert cache.load(PROBLEM) is None
     path = cache.save(entry(1024))
     assert path is not None
+    assert path.parent == tmp_path / "tuned"
     assert cache.load(PROBLEM) == entry(1024)
     assert cache.load(entry(1030).problem) == entry(1024)  # the same bucket
     assert cache.load(entry(2048).problem) is None
-    assert DiskCache(tmp_path, "2").load(PROBLEM) is None
-    path.write_text("{")
-    assert cache.load(PROBLEM) is None
-
-
-def test_a_cache_that_cannot_be_written_loses_nothing_else() -> None:
-    assert DiskCache(Path("/proc/nowhere"), "1").save(entry(1024)) is None
+    assert DiskCache("2").load(PROBLEM) is None
 
 
 def test_a_table_is_merged_bucket_by_bucket(tmp_path: Path) -> None:

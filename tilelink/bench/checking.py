@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 
 from tilelink.bench.contest import OURS, Contest, Place
-from tilelink.explore.cases import relative_error
-from tilelink.tuning import attempt
+from tilelink.tuning import apart, attempt, results
 
 
 def errors_of(place: Place, contest: Contest) -> tuple[dict[str, float], dict[str, str]]:
@@ -39,27 +35,9 @@ def _into(got: list[torch.Tensor], place: Place, contest: Contest, name: str) ->
     contest.rewind()
     checked = contest.contenders[name].checked
     assert checked is not None
-    got += flat(checked())
+    got += results(checked())
     if not place.simulated:
         torch.cuda.synchronize()
-
-
-def flat(result: Any) -> list[torch.Tensor]:
-    return [result] if isinstance(result, torch.Tensor) else list(result)
-
-
-def apart(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
-    """The largest error of several results; infinite where they cannot be compared, and for NaN."""
-    if len(got) != len(want) or any(a.shape != b.shape for a, b in zip(got, want, strict=True)):
-        return float("inf")
-    return max(_one(a, b) for a, b in zip(got, want, strict=True))
-
-
-def _one(got: torch.Tensor, want: torch.Tensor) -> float:
-    if not want.dtype.is_floating_point:
-        return 0.0 if torch.equal(got.long(), want.long()) else float("inf")
-    error = relative_error(got.float(), want.float())
-    return error if error == error else float("inf")
 
 
 def _poisoned(t: torch.Tensor) -> bool:

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from tilelink.bench.checking import apart, flat
 from tilelink.bench.contest import NO_GPU, OURS, Contest, Place
-from tilelink.tuning import Times, attempt, interleaved
+from tilelink.tuning import Times, apart, attempt, interleaved, results
 
 GRAPHS = "graphs"
 """What is missing where nobody is captured."""
@@ -65,6 +64,6 @@ def _error(place: Place, contest: Contest, result: Any, graph: torch.cuda.CUDAGr
     torch.cuda.synchronize()
     ours = contest.contenders[OURS]
     assert ours.checked is not None
-    got = [t.clone() for t in flat(ours.reads(result))]
+    got = [t.clone() for t in results(ours.reads(result))]
     contest.rewind(contest.graphed - 1)
-    return max(place.world.agree(apart(got, flat(ours.checked()))))
+    return max(place.world.agree(apart(got, results(ours.checked()))))

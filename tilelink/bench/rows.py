@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
+
 from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, OWN_COMM, SEQUENTIAL, TRITON, Roles
-from tilelink.tuning import Times
+from tilelink.tuning import Times, tolerance
 
 NAMED = (OURS, GEMM, TRITON, COMM, OWN_COMM, SEQUENTIAL, ASYNC_TP)
 
 
-TOLERANCE = 3e-2
-"""Of two bf16 results, each of which may be 2e-2 from the right one; rows that went wrong are off by far more."""
+TOLERANCE = tolerance([torch.bfloat16])
+"""Rows that went wrong are off by far more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,7 +282,7 @@ def _never_leaves(scope: Scope, e: At, size: Formula) -> bool:
     walked = [g for g in step.grid if g.kind == "unit" and g.var in names]
     if len(walked) != 1:
         return False
-    known: dict[str, F.Like] = {**step.step.numbers}
+    known: dict[str, F.Like] = {**step.step.compiled}
     for op in walk(step.step.program.body):
         if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
             v = step.step.binding(op.param).view[op.axis]

@@ -26,11 +26,10 @@ from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.grid import grid_of
 from tilelink.runtime.memory import DTYPES
+from tilelink.tuning import TOLERANCE
 
 SHAPE_OPTION = "--shape"
 RANKS_OPTION = "--ranks"
-TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3}
-"""Relative Frobenius error that is still right. f32 is that of GPUs, whose matrix units round to tf32."""
 
 
 def parse_sizes(text: str, names: Sequence[str] = "MNK") -> tuple[tuple[str, int], ...]:
@@ -324,14 +323,6 @@ class Case:
             return torch.cat([joined(peer, rest) for peer in self.topology.line(rank, over)], a)
 
         return joined(rank, split)
-
-
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Of the Frobenius norms; 0 where there is nothing to compare, infinite where nothing was expected but something came."""
-    difference, size = float((found.float() - expected).norm()), float(expected.norm())
-    if size == 0:
-        return 0.0 if difference == 0 else float("inf")
-    return difference / size
 
 
 def constants_of(operator: Operator) -> list[str]:

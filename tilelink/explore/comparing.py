@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from tilelink.explore.cases import Case, relative_error
+from tilelink.explore.cases import Case
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.pipeline.arguments import constants_of
 from tilelink.runtime.world import World
+from tilelink.tuning import relative_error, results
 
 PRODUCT = "the product of the signature, by torch in fp32"
 PLAIN = "the operator's plain form, by torch in fp32"
@@ -39,7 +40,7 @@ def error_of(case: Case, world: World, device: str, found: Any) -> float:
     """The largest of this rank's results; collective."""
     if case.contraction is not None:
         return relative_error(found, case.expected(world.rank, device))
-    pairs = zip(_tuple(found), _tuple(_plain(case, world, device)), strict=True)
+    pairs = zip(results(found), results(_plain(case, world, device)), strict=True)
     return float(torch.tensor([relative_error(y, wanted.float()) for y, wanted in pairs]).amax())  # NaN if any is
 
 
@@ -51,10 +52,6 @@ def _plain(case: Case, world: World, device: str) -> Any:
     group = Simulated(world) if world.group is None else world.group
     with torch.no_grad():
         return op.reference_fn(*arguments, **constants_of(op.signature, given), **sizes, group=group)
-
-
-def _tuple(values: Any) -> tuple[Any, ...]:
-    return values if isinstance(values, tuple) else (values,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilelink.errors import Note
 from tilelink.frontend.indices import tile_alias
 from tilelink.frontend.values import UNKNOWN, TileIndex, Value, constant_of, root, without_formula
 from tilelink.frontend.words import Call, Node, Word
-from tilelink.ir.formula import Sym
+from tilelink.ir.formula import Sym, binary
 from tilelink.ir.program import Bounds, Param
 from tilelink.ir.shape import RANK_AXIS, Axis
 
@@ -64,7 +64,9 @@ def _tile_mask(call: Call, t: ast.expr, tile: ast.expr, start: Node = None, stop
         Bounds(name=name, what="mask", param=param.name, axis=at, var=found.var, start=first, stop=last, loc=call.loc)
     )
     positional = all(v.positional for v in given) and not by_table(param.shape.axes[at])
-    return named(name, rank=2, positional=positional)
+    value = named(name, rank=2, positional=positional)
+    known = positional and call.state.bound_once(name)
+    return replace(value, formula=binary("!=", Sym(name), 0)) if known else value
 
 
 def _tile_of(call: Call, node: ast.expr) -> TileIndex:
@@ -226,7 +228,7 @@ def _part(call: Call, node: ast.expr) -> tuple[Value, Value]:
 
 
 def named(name: str, *, rank: int = 0, positional: bool = True, length: int | None = None) -> Value:
-    formula = Sym(name) if positional and rank == 0 and length is None else None
+    formula = Sym(name) if positional and rank in (0, 1) and length is None else None
     return Value(ast.Name(name, ast.Load()), (name,), rank, positional, formula, length)
 
 

@@ -72,12 +72,13 @@ def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:
     places = {a.arg: state.loc(a) for a in arguments.kwonlyargs}
     for constant in constants:
         state.env[constant.name] = _constant(constant, places[constant.name])
+    state.flags = frozenset(c.name for c in constants if c.kind == "bool")
 
 
 def _constant(constant: Constant, loc: Loc) -> Variable:
-    if constant.kind in ("bool", "int"):
-        return root(constant.name, loc, static=True)
-    return Variable(constant.name, loc, static=constant.kind == "str")
+    if constant.kind == "float":
+        return Variable(constant.name, loc)
+    return root(constant.name, loc, static=True)
 
 
 def _of_header(source: FunctionSource) -> Loc:

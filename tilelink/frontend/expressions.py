@@ -31,7 +31,7 @@ from tilelink.frontend.values import (
     rounded_down,
     shifted,
 )
-from tilelink.ir.formula import Const, Formula, Sym, is_truth, negate, select
+from tilelink.ir.formula import Const, Formula, Sym, column, is_truth, negate, of, select
 
 
 def lower(state: Lowering, node: ast.expr) -> Value:
@@ -70,7 +70,7 @@ def _constant(state: Lowering, node: ast.Constant) -> Value:
         state.fail(
             "TL111", node, f"a literal of type `{type(node.value).__name__}` in a tile program", why, "write a number"
         )
-    return Value(node, formula=Const(int(node.value)) if isinstance(node.value, int) else None)
+    return Value(node, formula=of(node.value) if isinstance(node.value, (int, str)) else None)
 
 
 def _name(state: Lowering, node: ast.Name) -> Value:
@@ -89,7 +89,7 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
     found = state.look_up(node)
     if isinstance(found, Number):
         name = state.constant(found)
-        formula = Const(int(found.value)) if isinstance(found.value, int) else None
+        formula = of(found.value) if isinstance(found.value, (int, str)) else None
         return Value(ast.Name(name, ast.Load()), (name,), formula=formula)
     if isinstance(found, Language):
         check_known(state, node, found)
@@ -224,7 +224,7 @@ def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -
 def _counts(state: Lowering, value: Value) -> bool:
     """Whether a number cannot be negative: a coordinate, a constant of the program that is not, or a place on an axis."""
     if isinstance(value.formula, Const):
-        return value.formula.value >= 0
+        return isinstance(value.formula.value, int) and value.formula.value >= 0
     binding = state.env.get(value.text)
     return value.coordinate or (isinstance(binding, Variable) and binding.dim is not None)
 
@@ -255,7 +255,7 @@ def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
         formula = combined("-", Const(0), operand.formula)
     elif isinstance(node.op, ast.UAdd):
         formula = operand.formula
-    elif isinstance(node.op, ast.Not) and operand.formula is not None:
+    elif operand.formula is not None and (isinstance(node.op, ast.Not) or is_truth(operand.formula)):
         formula = bounded(negate(operand.formula))
     return _combine(ast.UnaryOp(node.op, operand.node), [operand], formula)
 
@@ -276,8 +276,19 @@ def _compare(state: Lowering, node: ast.Compare) -> Value:
     if not isinstance(op, (ast.Eq, ast.NotEq)) or not (left.coordinate and right.coordinate):
         state.as_numbers(node, left, right)
     word = _COMPARISONS.get(type(op))
+    if (
+        isinstance(op, (ast.Is, ast.IsNot))
+        and isinstance(constant_of(node.comparators[0]), bool)
+        and _is_flag(state, left)
+    ):
+        word = "==" if isinstance(op, ast.Is) else "!="
     formula = combined(word, left.formula, right.formula) if word else None
     return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula)
+
+
+def _is_flag(state: Lowering, value: Value) -> bool:
+    """Whether it is a constant of the program that is declared as a bool."""
+    return value.formula is not None and value.formula in {Sym(name) for name in state.flags}
 
 
 def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
@@ -360,8 +371,16 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     made = _combine(ast.Subscript(value.node, inner, ast.Load()), [value, *lowered])
     if value.length is not None:
         return replace(made, rank=value.rank)
+    if value.rank == 1 and value.formula is not None and (shape := _widened(entries)) is not None:
+        return replace(made, rank=2, formula=column(value.formula) if shape == "column" else value.formula)
     kept = [e for e in entries if isinstance(e, ast.Slice) or constant_of(e) is None]
     return replace(made, rank=len(kept) or (UNKNOWN if value.rank else 0))
+
+
+def _widened(entries: list[ast.expr]) -> str | None:
+    """Whether a vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block."""
+    words = ["all" if isinstance(e, ast.Slice) and ast.unparse(e) == ":" else constant_of(e) for e in entries]
+    return {("all", None): "column", (None, "all"): "row"}.get((words[0], words[1])) if len(words) == 2 else None
 
 
 def _subscript_entry(state: Lowering, node: ast.expr) -> Value:
@@ -433,6 +452,10 @@ def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Val
 def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Formula | None:
     if name == "int" and len(args) == 1:
         return args[0].formula
+    if name == "arange" and len(args) == 2 and all(isinstance(a.formula, Const) for a in args):
+        return combined("arange", args[0].formula, args[1].formula)
+    if name == "where" and len(args) == 3:
+        return chosen(*args).formula
     if name is None or name not in _FORMULAS or len(args) != 2:
         return None
     return _arithmetic(state, _FORMULAS[name], args[0], args[1])

@@ -13,6 +13,8 @@ from tilelink.frontend.reading import Text, parse, span, text_of, trees
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Axis, Contract, Dim, Product, Shape, Signature, Size, Sum, dims_of
 
 CONTRACTS = ("offsets", "permutation")
+WRITTEN = ("once", "partial")
+"""What an output says of stores that data decides about."""
 _AXIS_RULE = (
     "blanks separate axes; an axis is a name (`M`, `e`), a number, `e+1`, `T*K`, `R` or `...`; `/R` behind it splits it"
 )
@@ -107,6 +109,10 @@ def _signature(source: Text, named: tuple[str, ...]) -> Signature:
             outputs = [_shape(source, t, shift, named) for t in trees(child)]
         else:
             inputs.append(_shape(source, child, shift, named))
+            if inputs[-1].written is not None:
+                why = "it says of an output how much of it is written"
+                message = f"`{inputs[-1].written}` of an input"
+                source.fail("TL102", message, *span(child, shift), why, "write it behind an output, after `->`")
     return Signature(tuple(inputs), tuple(outputs), axes=named)
 
 
@@ -115,9 +121,15 @@ def _shape(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) 
     rest: int | None = None
     dtype: str | None = None
     contract: Contract | None = None
+    written: str | None = None
     for word in tree.children:
         start, end = span(word, shift)
         shown = source.text[start:end]
+        if written is not None:
+            why = "axes come first, then the dtype, then the contract, then how it is written"
+            source.fail(
+                "TL102", f"`{shown}` after `{written}`", start, end, why, f"move `{written}` to the end of the tensor"
+            )
         if isinstance(word, Token):
             rest = _rest(source, rest, dtype or contract, len(axes), start, end)
         elif word.data == "below":
@@ -126,6 +138,8 @@ def _shape(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) 
             )
         elif shown in CONTRACTS:
             contract = _contract(source, contract, Contract(shown), start, end)
+        elif shown in WRITTEN:
+            written = shown
         elif shown in ITEM_BYTES:
             dtype = _dtype(source, dtype, contract, shown, start, end)
         else:
@@ -137,7 +151,7 @@ def _shape(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) 
             "TL102", "a tensor without axes", start, end, "a tensor has at least one axis", "write its axes first"
         )
     _one_split(source, tree, axes, shift, named)
-    return Shape(tuple(axes), rest, dtype, contract)
+    return Shape(tuple(axes), rest, dtype, contract, written)
 
 
 def _rest(source: Text, rest: int | None, late: object, at: int, start: int, end: int) -> int:
@@ -185,7 +199,7 @@ def _axis(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -
     if RANK_AXIS in dims_of(size) and RANK_AXIS not in named:
         why = f"the ranks have the axes {', '.join(named)} here, and R is the name of an axis of ranks"
         source.fail("TL102", "`R` where the axes of ranks have names", start, end, why, "write one of them")
-    if reserved := {*dims_of(size)} & {*ITEM_BYTES, *CONTRACTS}:
+    if reserved := {*dims_of(size)} & {*ITEM_BYTES, *CONTRACTS, *WRITTEN}:
         word = sorted(reserved)[0]
         why = f"`{word}` is the name of a dtype or a contract"
         source.fail("TL102", f"`{word}` is not a size", start, end, why, "give the axis another name")

@@ -12,8 +12,9 @@ from tilelink.frontend.bounds import Walk
 from tilelink.frontend.lowering import Lowering, is_index
 from tilelink.frontend.merging import Environment, at_loop_head
 from tilelink.frontend.scope import Builtin, Language, Primitive
-from tilelink.frontend.values import Value, Variable, root
+from tilelink.frontend.values import Value, Variable, constant_of, root
 from tilelink.frontend.words import WHILE_TEST
+from tilelink.ir.formula import Const, Formula
 from tilelink.ir.program import Expr, Loop, Op, Param, Tiles
 
 Block: TypeAlias = Callable[[Lowering, list[ast.stmt]], None]
@@ -87,14 +88,31 @@ def _tiles(
 
 def _range(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name, block: Block) -> None:
     header = state.lower(call)
+    assert isinstance(header.node, ast.Call)
     loc, var = state.loc(target), state.loop_variable(target.id, "range")
 
     def bind() -> None:
         state.bind(target.id, root(var, loc) if header.positional else _counted(var, loc), target)
 
+    limits = _limits(state, call)
     body = _body(state, node.body, target.id, bind, block, header.positional, state.loc(node))
     text = Expr(f"for {var} in {header.text}", header.names, False, header.positional)
-    state.ops.append(Loop(header=text, target=var, body=body, loc=state.loc(node)))
+    state.ops.append(Loop(header=text, target=var, body=body, limits=limits, loc=state.loc(node)))
+
+
+def _limits(state: Lowering, call: ast.Call) -> tuple[Formula, Formula, int] | None:
+    """Where a range begins, where it stops, and its step, as far as positions say."""
+    given = dict(zip(("start", "stop", "step"), call.args, strict=False))
+    if len(call.args) == 1:
+        given = {"stop": call.args[0]}
+    given |= {str(k.arg): k.value for k in call.keywords if k.arg in ("start", "stop", "step")}
+    step = constant_of(given["step"]) if "step" in given else 1
+    mark = state.mark()
+    ends = [state.lower(given[end]).formula if end in given else Const(0) for end in ("start", "stop")]
+    state.rewind(mark)  # whatever they need stands there, from the header
+    if not isinstance(step, int) or not step or ends[0] is None or ends[1] is None:
+        return None
+    return ends[0], ends[1], int(step)
 
 
 def _counted(name: str, loc: Loc) -> Variable:
@@ -112,8 +130,8 @@ def while_loop(state: Lowering, node: ast.While, block: Block) -> None:
 
     body = _body(state, node.body, None, bind, block, False, state.loc(node))
     test = tests[-1]
-    header = Expr(f"while {test.text}", test.names, False, test.positional)
-    state.ops.append(Loop(header=header, target=None, body=body, loc=state.loc(node)))
+    header = Expr(f"while {test.text}", test.names, False, test.positional, test.formula)
+    state.ops.append(Loop(header=header, target=None, body=body, limits=None, loc=state.loc(node)))
 
 
 def _body(

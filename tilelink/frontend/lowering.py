@@ -40,6 +40,7 @@ class Lowering:
         bounds: generated names of bounds that are known here.
         conditional: why a load may not be taken out of the expression being lowered.
         raw: the program has a pointer.
+        flags: constants of the program that are bools.
         walks: what the ops call the variable of a loop, by its name and what it walks.
     """
 
@@ -58,6 +59,7 @@ class Lowering:
         self.helpers = helpers
         self.globals: dict[str, bool | int | float | str] = {}
         self.env: dict[str, Binding] = {}
+        self.flags: frozenset[str] = frozenset()
         self.lost: dict[str, Loc] = {}
         self.ops: list[Op] = []
         self.domain: Tile | None = None

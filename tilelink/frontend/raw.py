@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from tilelink.frontend.lowering import Lowering
@@ -28,7 +29,9 @@ def _pointer(call: Call, t: ast.expr) -> Value:
 
 def _rank(call: Call, axis: Node = None) -> Value:
     _one_axis(call, axis)
-    return _value(call, "rank", "this_rank", ())
+    value = _value(call, "rank", "this_rank", ())
+    name = value.names[0]
+    return replace(value, formula=Sym(name)) if call.state.bound_once(name) else value
 
 
 def _num_ranks(call: Call, axis: Node = None) -> Value:

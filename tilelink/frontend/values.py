@@ -147,6 +147,8 @@ def combined(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
     """The formula of `a op b`, if both have one and it has a value."""
     if a is None or b is None or (op in ("//", "%", "cdiv") and b == Const(0)):
         return None
+    if op not in ("==", "!=") and any(isinstance(x, Const) and isinstance(x.value, str) for x in (a, b)):
+        return None
     return bounded(binary(op, a, b))
 
 
@@ -163,7 +165,7 @@ def rounded_down(op: str, a: Formula | None, b: Formula | None) -> Formula | Non
 def _counts(formula: Formula | None) -> bool:
     """Whether it is plain that it is not negative."""
     if isinstance(formula, Const):
-        return formula.value >= 0
+        return isinstance(formula.value, int) and formula.value >= 0
     if isinstance(formula, Binary):
         return formula.op in ("+", "*", "//", "%") and _counts(formula.left) and _counts(formula.right)
     return formula == Sym(RANKS)

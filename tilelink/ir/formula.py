@@ -49,10 +49,12 @@ class _Operators:
 
 @dataclass(frozen=True, slots=True)
 class Const(_Operators):
-    value: int
+    """An integer; of programs also a string, which is compared and nothing else."""
+
+    value: int | str
 
     def __str__(self) -> str:
-        return str(self.value)
+        return repr(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Binary(_Operators):
 
 
 Formula: TypeAlias = Const | Sym | Binary
-Like: TypeAlias = "Formula | _Operators | int"
+Like: TypeAlias = "Formula | _Operators | int | str"
 
 
 def of(value: Like) -> Formula:
@@ -85,12 +87,12 @@ def of(value: Like) -> Formula:
         return value
     if isinstance(value, _Operators):
         raise TypeError(f"not a formula: {value!r}")
-    return Const(int(value))
+    return Const(value if isinstance(value, str) else int(value))
 
 
 def binary(op: str, left: Like, right: Like) -> Formula:
     a, b = of(left), of(right)
-    if isinstance(a, Const) and isinstance(b, Const):
+    if isinstance(a, Const) and isinstance(b, Const) and op != "arange":
         return Const(int(_COMPUTE[op](a.value, b.value)))
     if isinstance(b, Const) and (op, b.value) in _RIGHT_IDENTITY:
         return a
@@ -117,6 +119,8 @@ _TRUTHS = frozenset({*_OPPOSITE, "and", "or", "not"})
 
 def is_truth(formula: Formula | None) -> bool:
     """Whether it can be 0 or 1 only: of these `&` and `|` are `and` and `or`."""
+    if isinstance(formula, Binary) and formula.op == "column":
+        return is_truth(formula.left)
     return isinstance(formula, Binary) and formula.op in _TRUTHS
 
 
@@ -151,6 +155,16 @@ def at(table: Sym, index: Like) -> Formula:
 def negate(a: Like) -> Formula:
     """`not a`; its right operand only makes it a `Binary`."""
     return binary("not", a, 0)
+
+
+def column(a: Like) -> Formula:
+    """`a[:, None]` of a vector: its positions go along the last axis but one. The right operand only makes it a `Binary`."""
+    return Binary("column", of(a), Const(0))
+
+
+def arange(start: Like, stop: Like) -> Formula:
+    """The vector of the integers from `start` to below `stop`, along the last axis of what it is evaluated with."""
+    return Binary("arange", of(start), of(stop))
 
 
 def select(test: Like, a: Like, b: Like) -> Formula:
@@ -198,8 +212,18 @@ def _not(a: Any, _: Any) -> Any:
     return np.logical_not(a)
 
 
+def _column(a: Any, _: Any) -> Any:
+    return np.swapaxes(a, -1, -2) if np.ndim(a) > 1 else a
+
+
+def _arange(start: Any, stop: Any) -> Any:
+    return np.arange(start, stop, dtype=np.int64)[None, :]
+
+
 _COMPUTE: dict[str, Any] = {
     "at": _at,
+    "column": _column,
+    "arange": _arange,
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -265,7 +289,8 @@ _SPELLED = {"and": "&", "or": "|"}
 SUMMAND, FACTOR, DIVISOR = 5, 6, 7
 """What `text` is to be an operand of, so that it gets parentheses where it needs them: of `+` or a comparison; of `*`, or
 what is taken from something; what something is divided by."""
-_CALL = {"cdiv": "tl.cdiv", "min": "tl.minimum", "max": "tl.maximum"}
+_INDEXED = 8
+_CALL = {"cdiv": "tl.cdiv", "min": "tl.minimum", "max": "tl.maximum", "arange": "tl.arange"}
 
 
 def text(formula: Like, outer: int = 0) -> str:
@@ -279,6 +304,8 @@ def text(formula: Like, outer: int = 0) -> str:
         return f"{_CALL[f.op]}({text(f.left)}, {text(f.right)})"
     if f.op == "not":
         return text(_opposite(f.left), outer)
+    if f.op == "column":
+        return f"{text(f.left, _INDEXED)}[:, None]"
     level = _PRECEDENCE[f.op]
     left, right = (truth(f.left), truth(f.right)) if f.op in _SPELLED else (f.left, f.right)
     # Comparisons do not associate: `a < b < c` would mean something else.

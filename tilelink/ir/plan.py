@@ -183,7 +183,8 @@ class Buffer:
 
     `space`: argument | result | device (plain workspace) | symmetric. `extents`: elements per stored axis (an own-slice
     axis is not stored). `slots`: how many copies rotate from call to call. `stage`: an argument that peers read is copied on
-    entry into a symmetric buffer of these extents, whose parts are all as long as the longest.
+    entry into a symmetric buffer of these extents, whose parts are all as long as the longest. `reached`: an argument that
+    peers read or write, in its stage if it has one, else where it lies.
     """
 
     tensor: str
@@ -192,6 +193,7 @@ class Buffer:
     space: str
     slots: int = 1
     stage: tuple[Formula, ...] | None = None
+    reached: bool = False
 
     @property
     def staged(self) -> bool:

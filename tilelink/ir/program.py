@@ -5,13 +5,12 @@ Open primitives become closed ops here: a new primitive is a new entry in `front
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Formula
+from tilelink.ir.formula import Const, Formula, Like, cdiv, maximum, of
 from tilelink.ir.ring import distance
 from tilelink.ir.shape import Shape, Signature
 
@@ -108,18 +107,30 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """A Python loop that Triton knows: `header` is `for x in range(...)`, `for x in tl.static_range(...)` or `while c`."""
+    """A Python loop that Triton knows: `header` is `for x in range(...)`, `for x in tl.static_range(...)` or `while c`.
+
+    `limits`: where a range begins, where it stops, and its step; None: a `while`, or data says.
+    """
 
     header: Expr
     target: str | None
     body: tuple[Op, ...]
+    limits: tuple[Formula, Formula, int] | None = None
     loc: Loc
 
     @property
-    def length(self) -> int | str | None:
-        """How often it goes round, a number or the name of one; None: its header does not say."""
-        said = re.fullmatch(r"for \w+ in (?:tl\.)?(?:static_)?range\((\w+)\)", self.header.text)
-        return None if said is None else int(said[1]) if said[1].isdecimal() else said[1]
+    def turns(self) -> Formula | None:
+        """How often it goes round; None: data says."""
+        if self.limits is None:
+            # A test that the loop's body does not change: a loop that is entered does not end.
+            return Const(0) if self.target is None and self.header.formula == Const(0) else None
+        start, stop, step = self.limits
+        return maximum(cdiv(stop - start, step) if step > 0 else cdiv(start - stop, -step), 0)
+
+    def at(self, turn: Like) -> Formula:
+        """The value of `target` in a turn."""
+        assert self.limits is not None
+        return self.limits[0] + of(turn) * self.limits[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

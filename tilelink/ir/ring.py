@@ -34,7 +34,7 @@ ONE = ""
 def _terms(formula: Formula, ranks: int | None) -> dict[str, int] | None:
     """How often each variable, and one, is added, but for whole rounds. None: it is no such sum."""
     if isinstance(formula, Const):
-        return {ONE: formula.value}
+        return {ONE: formula.value} if isinstance(formula.value, int) else None
     if isinstance(formula, Sym):
         return {} if formula == RANKS else {formula.name: 1}
     if formula.op == "%" and formula.right == RANKS:

@@ -131,18 +131,23 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The axes of one tensor. `rest`: position at which `...` stands, or None."""
+    """The axes of one tensor. `rest`: position at which `...` stands, or None.
+
+    `written`: what is promised of an output where data decides what is stored: `once`, each element by exactly one store;
+    `partial`, by one or by none.
+    """
 
     axes: tuple[Axis, ...]
     rest: int | None = None
     dtype: str | None = None
     contract: Contract | None = None
+    written: str | None = None
 
     def __str__(self) -> str:
         words = [str(a) for a in self.axes]
         if self.rest is not None:
             words.insert(self.rest, "...")
-        words += [w for w in (self.dtype, str(self.contract) if self.contract else None) if w]
+        words += [w for w in (self.dtype, str(self.contract) if self.contract else None, self.written) if w]
         return " ".join(words)
 
 

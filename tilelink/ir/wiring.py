@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula, symbols
@@ -117,9 +118,13 @@ class Step:
         return next(b for b in self.bindings if b.param == param)
 
     @property
-    def numbers(self) -> dict[str, int]:
-        """Its constants that formulas may name."""
-        return {name: int(value) for name, value in self.constants if isinstance(value, (bool, int))}
+    def compiled(self) -> dict[str, Any]:
+        """Its constants that are compiled in, which formulas may name."""
+        return {
+            name: value if isinstance(value, str) else int(value)
+            for name, value in self.constants
+            if not isinstance(value, float)
+        }
 
     @property
     def takes(self) -> tuple[str, ...]:

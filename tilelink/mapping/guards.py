@@ -16,7 +16,7 @@ from tilelink.mapping.uses import own_names
 
 def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula | None:
     """The conjunction of the tests above `op` with the program's names replaced by `values`; None where there is none."""
-    values = {**s.step.numbers, RANKS.name: s.ranks, **values}
+    values = {**s.step.compiled, RANKS.name: s.ranks, **values}
     out: Formula | None = None
     for test, branch in site_of(s.step.program, op).tests:
         if test.formula is None or not F.symbols(test.formula) <= values.keys():

@@ -217,7 +217,7 @@ def _of_paths(step: Step) -> str | None:
 def _positions(step: Step) -> frozenset[str]:
     """The names in a program whose values are known for each tile."""
     program = step.program
-    known = {*step.numbers, "RANKS"}
+    known = {*step.compiled, "RANKS"}
     known |= {op.target for op in walk(program.body) if isinstance(op, Loop) and op.target is not None}
     own = {n for n in tile_names(program) if n is not None}
     for op in walk(program.body):
@@ -228,10 +228,12 @@ def _positions(step: Step) -> frozenset[str]:
 
 def turns(op: Loop, step: Step) -> int | None:
     """How often a loop over a range of a known length goes round."""
-    found = op.length
-    if isinstance(found, str):
-        found = dict(step.constants).get(found)
-    return found if isinstance(found, int) else None
+    found = op.turns
+    return (
+        int(F.evaluate(found, step.compiled))
+        if found is not None and F.symbols(found) <= step.compiled.keys()
+        else None
+    )
 
 
 def walk_of(step: Step) -> Tiles:

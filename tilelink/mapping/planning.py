@@ -201,7 +201,7 @@ def _buffer(
     remote = any(reads_remote(s, p, tensor) for s, p in touching) or any(crosses(s, p) for s, p in touching)
     if tensor.origin == "argument":
         stage = _extents(tensor, exact=False) if remote and not layouts[tensor.name].symmetric else None
-        return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "argument", slots, stage)
+        return Buffer(tensor.name, _extents(tensor, exact=True), tensor.dtype, "argument", slots, stage, remote)
     if tensor.name in wiring.results:
         if remote:
             raise TilelinkError(

@@ -51,7 +51,7 @@ class _Walk:
     def __init__(self, plan: Plan, step: StepPlan, rank: int, bounds: Sequence[Span]) -> None:
         self._plan, self._step, self._rank = plan, step, rank
         self._tile = {g.var: b for g, b in zip(step.grid, bounds, strict=True)}
-        self._names: dict[str, F.Number] = {RANKS.name: plan.topology.size(step.axis), **step.step.numbers}
+        self._names: dict[str, F.Number] = {RANKS.name: plan.topology.size(step.axis), **step.step.compiled}
 
     def intervals(self, size: int) -> Iterator[Span]:
         """Begin and end of each, in the program's order, on an axis of `size` elements."""
@@ -67,7 +67,7 @@ class _Walk:
             yield op
             if isinstance(op, Loop):
                 for turn in range(turns(op, self._step.step) or 0):
-                    self._names |= {op.target: turn} if op.target is not None else {}
+                    self._names |= {op.target: F.evaluate(op.at(turn), self._names)} if op.target is not None else {}
                     yield from self._ops(op.body)
 
     def _bounds(self, op: Bounds) -> None:

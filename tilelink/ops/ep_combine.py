@@ -9,7 +9,7 @@ import tilelink.language as tl
 from tilelink.ops import plain
 
 
-@tilelink.program("e/R R C H, e/R R i32 -> e R/R C H, e R/R i32")
+@tilelink.program("e/R R C H, e/R R i32 -> e R/R C H partial, e R/R i32")
 def send_back(y: Any, counts: Any, back: Any, sent: Any) -> None:
     """What expert `e` made of a rank's tokens to that rank."""
     e, s = tl.tile_id(counts)

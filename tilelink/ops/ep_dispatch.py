@@ -10,7 +10,7 @@ import tilelink.language as tl
 from tilelink.ops import plain
 
 
-@tilelink.program("T k i32 <e -> e C i32 <T, e i32 <C+1, T k i32 <C")
+@tilelink.program("T k i32 <e -> e C i32 <T partial, e i32 <C+1, T k i32 <C once")
 def assign(choice: Any, who: Any, many: Any, at: Any) -> None:
     """The tokens of each expert in their order, as many as there is room for; which row of its expert each choice has."""
     e, n = tl.tile_id(many), 0
@@ -30,7 +30,7 @@ def assign(choice: Any, who: Any, many: Any, at: Any) -> None:
     tl.producer_tile_notify(at)
 
 
-@tilelink.program("T H, e C i32 <T, e R/R i32 <C+1 -> e/R R C H, e/R R i32")
+@tilelink.program("T H, e C i32 <T, e R/R i32 <C+1 -> e/R R C H partial, e/R R i32")
 def dispatch(x: Any, who: Any, many: Any, inbox: Any, counts: Any) -> None:
     """This rank's tokens of expert `e` to whoever has that expert."""
     e, s = tl.tile_id(many)
@@ -47,7 +47,7 @@ def dispatch(x: Any, who: Any, many: Any, inbox: Any, counts: Any) -> None:
     tl.producer_tile_notify(inbox, (e, s))
 
 
-@tilelink.program("e r C H, e r i32 -> e r C H, e r i32")
+@tilelink.program("e r C H, e r i32 -> e r C H partial, e r i32")
 def arrive(inbox: Any, counts: Any, rows: Any, sizes: Any) -> None:
     """Out of shared memory, what there is."""
     e, r = tl.tile_id(sizes)
@@ -68,7 +68,7 @@ def send(x: Any, choice: Any, experts: int, capacity: int) -> tuple[Any, Any, An
 
 
 @tilelink.operator(
-    "T/R H, T/R k i32 <experts -> experts/R R C H, experts/R R i32, T/R k i32",
+    "T/R H, T/R k i32 <experts -> experts/R R C H partial, experts/R R i32, T/R k i32",
     schedule={
         "assign": tilelink.sms(T=512, num_warps=8),
         "dispatch": tilelink.sms(C=4, H=8192, order="ring", num_warps=16),

@@ -10,7 +10,7 @@ from tilelink.ops.ep_dispatch import assign
 from tilelink.ops.ep_dispatch import reference as exact
 
 
-@tilelink.program("T H, e C i32 <T, e R/R i32 <C+1 -> e/R R C H f8e4m3, e/R R C f32, e/R R i32")
+@tilelink.program("T H, e C i32 <T, e R/R i32 <C+1 -> e/R R C H f8e4m3 partial, e/R R C f32 partial, e/R R i32")
 def dispatch_fp8(x: Any, who: Any, many: Any, inbox: Any, scales: Any, counts: Any) -> None:
     """`dispatch`, each row divided by its scale: 448, the largest number of e4m3, stands for its largest element."""
     e, s = tl.tile_id(many)
@@ -33,7 +33,7 @@ def dispatch_fp8(x: Any, who: Any, many: Any, inbox: Any, scales: Any, counts: A
     tl.producer_tile_notify(scales, (e, s))
 
 
-@tilelink.program("e r C H, e r C, e r i32 -> e r C H, e r C f32, e r i32")
+@tilelink.program("e r C H, e r C, e r i32 -> e r C H partial, e r C f32 partial, e r i32")
 def arrive_fp8(inbox: Any, scales: Any, counts: Any, rows: Any, scale: Any, sizes: Any) -> None:
     """Out of shared memory, what there is."""
     e, r = tl.tile_id(sizes)
@@ -49,7 +49,7 @@ def arrive_fp8(inbox: Any, scales: Any, counts: Any, rows: Any, scale: Any, size
 
 
 @tilelink.operator(
-    "T/R H, T/R k i32 <experts -> experts/R R C H f8e4m3, experts/R R C f32, experts/R R i32, T/R k i32",
+    "T/R H, T/R k i32 <experts -> experts/R R C H f8e4m3 partial, experts/R R C f32 partial, experts/R R i32, T/R k i32",
     schedule={
         "assign": tilelink.sms(T=512, num_warps=8),
         "dispatch_fp8": tilelink.sms(C=4, H=8192, order="ring", num_warps=16),

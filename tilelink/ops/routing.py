@@ -46,7 +46,7 @@ def count(choice: Any, counts: Any) -> None:
     tl.producer_tile_notify(counts, (s, b, e))
 
 
-@tilelink.program("T k i32 <E, R b E i32 -> T*k i32 <T, E+1 i32 offsets, T k i32 permutation, R b i32")
+@tilelink.program("T k i32 <E, R b E i32 -> T*k i32 <T partial, E+1 i32 offsets, T k i32 permutation, R b i32")
 def place(choice: Any, counts: Any, order: Any, start: Any, slot: Any, blocks: Any, *, ring: bool = False) -> None:
     """Sort the choices by expert, those of one expert by token, so that the tokens of a rank stay together.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,9 +74,17 @@ def _without(t: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     return t.squeeze(axes) if axes else t
 
 
-def in_words(name: str, sizes: Iterable[tuple[str, int]], dtypes: Iterable[str]) -> str:
-    """A call in words: what has to be the same on all ranks."""
-    return f"{name}({', '.join([*(f'{n}={size}' for n, size in sizes), *dtypes])})"
+def in_words(name: str, bound: Bound, fn: Callable[..., Any]) -> str:
+    """A call in words: what has to be the same on all ranks. `fn`: the operator's body, whose defaults are constants too."""
+    given = {p.name: p.default for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    constants = {**given, **dict(bound.constants)}
+    said = [f"{name}={_without_address(value)}" for name, value in sorted(constants.items())]
+    return f"{name}({', '.join([*(f'{n}={size}' for n, size in bound.sizes), *bound.dtypes, *said])})"
+
+
+def _without_address(value: Any) -> str:
+    """A constant in words that are the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def axes_of(name: str, signature: Signature, topology: Topology, loc: Loc) -> dict[str, int]:
@@ -104,7 +114,7 @@ def check_tensors(name: str, signature: Signature, tensors: Sequence[Any], loc: 
 
     Raises:
         TilelinkError: TL221 wrong number of arguments, TL222 not a tensor, TL223 a dtype that has no kernel,
-            TL224 a dtype that contradicts the signature, TL227 dtypes that differ.
+            TL224 a dtype that contradicts the signature, TL227 dtypes that differ, TL247 a negated view.
     """
     if len(tensors) != len(signature.inputs):
         raise TilelinkError(
@@ -142,6 +152,14 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
             loc=loc,
             why="tiles are cut from memory in which every element has a place",
             hint="pass its dense form",
+        )
+    if t.is_neg():
+        raise TilelinkError(
+            "TL247",
+            f"argument {k + 1} of `{name}` is a view that torch negates where it reads it",
+            loc=loc,
+            why="programs read memory, which holds the values before: such as the imaginary part of a conjugate",
+            hint="pass `.resolve_neg()` of it",
         )
     if t.dtype not in NAMES:
         raise TilelinkError(
@@ -205,7 +223,11 @@ def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc:
 
 
 def check_results(
-    name: str, outs: Sequence[Any], results: Sequence[tuple[str, tuple[int, ...], torch.dtype]], on_gpu: bool, loc: Loc
+    name: str,
+    outs: Sequence[Any],
+    results: Sequence[tuple[str, tuple[int, ...], torch.dtype]],
+    device: torch.device,
+    loc: Loc,
 ) -> None:
     """What is passed as `out` can hold the results, of which it may name the first ones or skip some by None.
 
@@ -225,19 +247,24 @@ def check_results(
         )
     for out, (_, shape, dtype) in zip(outs, results, strict=False):
         if out is not None:
-            check_result(name, out, shape, dtype, on_gpu, loc)
+            check_result(name, out, shape, dtype, device, loc)
 
 
-def check_result(name: str, out: Any, shape: tuple[int, ...], dtype: torch.dtype, on_gpu: bool, loc: Loc) -> None:
+def check_result(
+    name: str, out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, loc: Loc
+) -> None:
     """`out` can hold a result of this shape and dtype.
 
     Raises:
         TilelinkError: TL226.
     """
     if isinstance(out, torch.Tensor):
-        if (tuple(out.shape), out.dtype, out.is_contiguous(), out.is_cuda) == (shape, dtype, True, on_gpu):
+        strided = out.layout is torch.strided
+        if (tuple(out.shape), out.dtype, out.device) == (shape, dtype, device) and strided and out.is_contiguous():
             return
-        got = f"{tuple(out.shape)} {out.dtype}" + ("" if out.is_cuda == on_gpu else f" on {out.device}")
+        got = f"{tuple(out.shape)} {out.dtype}" + ("" if out.device == device else f" on {out.device}")
+        got += f" with strides {out.stride()}" if strided and not out.is_contiguous() else ""
+        got += "" if strided else f", {str(out.layout).removeprefix('torch.')}"
     else:
         got = type(out).__name__
     raise TilelinkError(

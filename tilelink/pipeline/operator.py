@@ -19,14 +19,15 @@ from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Bound, bind, check_result, constants_of, in_words
+from tilelink.pipeline.arguments import Bound, bind, check_results, constants_of, in_words
 from tilelink.pipeline.choosing import Choice, choose, even, named_sizes, problem_of
-from tilelink.pipeline.preparing import bind_here, prepare, run, violated, workspace
+from tilelink.pipeline.preparing import again, bind_here, prepare, run, stated, workspace
 from tilelink.pipeline.schedules import checked, refuse
 from tilelink.pipeline.stages import Maker, Stages
 from tilelink.pipeline.tracing import traced_call
 from tilelink.pipeline.tuning import Tuning
 from tilelink.runtime.agreeing import compare_calls
+from tilelink.runtime.apart import Written
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
 from tilelink.runtime.recent import Recent
@@ -230,7 +231,7 @@ class Operator:
             bind(self.name, self.signature, mine, given, topology, self.loc, rank=rank)
             for rank, mine in enumerate(by_rank)
         ]
-        compare_calls([in_words(self.name, bound.sizes, bound.dtypes) for bound in found])
+        compare_calls([in_words(self.name, bound, self.fn) for bound in found])
         return found[0]
 
     def judged(self, bound: Bound, topology: Topology) -> Verdict:
@@ -293,10 +294,15 @@ class Operator:
             prepared = cached.get(whole) if keyed else None
         if prepared is None:
             if operator.schedules.sequential:
+                known = session.cached((operator.maker.identity, "plain"))
+                if not keyed or session.vigil.debug or known.get(key) is None:
+                    said = stated(operator.maker, session, bind_here(operator.maker, session, tensors, given))
+                    session.vigil.compare(operator.maker.identity, said)
+                    known[key] = True
                 return operator._plain(session, tensors, out, given)
             prepared = cached[whole] = prepare(operator.maker, session, tensors, outs, given)
-        elif session.vigil.debug:
-            session.vigil.compare(violated(session, prepared.plan, tensors, given) or prepared.said)
+        elif prepared.in_place or session.vigil.debug:
+            again(operator.maker, session, prepared, tensors, outs, given)
         values = run(session, prepared, tensors, outs)
         return values[0] if len(values) == 1 else values
 
@@ -305,16 +311,21 @@ class Operator:
         if self.reference_fn is None or session.world.group is None:
             why = "it has no reference" if self.reference_fn is None else "its libraries need GPUs"
             raise TilelinkError("TL229", f"`{self.name}` has no sequential form here", loc=self.loc, why=why)
+        outs = () if out is None else _tuple(out)
+        if outs and (wrong := Written.outside(self.name, self.loc, tensors, outs).refused(tensors, outs)) is not None:
+            raise wrong
         sizes = {name: given[name] for name in self.uneven if name in given}
         with torch.no_grad():
             constants = constants_of(self.signature, given)
             found = self.reference_fn(*tensors, **constants, **sizes, group=session.world.group)
         if out is None:
             return found
-        for target, value in zip(_tuple(out), _tuple(found), strict=True):
-            check_result(self.name, target, tuple(value.shape), value.dtype, value.is_cuda, self.loc)
-            target.copy_(value)
-        return out
+        values = list(_tuple(found))
+        check_results(self.name, outs, [("", tuple(v.shape), v.dtype) for v in values], tensors[0].device, self.loc)
+        for k, target in enumerate(outs):
+            if target is not None:
+                values[k] = target.copy_(values[k])
+        return tuple(values) if len(values) > 1 else values[0]
 
     def trace(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Trace:
         """Call a variant that writes down when it does what: who waits, computes and communicates, on every rank.
@@ -377,7 +388,7 @@ class Operator:
             TilelinkError: as a call; TL460 a candidate does not end, TL462 nothing runs.
         """
         tuning = self.tuning(*tensors, group=group, session=session, **given)
-        entry = None if fresh else tuning.known()
+        entry = None if fresh else tuning.known(space)
         if entry is None:
             entry = tuning.kept(tuning.search(budget, space))
         return self.with_schedule(entry.schedule)
@@ -471,7 +482,9 @@ class Operator:
         reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
         if tensors:
             bound = bind_here(self.maker, session, tensors, {})
-            workspace(self.maker, session, bound, self.stages(bound, session.world.topology).plan)
+            stages = self.stages(bound, session.world.topology, session.vigil.checks)
+            session.vigil.compare(self.maker.identity, stated(self.maker, session, bound, stages, tensors))
+            workspace(self.maker, session, bound, stages.plan)
 
     def close(self) -> None:
         """Free this operator's memory on this rank, that of sub-groups too; graphs that hold calls of it must not be

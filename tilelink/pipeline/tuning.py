@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import platformdirs
 import torch
 import triton
 
+from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
+from tilelink.pipeline.apart import written
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.choosing import reads_tables
+from tilelink.pipeline.functions import known, unknown
 from tilelink.pipeline.preparing import prepare, run
 from tilelink.pipeline.stages import Stages
-from tilelink.runtime import environment
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.memory import regions
 from tilelink.runtime.session import Session
-from tilelink.tuning import SLOTS, DiskCache, Entry, Problem, Report, Search, Space, space_of
+from tilelink.tuning import (
+    SLOTS,
+    DiskCache,
+    Entry,
+    Problem,
+    Report,
+    Search,
+    Space,
+    apart,
+    results,
+    space_of,
+    tolerance,
+)
 from tilelink.version import __version__
 
 if TYPE_CHECKING:
     from tilelink.pipeline.operator import Operator
 
-TOLERANCE = 3e-2
-"""Of a candidate's result against the plain form's; both are rounded."""
+log = logging.getLogger("tilelink")
+
+
+Written = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""Arguments that programs write to, and what they were when the call came."""
 
 
 @dataclass(slots=True)
@@ -40,7 +57,9 @@ class Trial:
     bound: Bound
     tensors: Sequence[Any]
     given: dict[str, Any]
+    written: Written = ()
     prepared: Prepared | None = None
+    opened: bool = False
 
     def legal(self) -> None:
         self._stages()
@@ -52,6 +71,7 @@ class Trial:
         return self.operator.stages(self.bound, self.session.world.topology, self.session.vigil.checks)
 
     def allocate(self) -> None:
+        self.opened = self.operator.maker.identity not in self.session.workspaces
         self.prepared = prepare(self.operator.maker, self.session, self.tensors, (), self.given)
 
     def compile(self) -> None:
@@ -65,13 +85,18 @@ class Trial:
         values = run(self.session, self.prepared, self.tensors, outs)
         return values[0] if len(values) == 1 else values
 
-    def checked(self) -> Any:
+    def checked(self) -> tuple[torch.Tensor, ...]:
+        """Results, and arguments that programs write to."""
         assert self.prepared is not None
-        return self.run([make().zero_() for make in self.prepared.fresh])
+        restore(self.written)
+        values = results(self.run([make().zero_() for make in self.prepared.fresh]))
+        return (*values, *(t.clone() for t, _ in self.written))
 
     def close(self) -> None:
+        """A workspace that calls have used before stays with them."""
         self.prepared = None
-        self.session.close(self.operator.maker.identity)
+        if self.opened:
+            self.session.close(self.operator.maker.identity)
 
 
 @dataclass(slots=True)
@@ -86,26 +111,88 @@ class Tuning:
     problem: Problem
     plan: Plan
     plain: Callable[[], Any] | None
+    written: Written = field(init=False)
 
-    def known(self) -> Entry | None:
-        """What rank 0 has in its cache, for all ranks. Collective."""
-        found = self.cache().load(self.problem) if self.session.world.rank == 0 else None
-        return self.session.world.agree(found)[0]
+    def __post_init__(self) -> None:
+        self.written = [(self.tensors[k], self.tensors[k].clone()) for k in written(self.plan)]
+
+    def known(self, space: Space | None = None) -> Entry | None:
+        """What rank 0 has in its cache, for all ranks, if it may be taken; the log says why not. Collective.
+
+        Before it is taken for the first time in a session, it is called with the caller's tensors, and its result compared.
+        """
+        world = self.session.world
+        found, compared, why = world.agree(self._here())[0]
+        if found is not None and not compared:
+            why = self._refused(found, space)
+            if why and world.rank == 0:
+                why = str(self.cache().untrue(found, why))
+            elif not why:
+                self.session.compared.add(self._key(found))
+        if why and world.rank == 0:
+            log.warning(why)
+        return None if why else found
+
+    def _here(self) -> tuple[Entry | None, bool, str]:
+        """On rank 0 what the cache has, whether that has been compared here, and why it has nothing if it should."""
+        if self.session.world.rank != 0:
+            return None, False, ""
+        try:
+            found = self.cache().load(self.problem)
+        except TilelinkError as error:
+            return None, False, str(error)
+        return found, self._key(found) in self.session.compared, ""
+
+    def _key(self, entry: Entry | None) -> tuple[object, ...]:
+        return self.operator.maker.identity, entry
+
+    def _refused(self, entry: Entry, space: Space | None) -> str:
+        """Why a schedule from disk is not taken; the same on all ranks."""
+        further = [p for options in (space or {}).values() for p in options]
+        functions = known(self.operator.schedules, self.plan.wiring, further)
+        told = self.session.world.agree(unknown(entry.schedule, functions) or self._without_plain(entry))
+        problem = next((why for why in told if why), "")
+        if problem or entry.schedule.sequential:
+            return problem
+        search = self._search(0.0, {})
+        try:
+            own = "" if self._plain_says else search.wrong(replace(self.operator.schedules, sequential=False))
+            problem = own or search.wrong(entry.schedule)
+        finally:
+            restore(self.written)
+        return problem and f"{'the operator as it comes' if own else 'it'} does not run here, or not right: {problem}"
+
+    def _without_plain(self, entry: Entry) -> str:
+        if not entry.schedule.sequential or (self.plain is not None and not reads_tables(self.plan)):
+            return ""
+        return "it is the plain form, which such calls do not have"
 
     def search(self, budget: float, space: Space | None) -> Report:
         """Collective."""
+        try:
+            return self._search(budget, space).run()
+        finally:
+            restore(self.written)
+
+    @property
+    def _plain_says(self) -> bool:
+        """Whether the plain form says what is right: nobody knows what it does to arguments."""
+        return self.plain is not None and not self.written
+
+    def _search(self, budget: float, space: Space | None) -> Search:
         # Now, and not when a candidate has run: that may happen on some ranks only, and this is collective.
-        wanted = [_tensors(self.plain())] if self.plain is not None else []
+        wanted = [results(self.plain())] if self.plain is not None and self._plain_says else []
         world = self.session.world
 
-        def same(got: Any) -> bool:
+        def same(got: tuple[torch.Tensor, ...]) -> bool:
             """As the plain form, or as the first candidate, which is the operator as it comes."""
             if not wanted:
-                wanted.append(_tensors(got))
-            return all(_close(a, b) for a, b in zip(_tensors(got), wanted[0], strict=True))
+                wanted.append(got)
+            return apart(got, wanted[0]) <= tolerance(t.dtype for t in (*self.tensors, *wanted[0]))
 
         def make(schedule: Schedule) -> Trial:
-            return Trial(self.operator.with_schedule(schedule), self.session, self.bound, self.tensors, self.given)
+            operator = self.operator.with_schedule(schedule)
+            return Trial(operator, self.session, self.bound, self.tensors, self.given, self.written)
 
         return Search(
             world=world,
@@ -120,7 +207,7 @@ class Tuning:
             budget=budget,
             rounds=1 if world.topology.world == "simulated" else 11,
             slots=SLOTS if space is None and any(b.slots > 1 for b in self.plan.buffers) else (),
-        ).run()
+        )
 
     def kept(self, report: Report) -> Entry:
         """The result as an entry, also in the cache on disk; the plain form where it is the fastest."""
@@ -129,25 +216,21 @@ class Tuning:
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         words = f"{today}, torch {torch.__version__}, Triton {triton.__version__}, tilelink {__version__}"
         entry = Entry(self.problem, schedule, ms, plain, words)
+        self.session.compared.add(self._key(entry))
         if self.session.world.rank == 0:
-            self.cache().save(entry)
+            try:
+                self.cache().save(entry)
+            except TilelinkError as error:
+                log.warning(str(error))  # measured for nothing, but measured
         return entry
 
     def cache(self) -> DiskCache:
-        root = environment.cache_root() or platformdirs.user_cache_path("tilelink")
-        return DiskCache(root / "tuned", f"{__version__} {torch.__version__} {triton.__version__}")
+        return DiskCache(f"{__version__} {torch.__version__} {triton.__version__}")
 
 
-def _tensors(result: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
-    if got.shape != want.shape:
-        return False
-    if not want.dtype.is_floating_point:
-        return torch.equal(got.long(), want.long())
-    return bool((got.float() - want.float()).norm() <= TOLERANCE * want.float().norm())  # false for NaN
+def restore(written: Written) -> None:
+    for t, before in written:
+        t.copy_(before)
 
 
 def _free() -> int:

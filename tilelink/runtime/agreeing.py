@@ -3,12 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError
+
+Place: TypeAlias = tuple[int, int]
+"""Where a tensor begins in memory of `tilelink.empty`: the number of the allocation, from 1, and a byte of it."""
+
+_VERSIONS = "let all ranks run the same code, with the same schedules and settings"
 
 
-def compare_calls(said: list[str]) -> None:
-    """Every rank makes the same call with the same sizes.
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a rank says of a call that all ranks are to make alike.
+
+    `call`: in words, with sizes, dtypes and constants. `how`: schedule and checks. `places`: of each argument that peers read
+    where it lies, or would if it lay in memory of `tilelink.empty`: its name and place. `text`: digest of what was emitted,
+    which ranks with arguments of one layout on one device have alike: `of` names these two.
+    """
+
+    call: str
+    how: str = ""
+    places: tuple[tuple[str, Place | None], ...] = ()
+    of: str = ""
+    text: str = ""
+    loc: Loc | None = None
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What is the same on all ranks, whatever their arguments' layouts."""
+        return self.call, self.how, self.places
+
+
+def compare_stated(said: Sequence[Stated]) -> None:
+    """Every rank makes the same call in the same way.
+
+    Args:
+        said: by rank.
+
+    Raises:
+        TilelinkError: TL452, TL459 an argument that lies elsewhere; on every rank.
+    """
+    compare_calls([each.call for each in said])
+    first, texts = said[0], dict[str, tuple[int, str]]()
+    name = first.call.partition("(")[0]
+    for rank, each in enumerate(said):
+        if each.how != first.how:
+            what = f"how `{name}` runs: rank 0 runs it {first.how}, and rank {rank} {each.how}"
+            raise _disagreement(0, rank, what, _VERSIONS)
+        other, text = texts.setdefault(each.of, (rank, each.text))
+        if each.text != text or len(each.places) != len(first.places):
+            what = f"what `{name}` is: their programs, constants or the versions of tilelink differ"
+            raise _disagreement(other if each.text != text else 0, rank, what, _VERSIONS)
+        for (argument, here), (_, there) in zip(first.places, each.places, strict=True):
+            if here != there:
+                raise _elsewhere(first, f"argument `{argument}` of `{name}`", here, rank, there)
+
+
+def _elsewhere(first: Stated, argument: str, here: Place | None, rank: int, there: Place | None) -> TilelinkError:
+    return TilelinkError(
+        "TL459",
+        f"{argument} lies {_placed(here)} on rank 0 and {_placed(there)} on rank {rank}",
+        loc=first.loc,
+        why="peers read it where it lies, at the place that it has on their own rank",
+        hint="pass the same contiguous part of the same allocation on every rank, or ordinary tensors, which are copied",
+    )
+
+
+def _placed(place: Place | None) -> str:
+    """In words."""
+    return (
+        "in no memory that peers read" if place is None else "at byte {1} of allocation {0} of `empty`".format(*place)
+    )
+
+
+def compare_calls(said: Sequence[str]) -> None:
+    """Every rank makes the same call with the same sizes and constants.
 
     Args:
         said: each rank's call in words, by rank.
@@ -18,7 +89,7 @@ def compare_calls(said: list[str]) -> None:
     """
     for rank, call in enumerate(said):
         if call != said[0]:
-            raise _disagreement(rank, f"a call: rank 0 calls {said[0]}, and rank {rank} calls {call}")
+            raise _disagreement(0, rank, f"a call: rank 0 calls {said[0]}, and rank {rank} calls {call}")
 
 
 def compare_memory(asked: list[tuple[tuple[str, int], ...]]) -> None:
@@ -35,7 +106,22 @@ def compare_memory(asked: list[tuple[tuple[str, int], ...]]) -> None:
         if differing:
             name = differing[0][0]
             here, there = (dict(w).get(name) for w in (asked[0], wanted))
-            raise _disagreement(rank, f"the sizes of a call: `{name}` has {here} and {there} bytes")
+            raise _disagreement(0, rank, f"the sizes of a call: `{name}` has {here} and {there} bytes")
+
+
+def compare_meetings(what: Sequence[str]) -> None:
+    """Every rank meets the others for the same reason.
+
+    Args:
+        what: each rank does, by rank.
+
+    Raises:
+        TilelinkError: TL452, on every rank.
+    """
+    for rank, each in enumerate(what):
+        if each != what[0]:
+            said = f"what comes next: rank 0 {what[0]}, and rank {rank} {each}"
+            raise _disagreement(0, rank, said, "make the same calls in the same order on all ranks")
 
 
 def one_size(nbytes: int, asked: Sequence[int]) -> None:
@@ -57,10 +143,15 @@ def one_size(nbytes: int, asked: Sequence[int]) -> None:
         )
 
 
-def _disagreement(rank: int, what: str) -> TilelinkError:
+_EQUAL = (
+    "pass equal shapes and constants, or the global size by name where shards are uneven (`M=…`, of a layer `length=…`)"
+)
+
+
+def _disagreement(one: int, other: int, what: str, hint: str = _EQUAL) -> TilelinkError:
     return TilelinkError(
         "TL452",
-        f"ranks 0 and {rank} disagree on {what}",
+        f"ranks {one} and {other} disagree on {what}",
         why="an operator's call is collective: every rank passes parts of the same global tensors",
-        hint="pass equal shapes, or the global size by name where shards are uneven (`M=…`, of a layer `length=…`)",
+        hint=hint,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -21,14 +21,18 @@ from tilelink.ir.plan import COPIES, Plan
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime import work as W
+from tilelink.runtime.agreeing import Stated
+from tilelink.runtime.apart import Written
 from tilelink.runtime.functions import explained, function_of
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
+from tilelink.runtime.recent import Recent
 from tilelink.runtime.tracing import CallEvents, KernelEvents, What
 from tilelink.runtime.world import World
 
 Placed = tuple[int, W.Work]
 """The stream's number, and what it is given."""
-
+PLACES_KEPT = 1024
+"""Places of arguments that peers read where they lie: those of the last calls of a kind are known to be agreed on."""
 
 _DOES: dict[type, What] = {
     H.Copy: "copy",
@@ -60,10 +64,11 @@ class Slot:
 class Prepared:
     """A plan in one workspace, for calls with arguments of one kind: what a cached call needs and nothing else.
 
-    `said`: the call in words, the same on all ranks. `results`: name, shape and dtype of each; `fresh` makes them.
-    `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with an axis of one
-    element, its slice's. `written`: the arguments that programs write to, by number. `slots`: the steps of a call on
-    each slot; made at the first call, all of them, so that the second is like every other.
+    `said`: what this rank says of the call, which is the same on all ranks. `results`: name, shape and dtype of each;
+    `fresh` makes them. `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with an
+    axis of one element, its slice's. `in_place`: the arguments that peers read where they lie, by number; `places`: where
+    they have lain in calls that the ranks have agreed on. `written`: what calls write. `slots`: the steps of a call on each
+    slot; made at the first call, all of them, so that the second is like every other.
     """
 
     loaded: Loaded
@@ -72,10 +77,12 @@ class Prepared:
     results: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
     implied: bool
     sliced: bool
-    said: str
+    said: Stated
     watch: torch.Tensor | None
     fresh: tuple[Callable[[], torch.Tensor], ...]
-    written: tuple[int, ...] = ()
+    in_place: tuple[int, ...]
+    written: Written
+    places: Recent[bool] = field(default_factory=lambda: Recent[bool](PLACES_KEPT))
     slots: tuple[Slot, ...] = ()
 
     @property
@@ -84,16 +91,17 @@ class Prepared:
 
     @staticmethod
     def of(
-        loaded: Loaded, workspace: Workspace, said: str, watch: torch.Tensor | None, written: tuple[int, ...] = ()
+        loaded: Loaded, workspace: Workspace, said: Stated, watch: torch.Tensor | None, written: Written
     ) -> Prepared:
-        plan, rank = loaded.plan, workspace.world.rank
-        buffers = [plan.buffer(name) for name in plan.wiring.results]
-        results = tuple((b.tensor, extents(plan, b, rank), DTYPES[b.dtype]) for b in buffers)
+        plan = loaded.plan
+        results = results_on(plan, workspace.world.rank)
+        in_place = [b.reached and not b.staged for b in map(plan.buffer, plan.wiring.arguments)]
         return Prepared(
             loaded=loaded,
             workspace=workspace,
             arguments=plan.wiring.arguments,
             results=results,
+            in_place=tuple(k for k, own in enumerate(in_place) if own),
             implied=all(c.implied_by is not None for c in plan.credits),
             sliced=any(a.own_slice for shape in plan.wiring.signature.inputs for a in shape.axes),
             said=said,
@@ -145,6 +153,12 @@ class Prepared:
     def _prepare(self, first: W.Call) -> None:
         slots = range(self.plan.schedule.slots)
         self.slots = tuple([prepare(self.loaded, self.workspace, slot, first, self.watch) for slot in slots])
+
+
+def results_on(plan: Plan, rank: int) -> tuple[tuple[str, tuple[int, ...], torch.dtype], ...]:
+    """Name, shape and dtype of each result on a rank."""
+    buffers = [plan.buffer(name) for name in plan.wiring.results]
+    return tuple((b.tensor, extents(plan, b, rank), DTYPES[b.dtype]) for b in buffers)
 
 
 def prepare(loaded: Loaded, workspace: Workspace, slot: int, first: W.Call, watch: torch.Tensor | None = None) -> Slot:

@@ -41,7 +41,8 @@ def distributed() -> ProcessRank | None:
 
 
 def cache_root() -> Path | None:
-    """TILELINK_CACHE: where emitted files are kept instead of the user's cache directory."""
+    """TILELINK_CACHE: where emitted files and tuned schedules are kept instead of the user's cache directory; a directory that
+    belongs to this user or to root."""
     value = os.environ.get("TILELINK_CACHE")
     return Path(value).expanduser() if value else None
 

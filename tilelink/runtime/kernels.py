@@ -6,27 +6,21 @@ The text is saved to a file because Triton reads the source of a kernel from its
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.machinery
 import importlib.util
 import linecache
-import os
-import stat
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-import platformdirs
 import torch
 from filelock import FileLock
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.kernel import Advice
-from tilelink.runtime import environment
+from tilelink.runtime import cache
 
 _loading = threading.Lock()
 
@@ -84,39 +78,6 @@ def load(
         setattr(module, LINES, lines)
         setattr(module, ADVICE, advice)
         return module
-
-
-def cache_directory() -> Path:
-    """The directory of emitted files, made if need be: owned by this user, closed to all others.
-
-    Raises:
-        TilelinkError: TL402, TL403.
-    """
-    root = environment.cache_root() or platformdirs.user_cache_path("tilelink")
-    directory = root / "kernels"
-    with writing(directory):
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        around = root.stat().st_mode
-        if around & stat.S_IWOTH and not around & stat.S_ISVTX:
-            raise _foreign(root, "can be written by every user, who could put another directory in its place")
-        directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise _foreign(directory, "is not a directory of this user")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise _foreign(directory, "can be written by other users, who may have put files there")
-        if stat.S_IMODE(found.st_mode) != 0o700:
-            directory.chmod(0o700)
-    return directory
-
-
-def _foreign(directory: Path, what: str) -> TilelinkError:
-    return TilelinkError(
-        "TL402",
-        f"the cache of emitted files, {directory}, {what}",
-        why="what lies there is executed",
-        hint="remove it, or set TILELINK_CACHE to a directory of your own",
-    )
 
 
 def resident_workers(compiled: Any) -> int:
@@ -183,68 +144,22 @@ def _import(module_name: str, saved: tuple[Path, str]) -> ModuleType:
 
 
 def _saved(file_name: str, text: str) -> tuple[Path, str]:
-    path = cache_directory() / file_name
-    with writing(path):
+    path = cache.directory("kernels") / file_name
+    with cache.writing(path):
         if not _holds(path, text):
             with FileLock(path.with_suffix(".lock"), timeout=60):
                 if not _holds(path, text):
-                    replace(path, text)
+                    cache.replace(path, text)
     return path, text
 
 
 def _holds(path: Path, text: str) -> bool:
-    """Whether the file is there. Nothing is read through a link, or from a file that somebody else has put there.
+    """Whether the file is there.
 
     Raises:
-        TilelinkError: TL407.
+        TilelinkError: TL407, it is not what was written there.
     """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise _changed(path, "is a link") from error
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-            raise _changed(path, "is not a file of this user")
-        if file.read() != text.encode():
-            raise _changed(path, "has another text than the one that its name stands for")
-    return True
-
-
-def _changed(path: Path, what: str) -> TilelinkError:
-    return TilelinkError(
-        "TL407",
-        f"the emitted file {path} {what}",
-        why="files are written once, under a digest of their text, and never change: somebody else was here",
-        hint="look at it, then remove it: it is written again",
-    )
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file at once: who reads it sees the old text or the new."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Errors of the file system inside it become TL403."""
-    try:
-        yield
-    except OSError as error:  # filelock's Timeout is one
-        raise TilelinkError(
-            "TL403",
-            f"the cache of emitted files cannot be written: {path}: {error.strerror or error}",
-            why="Triton reads the source of a kernel from its file",
-            hint="set TILELINK_CACHE to a directory that you can write",
-        ) from error
+    found = cache.read(path)
+    if found not in (None, text.encode()):
+        raise cache.changed(path, "has another text than the one that its name stands for")
+    return found is not None

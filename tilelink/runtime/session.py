@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import torch
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
 from tilelink.runtime import environment
-from tilelink.runtime.agreeing import compare_calls, compare_memory
+from tilelink.runtime.agreeing import Place, compare_memory
 from tilelink.runtime.grid import Grid, parsed
 from tilelink.runtime.memory import Region, Workspace
 from tilelink.runtime.recent import Recent
@@ -38,7 +39,8 @@ class Session:
     watchdog: InitVar[float | None] = None
     debug: InitVar[bool] = False
     workspaces: dict[object, Workspace] = field(default_factory=dict[object, Workspace])
-    shared: list[Arena] = field(default_factory=list[Arena])
+    shared: list[tuple[int, int, Arena]] = field(default_factory=list[tuple[int, int, Arena]])
+    """Memory that `empty` gave: address, number and arena of each allocation, by address."""
     prepared: dict[object, Recent[Any]] = field(default_factory=dict[object, Recent[Any]])
     """What operators keep for cached calls; dropped with the workspaces it refers to."""
     reserved: dict[object, dict[str, int]] = field(default_factory=dict[object, dict[str, int]])
@@ -46,6 +48,8 @@ class Session:
     groups: dict[object, Session] = field(default_factory=dict[object, "Session"])
     retired: dict[object, list[Workspace]] = field(default_factory=dict[object, list[Workspace]])
     """Outgrown workspaces that CUDA graphs may still replay in."""
+    compared: set[object] = field(default_factory=set[object])
+    """Schedules from disk whose results have been compared here, each with what it is a schedule of."""
     _names: dict[str, Session] = field(default_factory=dict[str, "Session"])
     """Sessions that `named` has found: operators of torch ask at each call."""
     vigil: Vigil = field(init=False)
@@ -120,11 +124,8 @@ class Session:
             known = self.prepared[key] = Recent(CALLS_KEPT)
         return known
 
-    def workspace(self, key: object, wanted: tuple[Region, ...], call: str) -> Workspace:
+    def workspace(self, key: object, wanted: tuple[Region, ...]) -> Workspace:
         """The operator's workspace, allocated or grown if need be (collective, then; every rank sees the same sizes).
-
-        Args:
-            call: in words, for ranks that make different ones.
 
         Raises:
             TilelinkError: TL452, on every rank.
@@ -133,16 +134,15 @@ class Session:
         if known is not None and known.fits(wanted):
             return known
         mine = tuple((r.name, r.nbytes) for r in wanted if r.symmetric)
-        asked = self.vigil.agree((call, self.vigil.checks, mine, known is not None and known.captured))
-        compare_calls([f"{said}{f' with {checks}' if checks else ''}" for said, checks, *_ in asked])
-        compare_memory([regions for _, _, regions, _ in asked])
+        asked = self.vigil.agree("takes memory", (mine, known is not None and known.captured))
+        compare_memory([regions for regions, _ in asked])
         # Forgotten before it is freed: there may be no memory for a larger one.
         self.cached(key).clear()
         self.workspaces.pop(key, None)
         if known is not None:
             wanted = known.grown(wanted)
             self.world.barrier()
-            if any(captured for *_, captured in asked):
+            if any(captured for _, captured in asked):
                 self.retired.setdefault(key, []).append(known)
             else:
                 known.close()
@@ -153,15 +153,21 @@ class Session:
         """A tensor in symmetric memory, which peers read in place. Collective; lives as long as the session."""
         count = math.prod(shape)
         arena = self.world.arena(max(count, 1) * dtype.itemsize)
-        self.shared.append(arena)
+        bisect.insort(self.shared, (arena.local.data_ptr(), len(self.shared) + 1, arena))
         return arena.local[: count * dtype.itemsize].view(dtype).view(tuple(shape))
 
     def shares(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies in memory that `empty` gave."""
-        if not self.shared:
-            return False
+        return bool(self.shared) and self.place(tensor) is not None
+
+    def place(self, tensor: torch.Tensor) -> Place | None:
+        """Where in memory that `empty` gave the tensor begins; None: elsewhere. Without elements it begins nowhere."""
         at = tensor.data_ptr()
-        return any(0 <= at - a.local.data_ptr() < a.local.numel() for a in self.shared)
+        found = bisect.bisect_right(self.shared, at, key=lambda each: each[0]) - 1
+        if found < 0:
+            return None
+        start, number, arena = self.shared[found]
+        return (number, at - start) if at - start < arena.local.numel() else None
 
     def close(self, key: object) -> None:
         """Free what the operator took, here and in the sub-groups. Collective; harmless when repeated."""

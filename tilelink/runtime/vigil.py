@@ -12,12 +12,15 @@ import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
-from tilelink.runtime.agreeing import compare_calls
+from tilelink.runtime.agreeing import Stated, compare_meetings, compare_stated
 from tilelink.runtime.guard import Guard
 from tilelink.runtime.refusals import reported
 from tilelink.runtime.world import Watcher, World
 
-_AFRESH = "tilelink: start afresh"
+_AFRESH = "starts afresh"
+_CALLS = "calls an operator"
+AGREED_KEPT = 4096
+"""Kinds of calls that ranks remember to have agreed on. All forget them at once, since all have agreed on the same ones."""
 
 
 class Vigil:
@@ -44,6 +47,7 @@ class Vigil:
         self.guard = Guard(world, watchdog) if watchdog is not None or debug else None
         self._world = world
         self._forget = forget
+        self._agreed: set[object] = set()
         self._watcher: Watcher | None = None
         if self.guard is not None and watchdog is not None:
             self._watcher = world.watch_over(self.guard, bells)
@@ -71,22 +75,34 @@ class Vigil:
         if self.guard.failed:
             self._start_afresh(self.guard)
 
-    def compare(self, call: str | TilelinkError) -> None:
-        """In debug mode: all ranks make the same call. `call`: which, with its sizes, or why this rank cannot make it.
+    def compare(self, operator: object, call: Stated | TilelinkError) -> None:
+        """All ranks make the same call: looked at before the first of its kind, and in debug mode before each.
+
+        A kind is what all ranks state alike, so all of them meet here or none does. What only one rank may have, such as
+        the alignment of its arguments, makes no other kind.
+
+        Args:
+            operator: whose call it is.
+            call: which, or why this rank cannot make it: only in debug mode the others hear of that.
 
         Raises:
-            TilelinkError: TL452 they do not, TL471 another rank cannot; `call` itself.
+            TilelinkError: TL452, TL459 they do not, TL471 another rank cannot; `call` itself.
         """
-        failed = call if isinstance(call, TilelinkError) else None
-        if self.debug and not self._world.capturing():
-            said = self.agree((failed is not None, failed.message if failed is not None else call))
-            wrong = [(rank, text) for rank, (bad, text) in enumerate(said) if bad]
-            if wrong and failed is None:
-                raise reported(*wrong[0])
-            if not wrong:
-                compare_calls([text for _, text in said])
-        if failed is not None:
-            raise failed
+        if isinstance(call, TilelinkError):
+            if self.debug and not self._world.capturing():
+                self.agree(_CALLS, call.message)
+            raise call
+        kind = operator, call.shared
+        if kind in self._agreed and (not self.debug or self._world.capturing()):
+            return
+        said = self.agree(_CALLS, call)
+        wrong = next((rank for rank, each in enumerate(said) if not isinstance(each, Stated)), None)
+        if wrong is not None:
+            raise reported(wrong, said[wrong])
+        compare_stated(said)
+        if len(self._agreed) >= AGREED_KEPT:
+            self._agreed.clear()
+        self._agreed.add(kind)
 
     def end(self) -> None:
         """After a call: raise what has been found by now; in debug mode wait for the call, so that it raises its own.
@@ -102,7 +118,7 @@ class Vigil:
             return
         self._world.drain()
         found = self.guard.error()
-        said = self.agree(None if found is None else (found.code, found.message))
+        said = self.agree("has made its call", None if found is None else (found.code, found.message))
         wrong = next((rank for rank, each in enumerate(said) if each is not None), None)
         if wrong is None:
             return
@@ -123,25 +139,31 @@ class Vigil:
         if self.guard is not None:
             self.guard.check()
 
-    def agree(self, value: Any) -> list[Any]:
+    def agree(self, what: str, value: Any) -> list[Any]:
         """`world.agree`, where some rank may start afresh meanwhile.
 
+        Args:
+            what: the rank does, as others are to hear of it.
+            value: of this rank.
+
         Raises:
-            TilelinkError: TL471, it does.
+            TilelinkError: TL471, it does; TL452, it does something else.
         """
-        said = self._world.agree(value)
-        failed = next((rank for rank, each in enumerate(said) if _starts_afresh(each)), None)
+        said = self._world.agree((what, value))
+        does = [_does(each) for each in said]
+        failed = next((rank for rank, each in enumerate(does) if each == _AFRESH), None)
         if self.guard is not None and failed is not None:
             self.guard.stop(reported(failed, said[failed][1]))
             self.guard.check()
-        return said
+        compare_meetings(does)
+        return [each for _, each in said]
 
     def _start_afresh(self, guard: Guard) -> None:
         """Collective, after an error that every rank has seen: words and slots are as before the first call."""
         error = guard.error()
         mine = _AFRESH, error.message if error is not None else ""
         # A rank that was about to allocate learns of the error by this, and comes again.
-        while not all(_starts_afresh(said) for said in self._world.agree(mine)):
+        while not all(_does(said) == _AFRESH for said in self._world.agree(mine)):
             pass
         if self._watcher is not None:
             self._watcher.reset()
@@ -150,5 +172,7 @@ class Vigil:
         guard.reset()
 
 
-def _starts_afresh(said: Any) -> bool:
-    return isinstance(said, tuple) and len(said) == 2 and said[0] == _AFRESH
+def _does(said: Any) -> str:
+    """What a rank says that it does; the user's own programs may meet in other ways."""
+    known = isinstance(said, tuple) and len(said) == 2 and isinstance(said[0], str)  # pyright: ignore[reportUnknownArgumentType]
+    return said[0] if known else "does something else"  # pyright: ignore[reportUnknownVariableType]

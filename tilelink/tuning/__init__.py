@@ -5,15 +5,18 @@ Knows: worlds, what can go wrong when a kernel is compiled and started, what a s
 Never knows: emitted text, how a candidate does its work.
 """
 
+from tilelink.tuning.comparing import TOLERANCE, apart, relative_error, results, tolerance
 from tilelink.tuning.estimate import Forms, estimate, forms, unknown
 from tilelink.tuning.measuring import Runs, Times, attempt, interleaved
 from tilelink.tuning.search import Report, Search
-from tilelink.tuning.space import SLOTS, Space, space_of
+from tilelink.tuning.space import FUNCTIONS, SLOTS, Space, space_of
 from tilelink.tuning.tables import FAR, DiskCache, Entry, Problem, merge, nearest, read, shipped
 
 __all__ = [
     "FAR",
+    "FUNCTIONS",
     "SLOTS",
+    "TOLERANCE",
     "DiskCache",
     "Entry",
     "Forms",
@@ -23,6 +26,7 @@ __all__ = [
     "Search",
     "Space",
     "Times",
+    "apart",
     "attempt",
     "estimate",
     "forms",
@@ -30,7 +34,10 @@ __all__ = [
     "merge",
     "nearest",
     "read",
+    "relative_error",
+    "results",
     "shipped",
     "space_of",
+    "tolerance",
     "unknown",
 ]

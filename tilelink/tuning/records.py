@@ -1,16 +1,137 @@
-"""Schedules as JSON: what tables of measured schedules hold."""
+"""Schedules as JSON, and what else is written down and read back: nothing is taken that its dataclass does not declare."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+import json
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, fields, replace
+from functools import cache
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Schedule, Sms
 
+T = TypeVar("T")
 KINDS: dict[str, type[Any]] = {"sms": Sms, "copy_engine": CopyEngine, "fused": Fused, "library": Library}
 
+LENGTH, COUNT = 1 << 31, 1024
+"""What elements of a tile, and any other number of a schedule, stay below."""
 
+
+# ------------------------------------------------------------------------------------------------------------- reading
+def taken(text: str | bytes, of: Callable[[Any], T]) -> T:
+    """What JSON holds.
+
+    Raises:
+        ValueError: it is no JSON, or none of this version's.
+    """
+    try:
+        return of(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def made(kind: type[T], record: Any, **readers: Callable[[Any], Any]) -> T:
+    """A dataclass whose fields an object of JSON names, each of its type: lists are tuples, and objects tuples of pairs.
+
+    Args:
+        readers: of fields that are records themselves, by name.
+
+    Raises:
+        ValueError: a field that it does not have, or does not get; a value of another type.
+    """
+    known, given = _hints(kind), object_of(record, kind.__name__)
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{kind.__name__} has no field {_said(name)}")
+    for name in needed(kind):
+        if name not in given:
+            raise ValueError(f"{kind.__name__} has no value for `{name}`")
+    return kind(
+        **{
+            name: readers[name](value) if name in readers else _value(known[name], value, f"{kind.__name__}.{name}")
+            for name, value in given.items()
+        }
+    )
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def needed(kind: type[Any]) -> list[str]:
+    """The fields of a dataclass that have no default."""
+    return [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    for option in get_args(hint) if isinstance(hint, types.UnionType) else (hint,):
+        if option is type(value) or (option is float and type(value) is int):
+            return value
+        of = get_args(option)[0] if get_origin(option) is tuple else None
+        if get_origin(of) is tuple:
+            return tuple([(name, _value(get_args(of)[1], v, where)) for name, v in object_of(value, where).items()])
+        if of is not None and isinstance(value, list):
+            return tuple([_value(of, each, where) for each in cast("list[Any]", value)])
+        if option in KINDS.values() and isinstance(value, dict):
+            return _placed(object_of(value, where), where)
+    raise ValueError(f"`{where}` is {_said(value)}")
+
+
+def object_of(value: Any, where: str) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: it is no object of JSON.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"`{where}` is {_said(value)}")
+    return cast("dict[str, Any]", value)
+
+
+def _said(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _placed(record: dict[str, Any], where: str) -> Placement:
+    kind = next((kind for name, kind in KINDS.items() if name == record.get("on")), None)
+    if kind is None:
+        raise ValueError(f"`{where}` is on {_said(record.get('on'))}")
+    placement: Placement = made(kind, {name: value for name, value in record.items() if name != "on"})
+    for f in fields(kind):
+        value, where = getattr(placement, f.name), f"{kind.__name__}.{f.name}"
+        if f.name == "tile":
+            least = 0 if kind is Library else 1  # of a library function PART, too
+            _within(where, least, LENGTH, *dict(value).values())
+        elif f.name == "part" and value is not None and not 0 < value < 1:
+            raise ValueError(f"`{where}` is {value}")
+        elif type(value) is int:
+            _within(where, 1, COUNT, value)
+    return placement
+
+
+def _within(where: str, least: int, limit: int, *values: int) -> None:
+    for value in values:
+        if not least <= value < limit:
+            raise ValueError(f"`{where}` is {_said(value)}")
+
+
+def schedule_of(record: Any) -> Schedule:
+    """
+    Raises:
+        ValueError: the record is none of this version's.
+    """
+    given = object_of(record, Schedule.__name__)
+    if "entries" in given or "placements" not in given:
+        raise ValueError("Schedule has no field `placements`, or `entries`")
+    found = made(Schedule, {"entries" if name == "placements" else name: value for name, value in given.items()})
+    _within("Schedule.slots", 1, COUNT, found.slots)
+    _within("Schedule.channels", 1, LENGTH, *dict(found.channels).values())
+    return replace(found, entries=tuple(sorted(found.entries)), channels=tuple(sorted(found.channels)))
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
 def record_of(schedule: Schedule) -> dict[str, Any] | None:
     """None where a user's function orders tiles, or computes them: a function is no data."""
     placements = {path: _placement(p) for path, p in schedule.entries}
@@ -35,17 +156,6 @@ def form_of(schedule: Schedule) -> str:
     return "library" if any(isinstance(p, Library) for _, p in schedule.entries) else "Triton"
 
 
-def schedule_of(record: Mapping[str, Any]) -> Schedule:
-    """Raises KeyError, TypeError or ValueError where the record is none of this version's."""
-    return Schedule(
-        entries=tuple(sorted((path, _made(p)) for path, p in record["placements"].items())),
-        slots=record.get("slots", Schedule().slots),
-        channels=tuple(sorted(record.get("channels", {}).items())),
-        sequential=record.get("sequential", False),
-        low_latency=record.get("low_latency", True),
-    )
-
-
 def _placement(placement: Placement) -> dict[str, Any] | None:
     """Only what differs from the defaults."""
     kind = next(name for name, cls in KINDS.items() if isinstance(placement, cls))
@@ -67,14 +177,3 @@ def _placement(placement: Placement) -> dict[str, Any] | None:
         elif value != f.default:
             found[f.name] = value
     return found
-
-
-def _made(record: Mapping[str, Any]) -> Placement:
-    values = {k: v for k, v in record.items() if k != "on"}
-    if "tile" in values:
-        values["tile"] = tuple(values["tile"].items())
-    if "order" in values:
-        values["order"] = tuple(values["order"])
-    if "otherwise" in values:
-        values["otherwise"] = _made(values["otherwise"])
-    return KINDS[record["on"]](**values)

@@ -220,12 +220,22 @@ class Search:
             return "not enough memory"
         return attempt(self.world, candidate.allocate)
 
-    def _timed(self, schedule: Schedule, candidate: Candidate, report: Report) -> None:
+    def wrong(self, schedule: Schedule) -> str:
+        """Collective: why a schedule does not run or has a wrong result; empty where it is right."""
+        candidate = self.make(schedule)
+        problem = self._prepared(candidate) or attempt(self.world, candidate.compile) or self._wrong(candidate)
+        candidate.close()
+        return problem
+
+    def _wrong(self, candidate: Candidate) -> str:
         def checked() -> None:
             if not self.same(candidate.checked()):
                 raise TilelinkError("TL463", "a wrong result")
 
-        problem = attempt(self.world, checked)
+        return attempt(self.world, checked)
+
+    def _timed(self, schedule: Schedule, candidate: Candidate, report: Report) -> None:
+        problem = self._wrong(candidate)
         if problem:
             report.failed[schedule] = problem
             return

@@ -36,6 +36,8 @@ MATMUL = "torch.mm"
 """What computes a matmul as a library does."""
 ATTENTION = "tilelink.libraries.attention"
 """What computes attention over a run of keys."""
+FUNCTIONS = frozenset({MATMUL, ATTENTION})
+"""Library functions that a search proposes by itself."""
 
 
 def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:

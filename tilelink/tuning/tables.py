@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock
+from typing import Any, cast
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.schedule import Schedule
-from tilelink.tuning.records import form_of, record_of, schedule_of
+from tilelink.runtime import cache
+from tilelink.tuning.records import form_of, made, object_of, record_of, schedule_of, taken
 
 FAR = 2.0
 """Octaves, summed over all sizes, beyond which a measured schedule says nothing about a call; where a model knows better,
@@ -81,12 +81,17 @@ class Entry:
         return {"problem": problem, "schedule": schedule, **times}
 
     @staticmethod
-    def of(record: Mapping[str, Any]) -> Entry:
-        p: dict[str, Any] = dict(record["problem"])
-        p |= {"dtypes": tuple(p["dtypes"]), "sizes": tuple(p["sizes"].items())}
-        problem = Problem(**p)
-        schedule = schedule_of(record["schedule"])
-        return Entry(problem, schedule, record["ms"], record["ms_sequential"], record["measured"])
+    def of(record: Any) -> Entry:
+        """
+        Raises:
+            ValueError: the record is none of this version's.
+        """
+        given = dict(object_of(record, Entry.__name__))
+        won = given.pop("won", None)
+        found = made(Entry, given, problem=lambda r: made(Problem, r), schedule=schedule_of)
+        if won != found.won:
+            raise ValueError(f"it says that {won!r} won, and has a schedule of {found.won!r}")
+        return found
 
 
 def nearest(entries: Sequence[Entry], problem: Problem, far: float = FAR) -> Entry | None:
@@ -97,51 +102,82 @@ def nearest(entries: Sequence[Entry], problem: Problem, far: float = FAR) -> Ent
     return best if best is not None and (same or best.problem.distance(problem) <= far) else None
 
 
-@cache
+@functools.cache
 def shipped() -> tuple[Entry, ...]:
     """What came with the package: measured on the GPUs that the entries name."""
     text = resources.files("tilelink.tuning").joinpath("shipped.json").read_text()
-    return tuple(Entry.of(r) for r in json.loads(text)["entries"])
+    return tuple(taken(text, _entries))
+
+
+MOST = 1 << 16
+"""Bytes of a file of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskCache:
-    """One file per problem's bucket and versions. `versions`: of all that a time depends on."""
+    """One file per problem's bucket and versions, in the directory `tuned` of the cache. `versions`: of all that a time
+    depends on."""
 
-    directory: Path
     versions: str
 
     def load(self, problem: Problem) -> Entry | None:
-        """The entry of the problem's bucket; None where there is none, or none that this version can read."""
-        path = self._path(problem)
-        if not path.is_file():
+        """The entry of the problem's bucket; None where there is none.
+
+        Raises:
+            TilelinkError: TL402, TL403, TL407 where the cache is not this user's alone, TL509 the file is damaged.
+        """
+        path = self.path(problem)
+        text = cache.read(path, MOST)
+        if text is None:
             return None
         try:
-            found = Entry.of(json.loads(path.read_text()))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return None  # of another version, or cut short: to be measured again
-        return found if found.problem.alike(problem) else None
+            found = taken(text, _opened)
+            if not found.problem.alike(problem):
+                raise ValueError("it was measured for something else")
+        except ValueError as error:
+            raise cache.untrue(path, problem.operator, str(error)) from error
+        return found
+
+    def untrue(self, entry: Entry, why: str) -> TilelinkError:
+        """TL509, of an entry that was read but must not be taken."""
+        return cache.untrue(self.path(entry.problem), entry.problem.operator, why)
 
     def save(self, entry: Entry) -> Path | None:
-        """Where it was written; None where it is no data, or nothing can be written."""
+        """Where it was written; None where it is no data.
+
+        Raises:
+            TilelinkError: TL402, TL403.
+        """
         record = entry.record()
         if record is None:
             return None
-        path = self._path(entry.problem)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with FileLock(path.with_suffix(".lock"), timeout=60):
-                temporary = path.with_suffix(".tmp")
-                temporary.write_text(json.dumps(record, indent=1) + "\n")
-                temporary.replace(path)
-        except OSError:
-            return None  # measured for nothing, but measured
+        path = self.path(entry.problem)
+        with cache.writing(path):
+            cache.replace(path, json.dumps({"entry": record, "digest": _digest(record)}, indent=1) + "\n")
         return path
 
-    def _path(self, problem: Problem) -> Path:
+    def path(self, problem: Problem) -> Path:
+        """Where the entry of the problem's bucket lies, or would.
+
+        Raises:
+            TilelinkError: TL402, TL403.
+        """
         bucket = [self.versions, problem.operator, problem.signature, problem.gpu, problem.world, problem.ranks]
-        key = json.dumps([*bucket, problem.dtypes, problem.bucket])
-        return self.directory / f"{problem.operator.split()[0]}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        key = [*bucket, problem.dtypes, problem.bucket]
+        name = re.sub(r"\W", "_", problem.operator.partition(" ")[0])
+        return cache.directory("tuned") / f"{name}-{_digest(key)[:16]}.json"
+
+
+def _opened(kept: Any) -> Entry:
+    """What such a file holds: an entry, and the digest of its record."""
+    given = object_of(kept, "file")
+    if set(given) != {"entry", "digest"} or given["digest"] != _digest(given["entry"]):
+        raise ValueError("it has no digest, or another than that of what it holds")
+    return Entry.of(given["entry"])
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def read(path: Path) -> list[Entry]:
@@ -151,13 +187,20 @@ def read(path: Path) -> list[Entry]:
         TilelinkError: TL461, it is none.
     """
     try:
-        return [Entry.of(r) for r in json.loads(path.read_text())["entries"]]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        return taken(path.read_text(), _entries)
+    except (OSError, ValueError) as error:
         raise TilelinkError(
             "TL461",
             f"`{path}` holds no table of schedules: {error}",
             hint="pass a file that `tilelink tune --table` has written",
         ) from error
+
+
+def _entries(table: Any) -> list[Entry]:
+    records = object_of(table, "table").get("entries")
+    if not isinstance(records, list):
+        raise ValueError("it has no list of entries")
+    return [Entry.of(r) for r in cast("list[Any]", records)]
 
 
 def merge(path: Path, entries: Sequence[Entry]) -> Path:

@@ -255,11 +255,12 @@ class _Host:
         for path, _ in kernel.roles:
             made: list[int] = []
             self.started.append(path)
-            if self.outline:
-                ends += self._outlines(self.plan.step(path), begin)
+            step = self.plan.step(path)
+            if self.outline and any(g.kind == "table" for g in step.grid):
+                self._some_tile(step, begin, ends)
                 continue
             before = turn if path in kernel.in_turn else None
-            for strand, after in _strands(self.sizes, self.plan.step(path), self.rank):
+            for strand, after in _strands(self.sizes, step, self.rank, self._recorder):
                 numbers = self._strand(strand, begin)
                 if after is not None and numbers:
                     self.call.order.append((made[after], numbers[0]))
@@ -275,23 +276,20 @@ class _Host:
         self.call.order += [(before, end) for before in (begin, *ends)]
         self.heads[stream] = [end]
 
-    def _outlines(self, host: StepPlan, begin: int) -> list[int]:
-        """The last events of the tiles; of those that there may be none of, none, as nobody hears of them."""
-        ends: list[int] = []
-        made = any(g.kind == "table" for g in host.grid)
-        for position, tile in enumerate([()] if made else tiles_of(self.sizes, host, self.rank)):
-            recorder = Signals(self.rank, host.path, position)
-            if made:
-                for path in (host.path, *host.fused):
-                    Outline(self.sizes, self.plan.step(path), self.rank, tile, recorder).any_tile()
-            else:
-                _play(self.sizes, host, self.rank, tile, recorder)
-            if made:
-                ends += self._somewhere(recorder.events, begin)
-            numbers = self._strand(recorder.events, begin)
-            ends += numbers[-1:] if not made else []
-            self.call.unknown += recorder.unknown
-        return ends
+    def _recorder(self, path: str, position: int) -> Recorder:
+        return (
+            Signals(self.rank, path, position, unknown=self.call.unknown)
+            if self.outline
+            else Recorder(self.rank, path, position)
+        )
+
+    def _some_tile(self, host: StepPlan, begin: int, ends: list[int]) -> None:
+        """Any of the tiles that a table makes. There may be none, so that nobody hears of what they are through with."""
+        recorder = Signals(self.rank, host.path, 0, unknown=self.call.unknown)
+        for path in (host.path, *host.fused):
+            Outline(self.sizes, self.plan.step(path), self.rank, (), recorder).any_tile()
+        ends += self._somewhere(recorder.events, begin)
+        self._strand(recorder.events, begin)
 
     def _somewhere(self, events: list[Event], begin: int) -> list[int]:
         """What tiles that there may be none of access, once more: behind the kernel's begin and before its end."""
@@ -410,31 +408,25 @@ def _written_out(how: Callable[[Plan, str, int], Ops], plan: Plan, step: StepPla
         raise Outside(f"`{step.path}` cannot be written out: {error}", rank, step.path, (), step.step.loc) from error
 
 
-def _strands(sizes: Sizes, host: StepPlan, rank: int) -> Iterator[tuple[list[Event], int | None]]:
+def _strands(
+    sizes: Sizes, host: StepPlan, rank: int, made: Callable[[str, int], Recorder]
+) -> Iterator[tuple[list[Event], int | None]]:
     """The events of each tile of a role in order, with those of what is fused into it; then those of what comes behind, with
     the position of the tile that it takes."""
     tiles = tiles_of(sizes, host, rank)
     fused = [sizes.plan.step(path) for path in host.fused]
     for position, tile in enumerate(tiles):
-        recorder = Recorder(rank, host.path, position)
-        _play(sizes, host, rank, tile, recorder, behind=False)
+        recorder = made(host.path, position)
+        _run(sizes, host, rank, tile, recorder)
+        for follower in (s for s in fused if not s.behind):
+            _follow(sizes, follower, rank, tile, recorder)
         yield recorder.events, None
     for position, tile in enumerate(tiles):
-        recorder = Recorder(rank, host.path, position)
+        recorder = made(host.path, position)
         for follower in (s for s in fused if s.behind):
             _follow(sizes, follower, rank, tile, recorder)
         if recorder.events:
             yield recorder.events, position
-
-
-def _play(
-    sizes: Sizes, host: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder, *, behind: bool = True
-) -> None:
-    """A tile with what is fused into it; `behind`: also what comes behind all tiles."""
-    _run(sizes, host, rank, tile, recorder)
-    for follower in map(sizes.plan.step, host.fused):
-        if behind or not follower.behind:
-            _follow(sizes, follower, rank, tile, recorder)
 
 
 def _follow(sizes: Sizes, follower: StepPlan, rank: int, tile: tuple[int, ...], recorder: Recorder) -> None:

@@ -48,7 +48,7 @@ class Outline(TileRun):
         return self.recorder
 
     def any_tile(self) -> None:
-        self.names |= self.step.step.numbers
+        self.names |= self.step.step.compiled
         self._body(self.step.step.program.body)
 
     def _op(self, op: Op) -> None:

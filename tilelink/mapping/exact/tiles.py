@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
@@ -151,7 +151,7 @@ class TileRun:
                 self.spans[name], self.grids[name] = span, g
                 if g.kind == "own" or v.unit:
                     self.names[name] = span[0]
-        self.names |= self.step.step.numbers
+        self.names |= self.step.step.compiled
         if program.movement is not None:
             self._move()
         else:
@@ -269,11 +269,13 @@ class TileRun:
     def _loop(self, op: Loop) -> None:
         if not any(isinstance(o, (Wait, Notify, Load, Store, Move)) for o in walk(op.body)):
             return
-        turns = self.names.get(op.length) if isinstance(op.length, str) else op.length
-        if turns is None or op.target is None:
+        turns = op.turns
+        known = self._values()
+        if turns is None or not F.symbols(turns) <= known.keys():
             raise NotExact(f"a loop whose length the plan does not know (`{op.header}`)")
-        for turn in range(turns):
-            self.names[op.target] = turn
+        for turn in range(int(F.evaluate(turns, known))):
+            if op.target is not None:
+                self.names[op.target] = int(F.evaluate(op.at(turn), known))
             self._body(op.body)
 
     def _bounds(self, op: Bounds) -> None:
@@ -293,11 +295,14 @@ class TileRun:
         return self.sizes.held(of.size, self.rank, of.over)
 
     def _number(self, expr: Expr) -> int:
-        # A program's `R` is the step's axis.
-        known = {**self.sizes.env(self.rank), RANKS.name: self.sizes.along(self.step.axis), **self.names}
+        known = self._values()
         if expr.formula is None or not F.symbols(expr.formula) <= known.keys():
             raise NotExact(f"data decides `{expr.text}`")
         return int(F.evaluate(expr.formula, known))
+
+    def _values(self) -> dict[str, Any]:
+        # A program's `R` is the step's axis.
+        return {**self.sizes.env(self.rank), RANKS.name: self.sizes.along(self.step.axis), **self.names}
 
     # ------------------------------------------------------------------------------------------------ where an index lies
     def _tensor(self, param: str) -> TensorDecl:

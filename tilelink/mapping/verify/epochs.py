@@ -14,7 +14,6 @@ import numpy as np
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Loop, Notify, Tiles, Wait
-from tilelink.ir.ring import RANKS
 from tilelink.mapping.sites import site_of
 from tilelink.mapping.verify.geometry import Bools, Ints, World
 from tilelink.mapping.verify.mistakes import REPORT
@@ -151,10 +150,8 @@ def _goes_round(laid: Laid, loop: Tiles | Loop) -> bool:
     """Whether the plan knows how often; of a loop over tiles, which ones there are."""
     if isinstance(loop, Tiles):
         return laid.spans[loop.var] is not None
-    if not isinstance(loop.length, str):
-        return bool(loop.length)
-    often = laid.names.get(loop.length)
-    return loop.length == RANKS.name or (often is not None and bool((often.array > 0).all()))
+    often = laid.value(loop.turns)
+    return often is not None and bool((often.array > 0).all())
 
 
 def _touched(w: Words, width: int) -> Bools:

@@ -154,9 +154,9 @@ def _token(op: If) -> tuple[Token, bool]:
 def _settled(op: If, step: Step) -> bool | None:
     """Which branch is taken where constants alone say so."""
     formula = op.test.formula
-    if formula is None or not symbols(formula) <= step.numbers.keys():
+    if formula is None or not symbols(formula) <= step.compiled.keys():
         return None
-    return bool(evaluate(formula, step.numbers))
+    return bool(evaluate(formula, step.compiled))
 
 
 def _target(op: Tiles | Loop) -> frozenset[str]:

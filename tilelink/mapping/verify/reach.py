@@ -193,7 +193,7 @@ def lay(world: World, step: StepPlan) -> Laid:
         found, unit = spans[a], step.step.binding(step.domain).view[a].unit
         if g.var is not None and unit and found is not None:
             names[g.var] = Value(a if g.kind != "own" else None, found.begin)
-    names |= {name: Value(None, np.full((1, 1), number)) for name, number in step.step.numbers.items()}
+    names |= {name: Value(None, np.full((1, 1), number)) for name, number in step.step.compiled.items()}
     for op in walk(step.step.program.body):
         if isinstance(op, Tiles):
             _loop(laid, spans, op)

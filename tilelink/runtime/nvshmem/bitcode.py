@@ -17,7 +17,7 @@ from filelock import FileLock
 from triton._C import libtriton
 
 from tilelink.device.nvshmem import CALLS
-from tilelink.runtime import kernels
+from tilelink.runtime import cache
 
 
 def called(library: Path) -> Path:
@@ -27,17 +27,17 @@ def called(library: Path) -> Path:
         library: the device library as bitcode.
 
     Raises:
-        TilelinkError: TL402, TL403 the cache is another user's or cannot be written.
+        TilelinkError: TL402, TL403 the cache is another user's or cannot be written; TL407 somebody else has changed the file.
     """
     found = library.stat()
     caller = _caller()
     # Triton's LLVM reads the text that it writes, and not always what another version has written.
     told = f"{library} {found.st_size} {found.st_mtime_ns} {triton.__version__} {caller}"
     key = hashlib.sha256(told.encode()).hexdigest()[:16]
-    path = kernels.cache_directory() / f"{library.stem}_{key}.ll"
-    with kernels.writing(path), FileLock(path.with_suffix(".lock"), timeout=120):
-        if not path.exists():
-            kernels.replace(path, _linked(caller, library))
+    path = cache.directory("kernels") / f"{library.stem}_{key}.ll"
+    with cache.writing(path), FileLock(path.with_suffix(".lock"), timeout=120):
+        if cache.read(path) is None:
+            cache.replace(path, _linked(caller, library))
     return path
 
 

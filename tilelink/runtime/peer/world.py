@@ -320,7 +320,7 @@ class GpuWorld(ABC):
                 "TL437",
                 f"{what} while a CUDA graph is being captured",
                 why="the host would wait for work that is only being recorded",
-                hint="call the operator once with tensors of the same shapes before capturing it",
+                hint="make the same call once before capturing it",
             )
 
 

@@ -1,0 +1,150 @@
+"""What a call writes: arguments that programs write to, and `out=`. Nobody else's memory, and nothing that has gradients.
+
+The proof takes for granted that tensors of a call share memory only where all of them are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.graph import increment_version
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.plan import Plan
+from tilelink.ir.program import Move, Store, walk
+from tilelink.runtime.memory import extent
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What calls of one kind write.
+
+    `arguments`: their number. `stored`: number and name of those that programs write to. `spans`: bytes from the first to
+    the last, of each argument and then of each result.
+    """
+
+    operator: str
+    loc: Loc
+    arguments: int
+    stored: tuple[tuple[int, str], ...]
+    spans: tuple[int, ...]
+
+    @staticmethod
+    def of(plan: Plan, tensors: Sequence[torch.Tensor], results: Sequence[int]) -> Written:
+        """By calls of a plan with tensors like these. `results`: bytes of each."""
+        stored = {
+            s.step.binding(op.param).tensor
+            for s in plan.steps
+            for op in walk(s.step.program.body)
+            if isinstance(op, (Store, Move))
+        }
+        names = plan.wiring.arguments
+        numbers = tuple((k, name) for k, name in enumerate(names) if name in stored)
+        return Written(plan.wiring.name, plan.wiring.loc, len(names), numbers, (*map(_span, tensors), *results))
+
+    @staticmethod
+    def outside(
+        operator: str, loc: Loc, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]
+    ) -> Written:
+        """By a call that writes to no argument."""
+        spans = (*map(_span, tensors), *(0 if t is None else _span(t) for t in outs))
+        return Written(operator, loc, len(tensors), (), spans)
+
+    def refused(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> TilelinkError | None:
+        """TL240, TL244 to TL246: why a call must not write what it would; None: it may."""
+        every, spans = (*tensors, *outs), self.spans
+        begins = [0 if t is None else t.data_ptr() for t in every]
+        for k in (*[k for k, _ in self.stored], *range(self.arguments, len(every))):
+            t, begin = every[k], begins[k]
+            if t is None:
+                continue
+            if t.requires_grad and torch.is_grad_enabled():
+                return self._differentiable(k)
+            if k < self.arguments and not _simple(t):
+                return self._folded(k)
+            end = begin + spans[k]
+            for j, other in enumerate(begins):
+                # Most lie apart as a whole, which two numbers tell.
+                if other < end and begin < other + spans[j] and j != k and _share(t, every[j]):
+                    return self._shared(k, j)
+        return None
+
+    def changed(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor | None]) -> None:
+        """Autograd hears of what has been written, so that it does not use what it has saved of it."""
+        for t in (*[tensors[k] for k, _ in self.stored], *outs):
+            if t is not None:
+                increment_version(t)
+
+    # ------------------------------------------------------------------------------------------------------------ errors
+    def _label(self, k: int) -> str:
+        return f"argument {k + 1}" if k < self.arguments else f"`out` {k + 1 - self.arguments}"
+
+    def _shared(self, k: int, j: int) -> TilelinkError:
+        name = dict(self.stored).get(k)
+        return TilelinkError(
+            "TL244" if name is None else "TL240",
+            f"{self._label(k)} of `{self.operator}` shares memory with {self._label(j)}",
+            loc=self.loc,
+            why="results are written during the call, and nothing says what of the other tensor is used before or after"
+            if name is None
+            else f"programs write to `{name}` during the call, and nothing says when it is read under another name",
+            hint="pass memory of its own, or none" if name is None else "pass a copy of one of them",
+        )
+
+    def _differentiable(self, k: int) -> TilelinkError:
+        return TilelinkError(
+            "TL245",
+            f"{self._label(k)} of `{self.operator}` is written to and requires a gradient",
+            loc=self.loc,
+            why="autograd does not see what an operator does, so gradients would be those of the values before",
+            hint="call it under torch.no_grad(), or take a layer of tilelink.nn, which has gradients",
+        )
+
+    def _folded(self, k: int) -> TilelinkError:
+        return TilelinkError(
+            "TL246",
+            f"{self._label(k)} of `{self.operator}` is written to, and some of its elements share memory",
+            loc=self.loc,
+            why="an expanded or windowed tensor has fewer places than elements, and tiles write theirs in any order",
+            hint="pass a copy of it (`.contiguous()`)",
+        )
+
+
+def _span(t: torch.Tensor) -> int:
+    first, end = extent(t)
+    return end - first
+
+
+def _simple(t: torch.Tensor) -> bool:
+    """Whether each element has a place of its own, as in all views that torch makes by slicing and transposing."""
+    if t.is_contiguous():
+        return True
+    reach = 0
+    for stride, length in sorted(zip(t.stride(), t.shape, strict=True)):
+        if length > 1:
+            if stride <= reach:
+                return False
+            reach += stride * (length - 1)
+    return True
+
+
+def _share(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    return other is not None and np.shares_memory(np.asarray(_Seen(one)), np.asarray(_Seen(other)))
+
+
+class _Seen:
+    """A tensor's addresses for numpy, which reads nothing there: they may be a GPU's."""
+
+    def __init__(self, t: torch.Tensor) -> None:
+        item = t.element_size()
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "typestr": f"|V{item}",
+            "shape": tuple(t.shape),
+            "strides": tuple(s * item for s in t.stride()),
+            "data": (t.data_ptr(), True),
+        }

@@ -1,0 +1,133 @@
+"""Files that the project keeps between processes and believes when it reads them back: kernels, tuned schedules.
+
+They lie in directories of this user that nobody else can write. A file is written as a whole, and read only where it is a
+plain file of this user that nobody else can write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime import environment
+
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def directory(name: str) -> Path:
+    """A directory of the cache, made if need be: owned by this user, closed to all others.
+
+    Raises:
+        TilelinkError: TL402, TL403.
+    """
+    root = environment.cache_root() or platformdirs.user_cache_path("tilelink")
+    made = root / name
+    with writing(made):
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        around = root.stat()
+        if around.st_uid not in (0, os.getuid()):
+            raise _foreign(root, "is another user's, who could put another directory in its place")
+        if around.st_mode & stat.S_IWOTH and not around.st_mode & stat.S_ISVTX:
+            raise _foreign(root, "can be written by every user, who could put another directory in its place")
+        made.mkdir(mode=0o700, exist_ok=True)
+        found = made.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise _foreign(made, "is not a directory of this user")
+        if found.st_mode & OTHERS:
+            raise _foreign(made, "can be written by other users, who may have put files there")
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            made.chmod(0o700)
+    return made
+
+
+def read(path: Path, most: int | None = None) -> bytes | None:
+    """What a file of such a directory holds; None where there is none. Nothing is read through a link, or from a file that
+    somebody else has put there or can write.
+
+    Args:
+        most: bytes that such a file has at the most.
+
+    Raises:
+        TilelinkError: TL407, TL403.
+    """
+    with writing(path):
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise changed(path, "is a link") from error
+        with os.fdopen(handle, "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+                raise changed(path, "is not a file of this user")
+            if found.st_mode & OTHERS:
+                raise changed(path, "can be written by other users")
+            if most is not None and found.st_size > most:
+                raise changed(path, f"has {found.st_size} bytes, and such a file has at most {most}")
+            return file.read()
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file at once: who reads it sees the old text or the new."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Errors of the file system inside it become TL403."""
+    try:
+        yield
+    except OSError as error:  # filelock's Timeout is one
+        raise TilelinkError(
+            "TL403",
+            f"the cache cannot be used: {path}: {error.strerror or error}",
+            why="Triton reads the source of a kernel from its file, and tuned schedules are kept beside",
+            hint="set TILELINK_CACHE to a directory that you can write",
+        ) from error
+
+
+def changed(path: Path, what: str) -> TilelinkError:
+    """TL407: a file of the cache is not as it was written."""
+    return TilelinkError(
+        "TL407",
+        f"{path}, a file of the cache, {what}",
+        why="files there are written as a whole, for this user alone, and then left as they are: somebody else was here",
+        hint="look at it, then remove it: it is made again",
+    )
+
+
+def untrue(path: Path, of: str, why: str) -> TilelinkError:
+    """TL509: a file of the cache is as it was written, and what it says must not be done."""
+    return TilelinkError(
+        "TL509",
+        f"the tuned schedule of `{of}` in {path} is not taken",
+        why=why,
+        hint="nothing has to be done: it is measured again, and then replaced",
+    )
+
+
+def _foreign(directory: Path, what: str) -> TilelinkError:
+    return TilelinkError(
+        "TL402",
+        f"the cache, {directory}, {what}",
+        why="what lies there is run, or says what is",
+        hint="remove it, or set TILELINK_CACHE to a directory of your own",
+    )
