@@ -24,9 +24,10 @@ Sizes = dict[str, Extent]
 
 @dataclass(frozen=True)
 class Placement:
-    """A schedule's entry: only the sizes of tiles have a meaning."""
+    """A schedule's entry: only the sizes of tiles have a meaning, and whose tiles they are."""
 
-    sizes: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    host: str | None = None
 
 
 @dataclass(eq=False)
@@ -62,6 +63,8 @@ class Meaning:
     text: str
     ranks: Ranks
     sizes: Mapping[str, int]
+    cut: bool = False
+    """Whether all tiles end where ranks' parts do: those of a host may, for the sake of what is fused into it."""
     faults: list[Fault] = field(default_factory=list[Fault])
     reads: list[tuple[Memory, Instance, Any]] = field(default_factory=list[Any])
 
@@ -113,9 +116,13 @@ class Meaning:
             return lambda fn: Operator(fn, read(signature, ranks), ranks)
 
         def placed(*_: Any, **sizes: Any) -> Placement:
-            return Placement({n: v for n, v in sizes.items() if isinstance(v, int)})
+            return Placement({n: v for n, v in sizes.items() if type(v) is int})
 
-        words: dict[str, Any] = dict.fromkeys(("sms", "copy_engine", "fused", "library"), placed)
+        def fused(into: str, **sizes: Any) -> Placement:
+            return Placement(placed(**sizes).sizes, into)
+
+        words: dict[str, Any] = dict.fromkeys(("sms", "copy_engine", "library"), placed)
+        words["fused"] = fused
         words |= {"program": program, "operator": operator, "symmetric": self._symmetric}
         return {"tilelink": SimpleNamespace(**words), "tl": Language(self), "__name__": "text"}
 
@@ -173,14 +180,21 @@ class Meaning:
         ]
         everything = [*bound, *((s, m, self._aligned(p, s, m)) for s, m in zip(shapes[len(tensors) :], made, strict=True))]
         constants = {n: v for n, v in given.items() if n in p.fn.__code__.co_varnames and n not in names}
-        width = self._placements[path].sizes if path in self._placements else {}
+        width = self._width(path)
         for rank in range(self.ranks.count):
             line = self.ranks.line(rank, axis)
             params = [
                 self._param(p, n, b, rank, line, axis) for n, b in zip(names, everything, strict=True)
             ]
-            self._start(p, path, params, rank, dict(width), constants)
+            self._start(p, path, params, rank, width, constants)
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _width(self, path: str) -> dict[str, int]:
+        """Sizes of a step's tiles, those of its host where it has one."""
+        found = self._placements.get(path)
+        if found is None:
+            return {}
+        return {**(self._width(found.host) if found.host not in (None, path) else {}), **found.sizes}
 
     def _typed(self, bound: Sequence[tuple[Shape, Memory, Any]]) -> str:
         return next((m.dtype for s, m, _ in bound if s.dtype is None), self._dtype)
@@ -242,7 +256,7 @@ class Meaning:
                 views.append(View("split", e.size, e.part(self.ranks), at, axis))
             else:
                 local = e.over is not None and (a is None or a.size not in wide)
-                whole = self.ranks.sizes[axis] if a is not None and a.size in wide else 1
+                whole = self.ranks.sizes[axis] if a is not None and (a.size in wide or (self.cut and not local)) else 1
                 part = max(1, -(-e.size // whole))
                 size = e.here(self.ranks, rank) if local else e.size
                 views.append(View("plain", size, part, at, axis, owned))
