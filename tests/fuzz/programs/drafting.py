@@ -23,6 +23,14 @@ class Draft:
     constants: dict[str, object] = field(default_factory=dict[str, object])
     number: int = 0
     ranks: bool = True
+    by_data: set[str] = field(default_factory=set[str])
+    """Outputs of which data decides what is stored."""
+
+    def declared(self, name: str) -> str:
+        """What a signature says of an output, mostly where it has to."""
+        if name not in self.by_data:
+            return " once" if self.chance(0.03) else ""
+        return self.rng.choice([" once", " once", " once", " once", " partial", ""])
 
     def fresh(self, word: str) -> str:
         """Now and then a name that is taken."""
@@ -182,10 +190,12 @@ class Draft:
         if kind < 0.65:
             return [f"if {self.test()}:", *indented([one]), "else:", *indented([other])]
         if kind < 0.7:
+            self.by_data.add(t)
             return [f"if tl.sum(tl.sum({x}, 1), 0) > 0:", *indented([one]), "else:", *indented([other])]
         if kind < 0.8:
             at, limit = rng.choice([(f"tl.tile_range({t}, {m})[:, None]", 2), (f"tl.tile_range({t}, {n})[None, :]", 1), (x, 1)])
             last = self.constant(limit)
+            self.by_data |= {t} if at == x else set()
             return [f"{line[:-1]}, mask={at} {op} {last})" for line, op in ((one, "<"), (other, ">="))]
         if kind < 0.86:
             return [f"for i in {self.times()}:", *indented([one])]

@@ -68,7 +68,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Judgement:
-    """`outcome`: refused | right | wrong | race | hang | crash | slow. `faults`: those of the meaning, None where it has none.
+    """`kind`: what counts, `assumed` where the numbers are what data makes of a promise. `outcome`: refused | right | wrong | race | hang | crash | slow. `faults`: those of the meaning, None where it has none.
     `assumed`: by the proof. `text`: of what was said or seen."""
 
     outcome: str
@@ -93,7 +93,9 @@ class Judgement:
             return "right and refused" if self.faults == () else "refused"
         if self.outcome != "right" or self.undefined:
             return "proved and wrong"
-        return "right" if self.faults is not None else "unjudged"
+        if self.faults is None:
+            return "unjudged"
+        return "assumed" if any(f.fatal for f in self.faults) else "right"
 
 
 def judge(case: Case, seconds: float = 20) -> Judgement:

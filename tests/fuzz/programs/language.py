@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tests.fuzz.programs.blocks import Arithmetic, Block, Tile, block, held_as, lifted, of_data, power
-from tests.fuzz.programs.memory import GIVEN, Coordinate, Instance, Memory, Param, Unjudged
+from tests.fuzz.programs.memory import GIVEN, Coordinate, Instance, Memory, Param, Ranks, Unjudged
 
 CALLS = 4000
 """Words that one run of a program may say."""
@@ -40,6 +40,7 @@ class Run:
     rank: int
     tile: tuple[Any, ...]
     domain: str
+    params: list[Param]
     line: list[int]
     width: dict[str, int]
     steered: bool = False
@@ -52,13 +53,14 @@ class Hub(Protocol):
     """Who lets runs go on in turn."""
 
     run: Run
+    ranks: Ranks
     reads: list[tuple[Memory, Instance, Any]]
 
     def give_way(self) -> bool:
         """False: everybody waits for what nobody writes."""
         ...
 
-    def fault(self, kind: str, memory: Memory, text: str) -> None: ...
+    def fault(self, kind: str, memory: Memory, text: str, by_data: bool = False) -> None: ...
 
     def number(self) -> int: ...
 
@@ -151,7 +153,8 @@ class Language(Arithmetic):
         while not (there := instance.writer[index] != 0).all() and hub.give_way():
             pass
         if not there.all():
-            hub.fault("unread", t.memory, f"{run.step} reads what nobody has written")
+            by_data = bool(instance.perhaps[index][~there].all())
+            hub.fault("unread", t.memory, f"{run.step} reads what nobody has written", by_data)
         strange = (instance.writer[index] != GIVEN) & (instance.writer[index] != run.number) & there
         seen = run.waited.get(id(instance))
         if strange.any() and (seen is None or not seen[index][strange].all()):
@@ -171,10 +174,11 @@ class Language(Arithmetic):
     ) -> None:
         where = np.broadcast_to(np.asarray(True if mask is None else mask), shape)
         values = np.broadcast_to(np.asarray(value), shape)
-        if origin is not None or of_data(mask) is not None or self._hub.run.steered:
-            t.memory.by_data = True
-        t.memory.stored = True
+        t.memory.by_data |= origin is not None
         for rank in ranks:
+            if of_data(mask) is not None:
+                instance, _, index = t.places(grid, np.ones(shape, bool), rank)
+                instance.perhaps[index] = True
             instance, held, index = t.places(grid, where, rank)
             self._written(t.memory, instance, index, held_as(t.dtype, values[held]))
 
@@ -282,6 +286,8 @@ class Language(Arithmetic):
 
     def rank(self, axis: int = -1) -> int:
         del axis
+        if len(self._hub.run.line) < self._hub.ranks.count:
+            raise Unjudged("a rank's number where ranks have several axes")
         return self._hub.run.rank
 
     def num_ranks(self, axis: int = -1) -> int:

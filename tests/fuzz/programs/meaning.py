@@ -73,7 +73,7 @@ class Meaning:
         self._tasks: list[tuple[Run, greenlet]] = []
         self._runs: list[Run] = []
         self._memories: list[Memory] = []
-        self._faults: dict[tuple[str, Memory | None, str], None] = {}
+        self._faults: dict[tuple[str, Memory, str], bool] = {}
 
     # -------------------------------------------------------------------------------------------------------- the operator
     def results(self, arguments: Sequence[Sequence[Any]], constants: Mapping[str, Any]) -> list[list[Any]]:
@@ -283,7 +283,7 @@ class Meaning:
         domain = by_name[self._domain(p)]
         named = len((*p.signature.inputs, *p.signature.results)[params.index(domain)].axes)
         for tile in self._tiles(domain, named, width):
-            run = Run(len(self._runs) + 1, path, rank, tile, domain.name, domain.line, width)
+            run = Run(len(self._runs) + 1, path, rank, tile, domain.name, params, domain.line, width)
             self._runs.append(run)
             self._tasks.append((run, greenlet(lambda p=p, params=params: p.fn(*params, **constants))))
 
@@ -360,14 +360,15 @@ class Meaning:
         self._numbers += 1
         return self._numbers
 
-    def fault(self, kind: str, memory: Memory, text: str) -> None:
-        self._faults[kind, memory, text] = None
+    def fault(self, kind: str, memory: Memory, text: str, by_data: bool = False) -> None:
+        self._faults[kind, memory, text] = by_data and self._faults.get((kind, memory, text), True)
 
     # ------------------------------------------------------------------------------------------------------------- checks
     def _check(self, results: Sequence[Memory]) -> None:
         for m in results:
             if not all((i.writer != 0).all() for i in m.instances):
-                self.fault("unwritten", m, "a result that nobody writes all of")
+                perhaps = all(i.perhaps[i.writer == 0].all() for i in m.instances)
+                self.fault("unwritten", m, "a result that nobody writes all of", perhaps)
         for m, instance, index in self.reads:
             if (instance.told[index] == 0).any():
                 self.fault("untold", m, "read by others, and never announced")
@@ -375,9 +376,12 @@ class Meaning:
             if m.waited and not m.notified and not m.given:
                 self.fault("untold", m, "waited for, and never announced")
         if self._circle():
-            self._faults["circle", None, "waits in a circle"] = None
-        for kind, m, text in self._faults:
-            self.faults.append(Fault(kind, (m.name, *sorted(m.names)) if m else (), text, m is not None and m.by_data))
+            self.faults.append(Fault("circle", (), "waits in a circle"))
+        for run in self._runs:
+            for q in run.params if run.steered else ():
+                q.memory.by_data = True
+        for (kind, m, text), by_data in self._faults.items():
+            self.faults.append(Fault(kind, (m.name, *sorted(m.names)), text, by_data or m.by_data))
 
     def _circle(self) -> bool:
         """Whether waits for what is announced cannot all end."""

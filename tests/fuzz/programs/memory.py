@@ -73,21 +73,23 @@ class Extent:
 
 @dataclass
 class Instance:
-    """Of one rank. `writer`: the run that wrote an element, 0 if none; `told`: the number of the notify that released it."""
+    """Of one rank. `writer`: the run that wrote an element, 0 if none; `told`: the number of the notify that released it;
+    `perhaps`: whether a mask that data makes decided about it."""
 
     values: Any
     writer: Any
     told: Any
+    perhaps: Any
 
     @staticmethod
     def empty(shape: tuple[int, ...], dtype: str) -> Instance:
         values = np.full(shape, -1, np.int64) if dtype.startswith("i") else np.full(shape, np.nan)
-        return Instance(values, np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+        return Instance(values, np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, bool))
 
 
 @dataclass(eq=False)
 class Memory:
-    """`by_data`: data decides which of its elements somebody writes, or whether."""
+    """`by_data`: data decides where somebody writes, or whether."""
 
     name: str
     axes: tuple[Extent, ...]
@@ -97,7 +99,6 @@ class Memory:
     owner: str | None = None
     contract: str | None = None
     by_data: bool = False
-    stored: bool = False
     notified: bool = False
     waited: bool = False
     names: set[str] = field(default_factory=set[str])

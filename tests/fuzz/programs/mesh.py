@@ -62,7 +62,7 @@ class Mesh:
         more, found = draft.load("a", True)
         changed, x = draft.changed([found])
         lines = [f"m, n = tl.tile_id({out.name})", *more, *changed, *draft.store(x), *draft.notify(out.name, "(m, n)", "m")]
-        w.write("M N -> M N", ["a", out.name], lines, [self.value.name], [out], "computes", draft.constants)
+        w.write(f"M N -> M N{draft.declared(out.name)}", ["a", out.name], lines, [self.value.name], [out], "computes", draft.constants)
         self.value = out
 
 

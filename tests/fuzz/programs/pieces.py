@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.fuzz.programs.drafting import Draft, Lines, indented
 
@@ -24,6 +24,8 @@ class Value:
     made: bool = True
     reached: bool = False
     told: bool = True
+    word: str = ""
+    """` once` or ` partial`, as its maker's signature says."""
 
 
 @dataclass
@@ -116,7 +118,8 @@ def pointwise(w: Writing) -> None:
         lines += draft.store(x)
         lines += draft.notify(out.name, "(m, n)", "m") if rng.random() < 0.95 else []
     inputs = [shape if v.kind == kind else "M N" for v in given]
-    signature = f"{', '.join(inputs)} -> {', '.join([shape] * len(outs))}"
+    outs = [replace(o, word=draft.declared(o.name)) for o in outs]
+    signature = f"{', '.join(inputs)} -> {', '.join(shape + o.word for o in outs)}"
     w.write(signature, [*params, *(o.name for o in outs)], lines, [v.name for v in given], outs, "computes", draft.constants)
 
 
@@ -169,7 +172,8 @@ def product(w: Writing) -> None:
     ])  # fmt: skip
     lines += [*draft.store("acc"), *draft.notify(out.name, "(m, n)", "m")]
     how = "product" if len(draft.constants) == 0 and rng.random() < 0.5 else "computes"
-    w.write("M K, K N -> M N", ["a", "b", out.name], lines, [x.name, y.name], [out], how, draft.constants)
+    out = replace(out, word=draft.declared(out.name))
+    w.write(f"M K, K N -> M N{out.word}", ["a", "b", out.name], lines, [x.name, y.name], [out], how, draft.constants)
 
 
 # ------------------------------------------------------------------------------------------------------------------ moving
@@ -252,6 +256,8 @@ def pushed(w: Writing) -> None:
         lines += [f"tl.tile_store({out.name}, (m, n), {acc})", f"tl.producer_tile_notify({out.name}, (m, n))"]
         w.write(f"{shapes} -> M N", ["x", "box", out.name], lines, [given.name, box.name], [out], "computes", draft.constants)
         return
+    if (word := draft.declared("box")):
+        shapes = shapes.replace(", ", " -> ") + word
     w.write(shapes, ["x", "box"], lines, [given.name, box.name], [], "computes", draft.constants)
 
 
@@ -275,9 +281,9 @@ def summed(w: Writing) -> None:
     lines = [f"m, n = tl.tile_id({out.name})", f"acc = tl.zeros(tl.tile_shape({out.name}), tl.acc_dtype(box))"]
     lines += _sum(draft, "box", "acc")
     lines += [*draft.store("acc"), *draft.notify(out.name, "(m, n)", "m")]
-    w.write("R M N -> M N" if "tl.rank" not in "".join(lines) and rng.random() < 0.2 else "s M N -> M N",
-            ["box", out.name], [line.replace("(q,", "(q,") for line in lines], [given.name], [out], "computes",
-            draft.constants)  # fmt: skip
+    out = replace(out, word=draft.declared(out.name))
+    w.write(f"{rng.choice(['R', 's', 's', 's'])} M N -> M N{out.word}", ["box", out.name], lines, [given.name], [out],
+            "computes", draft.constants)  # fmt: skip
 
 
 def neighbour(w: Writing) -> None:
@@ -352,7 +358,9 @@ def looked_up(w: Writing) -> None:
     lines += [f"v = tl.tile_load(x, (at, n){rng.choice(['', ', other=0', ', other=7'])})"]
     more, x = draft.changed(["v"])
     lines += [*more, *draft.store(x), *draft.notify(out.name, "(m, n)", "m")]
-    w.write("M N, M i32 <M -> M N", ["x", "ids", out.name], lines, [given.name, ids.name], [out], "computes", draft.constants)
+    out = replace(out, word=draft.declared(out.name))
+    w.write(f"M N, M i32 <M -> M N{out.word}", ["x", "ids", out.name], lines, [given.name, ids.name], [out], "computes",
+            draft.constants)  # fmt: skip
 
 
 def put(w: Writing) -> None:
@@ -361,9 +369,9 @@ def put(w: Writing) -> None:
     draft = Draft(rng, "x")
     lines = ["m, n = tl.tile_id(x)", *(draft.wait("x", "(m, n)", "m") if given.made else [])]
     lines += ["at = tl.tile_load(ids, m, other=-1)", "v = tl.tile_load(x, (m, n))"]
-    out = Value(w.name("y"), "whole", told=True)
+    out = Value(w.name("y"), "whole", word=rng.choice([" once", " once", " once", " partial", ""]))
     lines += [f"tl.tile_store({out.name}, (at, n), v * 2)", f"tl.producer_tile_notify({out.name})"]
-    w.write("M N, M i32 permutation -> M N", ["x", "ids", out.name], lines, [given.name, ids.name], [out])
+    w.write(f"M N, M i32 permutation -> M N{out.word}", ["x", "ids", out.name], lines, [given.name, ids.name], [out])
 
 
 def counted(w: Writing) -> None:
@@ -382,7 +390,9 @@ def counted(w: Writing) -> None:
     if rng.random() < 0.3:
         lines += ["for _ in range(c):", "    acc += 2"]
     lines += [*draft.store("acc"), *draft.notify(out.name, "(m, n)", "m")]
-    w.write("M N, M i32 <M -> M N", ["x", "ids", out.name], lines, [given.name, ids.name], [out], "computes", draft.constants)
+    out = replace(out, word=draft.declared(out.name))
+    w.write(f"M N, M i32 <M -> M N{out.word}", ["x", "ids", out.name], lines, [given.name, ids.name], [out], "computes",
+            draft.constants)  # fmt: skip
 
 
 def grouped(w: Writing) -> None:

@@ -71,6 +71,8 @@ def _shape(text: str, ranks: tuple[str, ...]) -> Shape:
             dtype = word
         elif word in ("offsets", "permutation") or word.startswith("<"):
             contract = word
+        elif word in ("once", "partial"):
+            continue  # promises of what data decides: nothing follows from them here
         else:
             size, _, split = word.partition("/")
             axes.append(Axis(size, split or None, size in ranks))

@@ -28,10 +28,14 @@ def written(seed: int, rng: random.Random) -> Case:
     for _ in range(rng.choice([1, 1, 2, 2, 3])):
         _piece(w)
     results = _results(w)
-    signature = f"{', '.join(ARGUMENTS[k] for k in kinds)} -> {', '.join(RESULTS[v.kind] for v in results)}"
+    signature = f"{', '.join(ARGUMENTS[k] for k in kinds)} -> {', '.join(RESULTS[v.kind] + _word(rng, v) for v in results)}"
     text = text_of(w, signature, len(kinds), results)
     return Case(seed, text, signature, {"R": ranks}, _calls(rng, w, kinds, results), dtype_of(rng),
                 sms=rng.choice([8, 16, 16, 32]), late=rng.random() < 0.2)  # fmt: skip
+
+
+def _word(rng: random.Random, v: Value) -> str:
+    return v.word if v.word == " partial" and rng.random() < 0.8 else ""
 
 
 RESULTS = {k: v for k, v in SHAPES.items() if k not in ("ids", "weight")}
