@@ -243,15 +243,14 @@ def stress(
 @app.command()
 def replay(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="What a failed simulated run has printed.")],
-) -> None:
+    file: Annotated[Path | None, typer.Option(help="Runs, and has the operator, if no tilelink.ops.", metavar="FILE.py")] = None,
+) -> None:  # fmt: skip
     """Simulate a run once more, exactly: the same operator, data, ranks, schedule and turns."""
     made = Recipe.parse(token)
-    case = _case(made.operator, made.sizes, parse_ranks(made.ranks), list(made.schedule), made.dtype)
-    case = replace(case, seed=made.data)
-    console = _console()
+    case, policy, console = made.case(file), Policy.parse(made.policy), _console()
     _head(console, case)
-    _say(console, "policy", made.policy + (", stores delayed" if made.delayed_stores else ""))
-    outcome = run_case(case, calls=made.calls, policy=Policy.parse(made.policy), delayed_stores=made.delayed_stores)
+    _say(console, "policy", str(policy) + (", stores delayed" if made.delayed_stores else ""))
+    outcome = run_case(case, calls=made.calls, policy=policy, delayed_stores=made.delayed_stores)
     raise typer.Exit(0 if _report(console, case, outcome) else 1)
 
 

@@ -61,7 +61,7 @@ def test_a_run_comes_again_with_its_axes() -> None:
     made = recipe(case, 1, "random-0", False)
     assert made is not None
     assert made.ranks == "NODE=2,GPU=3"
-    assert "6 ranks along NODE=2,GPU=3" in command("replay", made.token).output
+    assert "6 ranks along NODE=2,GPU=3" in command("replay", made.token, "--file", LEVELS.partition(":")[0]).output
 
 
 @pytest.mark.parametrize("ranks", ["4", "NODE=4", "GPU=2,NODE=2"])

@@ -369,3 +369,62 @@ def f(a, out):
         "  why: helpers of one program are copied into one file",
         "  do:  rename one of them",
     ]
+
+
+CLASSES = (
+    HELPERS
+    + """
+import enum
+import math
+
+class A:
+    b_c = 1.5
+
+class A_b:
+    c = 2.5
+
+class Kind(enum.IntEnum):
+    LAST = 3
+
+class Word(str, enum.Enum):
+    FIRST = "first"
+
+@triton.jit
+def spoilt(x):
+    A_b_c = 2 * x
+    return A_b_c + A.b_c
+
+@triton.jit
+def aliased(x):
+    clamp = 2 * x
+    return renamed(clamp, 0)
+
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("A_b_c = 2\nx = A.b_c + A_b_c", "`A.b_c` is called `A_b_c` in the emitted file, and so is a variable"),
+        ("clamp = 2\nx = renamed(clamp, 0)", "`renamed` is called `clamp` in the emitted file, and so is a variable"),
+        ("x = A.b_c + A_b.c", "two constants are called `A_b_c`"),
+        ("x = spoilt(3)", "`A.b_c` is called `A_b_c` in the emitted file, and so is a variable of the helper"),
+        ("x = aliased(3)", "`renamed` is called `clamp` in the emitted file, and so is a variable of the helper"),
+    ],
+)
+def test_one_name_for_two_things_in_the_emitted_file(body: str, message: str) -> None:
+    assert said(body, CLASSES).startswith(f"TL126: {message}\n")
+
+
+def test_not_a_number_is_one_constant() -> None:
+    program = with_helper(
+        "x = float_(NAN)\ny = NAN", HELPERS + "NAN = float('nan')\n@triton.jit\ndef float_(x):\n    return x + NAN\n\n"
+    )
+    ((name, value),) = program.globals
+    assert (name, str(value)) == ("NAN", "nan")
+
+
+def test_constants_of_enumerations_are_numbers_and_strings() -> None:
+    program = with_helper("x = Kind.LAST\nassert Word.FIRST == 'first'", CLASSES)
+    assert repr(program.globals) == "(('Kind_LAST', 3), ('Word_FIRST', 'first'))"

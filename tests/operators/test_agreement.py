@@ -13,6 +13,7 @@ import tilelink.language as tl
 from tests.operators.against_torch import FEW, random
 from tilelink import TilelinkError, copy_engine, sms
 from tilelink.ops import ag_attention, ag_gemm
+from tilelink.runtime import vigil
 from tilelink.runtime.session import require
 
 RANKS = 3
@@ -163,6 +164,35 @@ def test_what_one_rank_alone_has_makes_no_meeting() -> None:
             turned = tilelink.rank() == 1 and at == 1
             weight = torch.zeros(33)[at * turned :][:32].view(8, 4).copy_(W)
             torch.testing.assert_close(PULLED(mine(), weight.T.contiguous().T if turned else weight), X @ W)
+
+    tilelink.launch(main, RANKS, device=FEW)
+
+
+def test_what_is_reserved_is_taken_by_all_ranks_together() -> None:
+    """In the next call, although it is of a new kind on one of them only."""
+
+    def main() -> None:
+        for turned in (False, tilelink.rank() == 1):
+            torch.testing.assert_close(PULLED(mine(), W.T.contiguous().T if turned else W), X @ W)
+            PULLED.reserve(M=64)
+        PULLED.close()
+
+    tilelink.launch(main, RANKS, device=FEW)
+
+
+def test_ranks_forget_together_what_they_have_agreed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although one of them has kept less, or more, of what is its own."""
+    monkeypatch.setattr(vigil, "AGREED_KEPT", 2)
+
+    def main() -> None:
+        turned = W.T.contiguous().T
+        for rows in (4, 3, 2, 4, 4, 1, 4):
+            for weight in (W, turned) if tilelink.rank() == 1 and rows != 4 else (W, W):
+                x = X[:rows].clone()
+                torch.testing.assert_close(PULLED(x, weight), X[:rows].repeat(RANKS, 1) @ W)
+        torch.testing.assert_close(
+            PULLED(X[:4].clone(), turned if tilelink.rank() == 1 else W), X[:4].repeat(RANKS, 1) @ W
+        )
 
     tilelink.launch(main, RANKS, device=FEW)
 

@@ -122,3 +122,53 @@ def alike(inbox: Any, out: Any) -> None:
 def test_loops_over_the_same_keep_their_name() -> None:
     step = reduced(alike).plan(torch.empty(4, 64), ranks=RANKS).step("alike")
     assert [op.var for op in walk(step.step.program.body) if isinstance(op, Tiles)] == ["s", "s", "n"]
+
+
+# ------------------------------------------------------------------------------------------------ steps of similar names
+@tilelink.program("M N -> M N")
+def added(x: Any, out: Any, *, b_c: float = 0.0) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(x, (m, n))
+    tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)) + b_c)
+    tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.program("M N -> M N")
+def scaled(x: Any, out: Any, *, c: float = 1.0) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(x, (m, n))
+    a_b_c = tl.tile_load(x, (m, n))
+    tl.tile_store(out, (m, n), a_b_c * c)
+    tl.producer_tile_notify(out, (m, n))
+
+
+@tilelink.operator("M N -> M N", name="p")
+def inner(x: Any) -> Any:
+    return added(x, b_c=5.0, name="q")
+
+
+@tilelink.operator("M N -> M N")
+def similar(x: Any) -> Any:
+    return added(scaled(scaled(inner(x), c=2.0, name="p_q"), c=3.0, name="a_b"), b_c=7.0, name="a")
+
+
+def forwards(tile: tuple[int, ...], rank: int, ranks: int) -> tuple[int, ...]:
+    return tile
+
+
+def backwards(tile: tuple[int, ...], rank: int, ranks: int) -> tuple[int, ...]:
+    return tuple(-i for i in tile)
+
+
+ORDERED = {"p.q": sms(M=2, N=16, order=forwards), "p_q": sms(M=4, N=16, order=backwards, joins="p.q")}
+PLACED = {
+    "fused": {**ORDERED, "a_b": sms(M=2, N=16), "a": tilelink.fused("a_b")},
+    "joined": {**ORDERED, "a_b": sms(M=2, N=16), "a": sms(M=2, N=16, joins="a_b")},
+}
+
+
+@pytest.mark.parametrize("placed", PLACED)
+def test_scalars_and_orders_belong_to_their_step(placed: str) -> None:
+    x = torch.randn(7, 30, generator=torch.Generator().manual_seed(0))
+    for got in tilelink.launch(lambda: similar.schedule(PLACED[placed])(x), RANKS, races=True):
+        torch.testing.assert_close(got, 6 * (x + 5) + 7)

@@ -156,6 +156,31 @@ def test_a_schedule_that_does_not_run_is_not_taken(
     assert why in said(caplog)[0]
 
 
+@pytest.mark.parametrize(("factor", "sequential", "right"), [(1, False, True), (2, False, False), (2, True, True)])
+def test_where_there_is_a_plain_form_it_says_what_is_right(
+    factor: int, sequential: bool, right: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And may be what was kept. A plain form that gives something else than a schedule makes the schedule wrong."""
+
+    def plain(x: torch.Tensor, weight: torch.Tensor, *, group: Any = None) -> torch.Tensor:
+        return factor * (torch.cat(group.agree(x)).float() @ weight.float()).to(x.dtype)
+
+    def body() -> bool:
+        session = require()
+        session.world.group = session.world
+        tuning = operator.tuning(*inputs())
+        schedule = replace(operator.schedules.merged({"matmul": OTHER}), sequential=sequential)
+        kept = Entry(tuning.problem, schedule, 1.0, None, "on a day")
+        if tilelink.rank() == 0:
+            tuning.cache().save(kept)
+        session.world.barrier()
+        return tuning.known() == kept
+
+    operator = replace(OP, reference_fn=plain)
+    assert tilelink.launch(body, RANKS) == [right] * RANKS
+    assert [text[:5] for text in said(caplog)] == ["TL509"] * (not right)
+
+
 def test_it_is_compared_once_and_only_rank_0_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     keep(OTHER)
     compared: list[Schedule] = []

@@ -26,7 +26,6 @@ from tilelink.ir.program import (
     Tile,
     Tiles,
     Wait,
-    walk,
 )
 from tilelink.ir.shape import accumulator
 from tilelink.ir.wiring import TensorDecl, ViewAxis
@@ -43,11 +42,9 @@ def _nothing(scope: Scope, op: Tile) -> None:
 
 
 def _bounds(scope: Scope, op: Bounds) -> None:
-    """Nothing is emitted where the name never changes: it stands for what is known already."""
+    """Nothing is emitted but of a mask: the name stands for what is known already."""
     if op.what == "mask":
         return masks.emit(scope, op)
-    if any(isinstance(o, Let) and op.name in o.target for o in walk(scope.step.step.program.body)):
-        return scope.lines.add(f"{scope.local(op.name)} = {_bound(scope, op)}", op.loc)
     scope.replaced[op.name] = _bound(scope, op)
     scope.inside.update([op.name] if op.what in ("begin", "segment") else [])
 

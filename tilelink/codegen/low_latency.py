@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilelink.codegen import access
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.errors import Loc
-from tilelink.ir.program import Let, Load, Store, walk
+from tilelink.ir.program import Load, Store, walk
 from tilelink.ir.wiring import TensorDecl
 
 
@@ -18,11 +18,10 @@ def packed(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> str:
 
 
 def _is_tile(scope: Scope, op: Store) -> bool:
-    """Whether the value is known to be a block of the tile's shape: a name that a load of this tile binds, and nothing else."""
+    """Whether the value is known to be a block of the tile's shape: the name of a load of this tile."""
     body = tuple(walk(scope.step.step.program.body))
     binding = [o for o in body if isinstance(o, Load) and o.name == op.value.text]
-    again = any(isinstance(o, Let) and op.value.text in o.target for o in body)
-    if len(binding) != 1 or binding[0].index != op.index or again:
+    if len(binding) != 1 or binding[0].index != op.index:
         return False
     # Axes of other lengths may go by the same index.
     return access.block_shape(scope, binding[0]) == access.block_shape(scope, op)

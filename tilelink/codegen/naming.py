@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
-from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.plan import Plan, StepPlan, order_of
 from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, OfTile, Op, Raw, Tile, TileProgram, Tiles, walk
 from tilelink.ir.shape import rank_along, ranks_along
 
@@ -25,13 +25,15 @@ _PYTHON = frozenset(keyword.kwlist) | {n for n in dir(builtins) if n.islower()}
 @dataclass(frozen=True, slots=True)
 class Naming:
     """The names of one file: step path -> function, tensor -> parameter, size -> parameter; `drivers`: path -> the function that
-    takes tiles for a step behind its host's; `fixed`: all other names of the file; `own`: those of them that are locals or
-    parameters of every function."""
+    takes tiles for a step behind its host's; `given`: parameters for a step's run-time constants, by its path and their names
+    joined by a dot, and for its order by a key, by the symbol of that; `fixed`: all other names of the file; `own`: those of
+    them that are locals or parameters of every function."""
 
     functions: dict[str, str]
     drivers: dict[str, str]
     tensors: dict[str, str]
     sizes: dict[str, str]
+    given: dict[str, str]
     fixed: frozenset[str]
     own: frozenset[str]
 
@@ -47,7 +49,8 @@ class Naming:
     def evading(self, step: StepPlan, more: frozenset[str]) -> frozenset[str]:
         """The names of a step's program that something else in its function has; `more`: what its caller passes."""
         tables = {self.tensors[g.table] for g in (*step.grid, *step.loops) if g.table is not None}
-        taken = {*self.fixed, *self.parameters, *more, *(f"{t}_{x}" for t in tables for x in TABLE)}
+        taken = {*self.fixed, *self.parameters, *self.given.values(), *more}
+        taken |= {f"{t}_{x}" for t in tables for x in TABLE}
         patterns = (PLANNED, _derived(self.parameters, _OF_TENSOR), _derived({*self.functions.values()}, _OF_STEP))
         names = bound(step.step.program)
         return frozenset(n for n in names if n in taken or any(p.fullmatch(n) for p in patterns))
@@ -70,7 +73,8 @@ def naming_of(plan: Plan) -> Naming:
     fixed |= {*drivers.values()}
     tensors = _distinct([t.name for t in plan.wiring.tensors], fixed, "_tensor")
     sizes = _distinct(list(plan.wiring.sizes), {*fixed, *tensors.values()}, "_size")
-    return Naming(functions, drivers, tensors, sizes, fixed, own)
+    given = _given(plan, functions, {*fixed, *tensors.values(), *sizes.values()})
+    return Naming(functions, drivers, tensors, sizes, given, fixed, own)
 
 
 def _along(plan: Plan) -> frozenset[str]:
@@ -116,6 +120,18 @@ def _drivers(plan: Plan, taken: frozenset[str]) -> dict[str, str]:
     for s in plan.steps:
         if s.behind:
             out[s.path] = _evading(f"{s.path.replace('.', '_')}_behind", taken | {*out.values()}, "_step")
+    return out
+
+
+def _given(plan: Plan, functions: dict[str, str], taken: set[str]) -> dict[str, str]:
+    """As of `Naming`. Steps of one kernel share its parameters, so that none of these has the name of another."""
+    out: dict[str, str] = {}
+    for s in plan.steps:
+        wishes = {f"{s.path}.{n}": f"{functions[s.path]}_{n}" for n, v in s.step.constants if isinstance(v, float)}
+        if s.sort_key is not None:
+            wishes[order_of(s.path)] = f"{functions[s.path]}_order"
+        for key, wish in wishes.items():
+            out[key] = _evading(wish, taken | {*out.values()}, "_")
     return out
 
 

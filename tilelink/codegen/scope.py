@@ -98,7 +98,8 @@ class Scope:
 
     def arg(self, arg: Arg) -> str:
         """Declare a parameter (once) and give its name."""
-        name = arg.name if arg.kind in ("tensor", "ll") else self.naming.argument(arg.name)
+        settled = arg.kind in ("tensor", "ll", "scalar", "order")
+        name = arg.name if settled else self.naming.argument(arg.name)
         self.args.setdefault(name, replace(arg, name=name))
         return name
 
@@ -186,17 +187,17 @@ def open_scope(plan: Plan, step: StepPlan, watch: Watch, passed: frozenset[str] 
     """A scope in which the program's names, the tensors' and the sizes' are taken; `passed`: what the caller hands over."""
     naming = naming_of(plan)
     evading = naming.evading(step, passed)
-    names = Names({*naming.fixed, *naming.parameters, *passed, *bound(step.step.program)})
+    taken = {*naming.fixed, *naming.parameters, *naming.given.values()}
+    names = Names({*taken, *passed, *bound(step.step.program)})
     scope = Scope(plan, step, naming, watch, names=names)
-    scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m}
+    scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m} | naming.given
     for name in sorted(evading):
         scope.renamed[name] = names.fresh(f"this_{name}")
     for name, value in step.step.constants:
         if isinstance(value, float):
             # A kernel's argument: two of its steps may have a scalar of that name.
-            scope.renamed[name] = scope.arg(
-                Arg(f"{step.path.replace('.', '_')}_{name}", "scalar", f"{step.path}.{name}")
-            )
+            of = f"{step.path}.{name}"
+            scope.renamed[name] = scope.arg(Arg(naming.given[of], "scalar", of))
     for table in sorted({g.table for g in (*step.grid, *step.loops) if g.table is not None}):
         names.taken |= {f"{naming.tensors[table]}_{x}" for x in TABLE}
         if naming.tensors[table] != table:

@@ -16,7 +16,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import GridAxis, holder
-from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.plan import Plan, StepPlan, order_of
 from tilelink.ir.program import Load, Loop, Tiles, walk
 
 
@@ -141,8 +141,7 @@ def _assign_order(scope: Scope, name: str, value: F.Formula) -> None:
             scope.lines.add(f"{_unit_name(scope, grid)} = {scope.text(value)}")
             return
     if name == "sorted_t":
-        assert isinstance(value, F.Binary)
-        scope.arg(Arg(str(value.left), "order", scope.step.path))
+        scope.arg(Arg(scope.naming.given[order_of(scope.step.path)], "order", scope.step.path))
     scope.lines.add(f"{name} = {scope.text(value)}")
 
 

@@ -34,7 +34,7 @@ def operator_named(name: str) -> Operator:
         return _told(_operator_of(Path(name), ""))
     found = getattr(ops, name) if name in ops.__all__ else None
     if isinstance(found, Operator):
-        return found
+        return _told(found)
     raise TilelinkError(
         "TL701",
         f"there is no operator `{name}`",

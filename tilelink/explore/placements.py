@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
@@ -33,12 +33,15 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 """What the parameters of a placement hold; every other keyword is the tile size of a dimension."""
 
 
-def parse_placement(text: str, option: str = "--schedule") -> tuple[str, Placement]:
+def parse_placement(
+    text: str, option: str = "--schedule", functions: Collection[str] | None = None
+) -> tuple[str, Placement]:
     """The step and its placement.
 
     Args:
         text: `STEP=PLACEMENT(…)`.
         option: where the text stands, for diagnostics.
+        functions: that it may name; None: any. Others are not looked up.
 
     Raises:
         TilelinkError: TL703; those of the placement itself.
@@ -49,19 +52,21 @@ def parse_placement(text: str, option: str = "--schedule") -> tuple[str, Placeme
     begin = len(path) + 1 + len(call) - len(call.lstrip())
     try:
         node = ast.parse(call.strip(), mode="eval").body
-    except SyntaxError as error:
-        at = begin + max(0, (error.offset or 1) - 1)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        at = begin + max(0, (getattr(error, "offset", 1) or 1) - 1)
         raise _refused(text, option, at, at + 1, "this is no Python", _FORMS) from error
     if not isinstance(node, ast.Call) or _name(node.func) not in PLACEMENTS:
         end = begin + ((node.func if isinstance(node, ast.Call) else node).end_col_offset or 1)
         raise _refused(text, option, begin, end, f"a placement is one of {', '.join(PLACEMENTS)}", _FORMS)
-    return path.strip(), _call(text, option, begin, node)
+    return path.strip(), _call(text, option, begin, node, functions)
 
 
 _FORMS = 'write for example gather=copy_engine(M=128, push=True) or matmul=sms(M=64, N=64, order=("ring", "group 4"))'
 
 
-def parse_placements(texts: Iterable[str], option: str = "--schedule") -> dict[str, Placement]:
+def parse_placements(
+    texts: Iterable[str], option: str = "--schedule", functions: Collection[str] | None = None
+) -> dict[str, Placement]:
     """Every step and its placement.
 
     Raises:
@@ -69,7 +74,7 @@ def parse_placements(texts: Iterable[str], option: str = "--schedule") -> dict[s
     """
     found: dict[str, Placement] = {}
     for text in texts:
-        path, placement = parse_placement(text, option)
+        path, placement = parse_placement(text, option, functions)
         if path in found:
             raise _refused(text, option, 0, len(path), f"`{path}` is placed twice", "place each step once")
         found[path] = placement
@@ -87,7 +92,7 @@ def placement_text(path: str, placement: Placement) -> str | None:
     return f"{path}={placement!r}"
 
 
-def _call(text: str, option: str, begin: int, node: ast.Call) -> Placement:
+def _call(text: str, option: str, begin: int, node: ast.Call, functions: Collection[str] | None) -> Placement:
     make = PLACEMENTS[_name(node.func)]
     positional = [_literal(text, option, begin, a) for a in node.args]
     keywords: dict[str, Any] = {}
@@ -110,13 +115,16 @@ def _call(text: str, option: str, begin: int, node: ast.Call) -> Placement:
         if not good(value):
             at = _span(begin, places[name])
             raise _refused(text, option, *at, f"`{name}` is {meaning}, and this is {value!r}", _FORMS)
+    if make is library and functions is not None and bound.arguments["function"] not in functions:
+        why = f"it names the function `{bound.arguments['function']}`, which no text from outside may name here"
+        raise _refused(text, option, *_span(begin, node), why, f"it may name {', '.join(sorted(functions))}")
     return make(*positional, **keywords)
 
 
 def _literal(text: str, option: str, begin: int, node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise _refused(
             text,
             option,

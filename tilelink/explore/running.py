@@ -11,7 +11,7 @@ import torch
 
 from tilelink.explore.cases import Case
 from tilelink.explore.comparing import against, error_of
-from tilelink.explore.replay import Recipe, recipe
+from tilelink.explore.replay import again
 from tilelink.ir.topology import Device
 from tilelink.runtime.launching import along, simulated
 from tilelink.runtime.session import Session, require, using
@@ -68,11 +68,11 @@ def run_case(
     """
     begin = time.perf_counter()
     known = against(case, session is None or session.world.group is None)
-    again: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     if session is None:
         policy = policy if policy is not None else Policy(seed=seed)
-        again = _again(recipe(case, calls, str(policy), delayed_stores))
-    with Blame(*again):
+        told = again(case, calls, str(policy), delayed_stores)
+    with Blame(*told):
         errors = _on_ranks(
             case,
             session,
@@ -82,11 +82,7 @@ def run_case(
             device=device,
             recorder=recorder,
         )
-    return Outcome(tuple(errors), time.perf_counter() - begin, again, known)
-
-
-def _again(made: Recipe | None) -> tuple[str, ...]:
-    return () if made is None else (f"the same run again: tilelink replay {made.token}",)
+    return Outcome(tuple(errors), time.perf_counter() - begin, told, known)
 
 
 def trace_case(case: Case, session: Session | None = None) -> Trace:

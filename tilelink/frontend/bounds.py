@@ -65,8 +65,7 @@ def _tile_mask(call: Call, t: ast.expr, tile: ast.expr, start: Node = None, stop
     )
     positional = all(v.positional for v in given) and not by_table(param.shape.axes[at])
     value = named(name, rank=2, positional=positional)
-    known = positional and call.state.bound_once(name)
-    return replace(value, formula=binary("!=", Sym(name), 0)) if known else value
+    return replace(value, formula=binary("!=", Sym(name), 0)) if positional else value
 
 
 def _tile_of(call: Call, node: ast.expr) -> TileIndex:
@@ -111,8 +110,7 @@ def _bounds(
     call.state.ops.append(Bounds(name=name, what=what, param=param.name, axis=axis, var=var, loc=call.loc))
     if call.target is None:
         call.state.bounds[key] = name
-    value = named(name, rank=rank, positional=positional)
-    return value if call.state.bound_once(name) else without_formula(value)
+    return named(name, rank=rank, positional=positional)
 
 
 def _axis_word(param: Param, axis: Axis) -> str:

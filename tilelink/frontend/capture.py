@@ -13,7 +13,7 @@ from tilelink.frontend.lowering import RESERVED, Lowering
 from tilelink.frontend.movement import recognise
 from tilelink.frontend.parameters import read_parameters
 from tilelink.frontend.primitives import VOCABULARY
-from tilelink.frontend.scope import Scope
+from tilelink.frontend.scope import Scope, alike
 from tilelink.frontend.signals import check_signals
 from tilelink.frontend.source import FunctionSource, plain_function, read_source
 from tilelink.frontend.statements import lower_block
@@ -71,7 +71,11 @@ def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:
         state.env[param] = Tensor(param)
     places = {a.arg: state.loc(a) for a in arguments.kwonlyargs}
     for constant in constants:
-        state.env[constant.name] = _constant(constant, places[constant.name])
+        name, loc = constant.name, places[constant.name]
+        state.env[name] = _constant(constant, loc)
+        if not state.bound_once(name):
+            state.assigned[name] = state.fresh(name)
+            state.keep(name, loc)
     state.flags = frozenset(c.name for c in constants if c.kind == "bool")
 
 
@@ -103,7 +107,7 @@ def _globals(
     state: Lowering, helpers: Helpers, source: FunctionSource
 ) -> tuple[tuple[str, bool | int | float | str], ...]:
     for name, value in helpers.globals.items():
-        if state.globals.setdefault(name, value) != value:
+        if not alike(state.globals.setdefault(name, value), value):
             message = f"`{name}` is {state.globals[name]!r} in the program and {value!r} in a helper"
             why = "a program and its helpers are written into one file"
             raise TilelinkError("TL126", message, loc=_of_header(source), why=why, hint="rename one of them")

@@ -88,13 +88,14 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
     """A name from outside the function."""
     found = state.look_up(node)
     if isinstance(found, Number):
-        name = state.constant(found)
+        name = state.constant(found, node)
         formula = of(found.value) if isinstance(found.value, (int, str)) else None
         return Value(ast.Name(name, ast.Load()), (name,), formula=formula)
     if isinstance(found, Language):
         check_known(state, node, found)
         return Value(ast.parse(found.path, mode="eval").body)
     if isinstance(found, Jitted):
+        state.alone(found.name, node)
         name = state.helpers.add(found, state.loc(node))
         return Value(ast.Name(name, ast.Load()), (name,))
     if isinstance(found, Builtin):
@@ -379,8 +380,8 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
 
 def _widened(entries: list[ast.expr]) -> str | None:
     """Whether a vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block."""
-    words = ["all" if isinstance(e, ast.Slice) and ast.unparse(e) == ":" else constant_of(e) for e in entries]
-    return {("all", None): "column", (None, "all"): "row"}.get((words[0], words[1])) if len(words) == 2 else None
+    said = [ast.unparse(e) for e in entries]
+    return "column" if said == [":", "None"] else "row" if said == ["None", ":"] else None
 
 
 def _subscript_entry(state: Lowering, node: ast.expr) -> Value:

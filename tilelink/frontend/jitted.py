@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.scope import BUILTINS, Jitted, Language, Number, Opaque, Primitive, Scope
+from tilelink.frontend.scope import BUILTINS, Jitted, Language, Number, Opaque, Primitive, Scope, alike
 from tilelink.frontend.source import FunctionSource, bound_names, read_source
 from tilelink.ir.program import Helper
 
@@ -64,11 +64,16 @@ class Helpers:
         found = scope.look_up(node, own)
         if isinstance(found, Language):
             renames[spelled] = found.path
-        elif isinstance(found, Number):
-            self._constant(found, source.loc(node))
-            renames[spelled] = found.name
-        elif isinstance(found, Jitted):
-            renames[spelled] = self.add(found, source.loc(node))
+        elif isinstance(found, (Number, Jitted)):
+            if found.name in own:
+                message = (
+                    f"`{spelled}` is called `{found.name}` in the emitted file, and so is a variable of the helper"
+                )
+                why, hint = "helpers are copied as source", f"rename the variable `{found.name}`"
+                raise TilelinkError("TL126", message, loc=source.loc(node), why=why, hint=hint)
+            if isinstance(found, Number):
+                self._constant(found, source.loc(node))
+            renames[spelled] = found.name if isinstance(found, Number) else self.add(found, source.loc(node))
         elif isinstance(found, Primitive):
             _refuse(
                 source,
@@ -92,7 +97,7 @@ class Helpers:
     def _constant(self, number: Number, loc: Loc) -> None:
         self._check_name("constant", number.name, loc)
         old = self.globals.setdefault(number.name, number.value)
-        if old != number.value:
+        if not alike(old, number.value):
             message = f"`{number.name}` is {old!r} in one function and {number.value!r} in another"
             why = "helpers of one program are copied into one file"
             raise TilelinkError("TL126", message, loc=loc, why=why, hint="rename one of them")

@@ -12,6 +12,7 @@ from tilelink.frontend.bounds import Walk
 from tilelink.frontend.lowering import Lowering, is_index
 from tilelink.frontend.merging import Environment, at_loop_head
 from tilelink.frontend.scope import Builtin, Language, Primitive
+from tilelink.frontend.source import bound_names
 from tilelink.frontend.values import Value, Variable, constant_of, root
 from tilelink.frontend.words import WHILE_TEST
 from tilelink.ir.formula import Const, Formula
@@ -70,7 +71,7 @@ def _tiles(
     def bind() -> None:
         bind_index(state, target.id, walk.param, walk.at, target, var)
 
-    body = _body(state, node.body, target.id, bind, block, walk.positional, state.loc(node))
+    body = _body(state, node.body, target.id, var, bind, block, walk.positional, state.loc(node))
     state.ops.append(
         Tiles(
             var=var,
@@ -95,7 +96,13 @@ def _range(state: Lowering, node: ast.For, call: ast.Call, target: ast.Name, blo
         state.bind(target.id, root(var, loc) if header.positional else _counted(var, loc), target)
 
     limits = _limits(state, call)
-    body = _body(state, node.body, target.id, bind, block, header.positional, state.loc(node))
+
+    def body_of(state: Lowering, statements: list[ast.stmt]) -> None:
+        if any(target.id in bound_names(s) for s in statements):
+            state.keep(target.id, loc)
+        block(state, statements)
+
+    body = _body(state, node.body, target.id, var, bind, body_of, header.positional, state.loc(node))
     text = Expr(f"for {var} in {header.text}", header.names, False, header.positional)
     state.ops.append(Loop(header=text, target=var, body=body, limits=limits, loc=state.loc(node)))
 
@@ -128,15 +135,15 @@ def while_loop(state: Lowering, node: ast.While, block: Block) -> None:
         with state.under(WHILE_TEST):
             tests.append(state.lower(node.test))
 
-    body = _body(state, node.body, None, bind, block, False, state.loc(node))
+    body = _body(state, node.body, None, None, bind, block, False, state.loc(node))
     test = tests[-1]
     header = Expr(f"while {test.text}", test.names, False, test.positional, test.formula)
     state.ops.append(Loop(header=header, target=None, body=body, limits=None, loc=state.loc(node)))
 
 
 def _body(
-    state: Lowering, statements: list[ast.stmt], target: str | None, bind: Callable[[], None], block: Block,
-    positional: bool, loc: Loc,
+    state: Lowering, statements: list[ast.stmt], target: str | None, var: str | None, bind: Callable[[], None],
+    block: Block, positional: bool, loc: Loc,
 ) -> tuple[Op, ...]:  # fmt: skip
     """The ops of a body, lowered again until what names mean at its head no longer changes."""
     outside: Environment = {n: b for n, b in state.env.items() if n != target}
@@ -145,9 +152,9 @@ def _body(
         state.rewind(mark)
         state.env = dict(before)
         bind()
-        with state.block() as ops:
+        with state.block(var) as ops:
             block(state, statements)
-        after = at_loop_head(before, state.env, positional=positional)
+        after = at_loop_head(before, state.env, state.said, positional=positional)
         if after == before:
             break
         before = after

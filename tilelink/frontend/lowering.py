@@ -13,12 +13,11 @@ from typing import NoReturn, TypeAlias, TypeGuard
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.jitted import Helpers
-from tilelink.frontend.merging import without_root
-from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
+from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope, alike
 from tilelink.frontend.source import FunctionSource, bound_names
 from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value, Variable
 from tilelink.frontend.wording import nearest, numbered
-from tilelink.ir.program import Op, Param, Tile
+from tilelink.ir.program import Let, Op, Param, Tile
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
 """Names that emitted expressions use for themselves."""
@@ -37,11 +36,13 @@ class Lowering:
         ops: the block that is being written.
         domain: the `Tile` op, once there.
         nested: inside a loop or a branch.
+        around: the variables of the loops around, as ops call them.
         bounds: generated names of bounds that are known here.
         conditional: why a load may not be taken out of the expression being lowered.
         raw: the program has a pointer.
         flags: constants of the program that are bools.
         walks: what the ops call the variable of a loop, by its name and what it walks.
+        assigned: what the ops call a name that lines assign, where that is not the name: a constant keeps its own.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Lowering:
         self.ops: list[Op] = []
         self.domain: Tile | None = None
         self.nested = False
+        self.around = frozenset[str]()
         self.bounds: dict[tuple[object, ...], str] = {}
         self.conditional: str | None = None
         self.raw = False
@@ -75,6 +77,7 @@ class Lowering:
         ]
         self._of_loops = frozenset(n for n in loops if bound.count(n) == loops.count(n))
         self.walks: dict[tuple[str, object], str] = {}
+        self.assigned: dict[str, str] = {}
         self._taken = {n.id for n in ast.walk(source.node) if isinstance(n, ast.Name)} | self.locals | RESERVED
 
     # ------------------------------------------------------------------------------------------------------ diagnostics
@@ -107,24 +110,47 @@ class Lowering:
     def look_up(self, node: ast.expr) -> Reference | None:
         return self.scope.look_up(node, self.locals)
 
-    def constant(self, number: Number) -> str:
-        """The name under which the program finds a constant of its module."""
-        self.globals[number.name] = number.value
+    def constant(self, number: Number, node: ast.expr) -> str:
+        """The name under which the program finds a constant of its module.
+
+        Raises:
+            TilelinkError: TL126, it is that of something else.
+        """
+        self.alone(number.name, node)
+        if not alike(self.globals.setdefault(number.name, number.value), number.value):
+            why = "constants are written at the head of a file, those of modules and classes with `_` for dots"
+            self.fail("TL126", node, f"two constants are called `{number.name}`", why, "rename one of them")
         return number.name
 
+    def alone(self, name: str, node: ast.expr) -> None:
+        """Refuses what is called like a variable of the program in the emitted file.
+
+        Raises:
+            TilelinkError: TL126.
+        """
+        if name in self.locals:
+            message = f"`{ast.unparse(node)}` is called `{name}` in the emitted file, and so is a variable"
+            why = "helpers keep the name of their `def` there, and constants theirs, with `_` for dots"
+            self.fail("TL126", node, message, why, f"rename the variable `{name}`")
+
     def bound_once(self, name: str) -> bool:
-        """Only one line binds the name, so a formula may speak of it."""
-        return name in self._once or name not in self.locals
+        """Only one line binds the name, so it may be that of an op. Ops are told apart by their names alone, and formulas
+        speak of these: no op has a name that another line binds."""
+        return name in self._once
+
+    def said(self, name: str) -> str:
+        """What the ops call the variable that lines of the program assign by this name."""
+        return self.assigned.get(name, name)
 
     def loop_variable(self, name: str, walked: object) -> str:
-        """What the ops call the variable of a loop: its name, unless that stands for something else elsewhere. They are told
-        apart by their names alone."""
+        """What the ops call the variable of a loop: its name, unless that stands for something else elsewhere."""
         if self.bound_once(name):
             return name
-        if (name, walked) not in self.walks:
+        known = self.walks.get((name, walked))
+        if known is None or known in self.around:
             first = name in self._of_loops and all(n != name for n, _ in self.walks)
-            self.walks[name, walked] = name if first else self.fresh(name)
-        return self.walks[name, walked]
+            known = self.walks[name, walked] = name if first else self.fresh(name)
+        return known
 
     def fresh(self, wish: str) -> str:
         """A name that nothing else has: `wish`, else `wish_2`, ..."""
@@ -138,8 +164,13 @@ class Lowering:
         old = self.env.get(name)
         if is_index(old) and old != binding:
             self.bound_again(name, old.loc, node)
-        self.forget(name)
         self.env[name] = binding
+
+    def keep(self, name: str, loc: Loc) -> None:
+        """Copies what has been bound to a name, and is called otherwise, to the variable that other lines assign by it."""
+        binding, said = self.env[name], self.said(name)
+        if isinstance(binding, Variable) and binding.name != said:
+            self.ops.append(Let(target=(said,), value=binding.value().expr(), loc=loc))
 
     def bound_again(self, name: str, before: Loc, node: ast.AST) -> NoReturn:
         """Refuses to bind the name of an index.
@@ -150,11 +181,6 @@ class Lowering:
         why, note = "an index keeps its name while it lasts", Note(f"`{name}` is bound here", before)
         message = f"`{name}` is the name of an index and is bound again"
         self.fail("TL153", node, message, why, "use another name", (note,))
-
-    def forget(self, name: str) -> None:
-        """What was computed from the old value of `name` is no longer known in terms of it."""
-        for other, binding in self.env.items():
-            self.env[other] = without_root(binding, name)
 
     def suggestion(self, word: str, known: Iterable[str]) -> str:
         close = nearest(word, known)
@@ -172,14 +198,14 @@ class Lowering:
 
     # ----------------------------------------------------------------------------------------------------------- blocks
     @contextmanager
-    def block(self) -> Generator[list[Op]]:
-        """Collects the ops of a loop's or a branch's body."""
-        outer, nested, bounds, ops = self.ops, self.nested, self.bounds, list[Op]()
-        self.ops, self.nested, self.bounds = ops, True, dict(bounds)
+    def block(self, var: str | None = None) -> Generator[list[Op]]:
+        """Collects the ops of a branch's body, or a loop's, with its variable."""
+        outer, nested, bounds, around, ops = self.ops, self.nested, self.bounds, self.around, list[Op]()
+        self.ops, self.nested, self.bounds, self.around = ops, True, dict(bounds), around | {var or ""}
         try:
             yield ops
         finally:
-            self.ops, self.nested, self.bounds = outer, nested, bounds
+            self.ops, self.nested, self.bounds, self.around = outer, nested, bounds, around
 
     @contextmanager
     def under(self, reason: str) -> Generator[None]:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tilelink.frontend.values import UNKNOWN, Binding, Variable, bounded
 from tilelink.ir.formula import Formula, select, symbols
 
 Environment = dict[str, Binding]
+Said = Callable[[str], str]
+"""What the ops call the variable that lines assign by a name."""
 
 
-def without_root(binding: Binding, name: str) -> Binding:
-    """The binding without what it knew in terms of `name`, which gets a new value."""
-    if not isinstance(binding, Variable) or binding.name == name:
-        return binding
-    known = binding.formula is not None and name in symbols(binding.formula)
-    return replace(binding, formula=None) if known else binding
-
-
-def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | None = None) -> Variable:
-    """A variable that is one or the other; no index, which keeps its name. `formula`: if theirs differ."""
+def joined(a: Variable, b: Variable, name: str, *, positional: bool, formula: Formula | None = None) -> Variable:
+    """A variable that is one or the other; no index, which keeps its name. `name`, `formula`: if theirs differ."""
     rank = a.rank if a.rank == b.rank else (a.rank or b.rank if 0 in (a.rank, b.rank) else UNKNOWN)
     return Variable(
-        a.name,
+        a.name if a.name == b.name else name,
         a.loc,
         rank=rank,
         positional=positional and a.positional and b.positional,
@@ -34,11 +29,19 @@ def joined(a: Variable, b: Variable, *, positional: bool, formula: Formula | Non
 
 
 def after_branches(
-    body: Environment, orelse: Environment, *, positional: bool, test: Formula | None, static: bool
+    body: Environment,
+    orelse: Environment,
+    said: Said,
+    inner: frozenset[str],
+    *,
+    positional: bool,
+    test: Formula | None,
+    static: bool,
 ) -> tuple[Environment, set[str]]:
     """The environment after an `if`, and the names that one path leaves unbound.
 
-    `static`: the test is known when a kernel is compiled, so a name of the path taken stays.
+    `inner`: what ops of one path alone bind. `static`: the test is known when a kernel is compiled, so a name of the path
+    taken stays.
     """
     merged: Environment = {}
     lost: set[str] = set()
@@ -53,21 +56,20 @@ def after_branches(
         elif a == b:
             merged[name] = a
         elif isinstance(a, Variable) and isinstance(b, Variable):
-            merged[name] = joined(a, b, positional=positional, formula=_selected(test, a, b))
+            merged[name] = joined(a, b, said(name), positional=positional, formula=_selected(test, a, b, inner))
         else:
             lost.add(name)
     return merged, lost
 
 
-def _selected(test: Formula | None, a: Variable, b: Variable) -> Formula | None:
+def _selected(test: Formula | None, a: Variable, b: Variable, inner: frozenset[str]) -> Formula | None:
     if test is None or a.formula is None or b.formula is None:
         return None
     found = select(test, a.formula, b.formula)
-    # Of what the variable was before, once it is one or the other, nothing is known.
-    return None if a.name in symbols(found) else bounded(found)
+    return None if symbols(found) & inner else bounded(found)
 
 
-def at_loop_head(before: Environment, after: Environment, *, positional: bool) -> Environment:
+def at_loop_head(before: Environment, after: Environment, said: Said, *, positional: bool) -> Environment:
     """What names mean at the head of a loop whose body leaves `after`; equal to `before` once nothing changes."""
     merged: Environment = {}
     for name, a in before.items():
@@ -76,5 +78,5 @@ def at_loop_head(before: Environment, after: Environment, *, positional: bool) -
             if b is not None:
                 merged[name] = a
         elif isinstance(a, Variable) and isinstance(b, Variable):
-            merged[name] = joined(a, b, positional=positional)
+            merged[name] = joined(a, b, said(name), positional=positional)
     return merged

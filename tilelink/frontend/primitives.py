@@ -16,7 +16,7 @@ from tilelink.frontend import bounds, raw
 from tilelink.frontend.bounds import by_table, named
 from tilelink.frontend.indices import rank_of_block
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import Value, constant_of, without_formula
+from tilelink.frontend.values import Value, constant_of
 from tilelink.frontend.words import WHILE_TEST, Call, Node, Word
 from tilelink.ir.program import (
     At,
@@ -149,8 +149,7 @@ def _rank_of(call: Call, t: ast.expr, tile: ast.expr) -> Value:
     positional = positional and not any(
         by_table(a) for a, e in zip(param.shape.axes, index, strict=True) if isinstance(e, OfTile)
     )
-    value = replace(named(name, positional=positional), coordinate=True)
-    return value if call.state.bound_once(name) else without_formula(value)
+    return replace(named(name, positional=positional), coordinate=True)
 
 
 def _tile_id(call: Call, t: ast.expr) -> Param:

@@ -13,7 +13,7 @@ from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.values import RANKS, Value, constant_of
 from tilelink.frontend.words import Call, Node, Word
 from tilelink.ir.formula import Sym
-from tilelink.ir.program import Expr, Let, Raw
+from tilelink.ir.program import Expr, Raw
 
 WRITES = ("store", "atomic_", "debug_barrier")
 """Functions of Triton that are called for their effect, by how their names begin."""
@@ -30,16 +30,12 @@ def _pointer(call: Call, t: ast.expr) -> Value:
 def _rank(call: Call, axis: Node = None) -> Value:
     _one_axis(call, axis)
     value = _value(call, "rank", "this_rank", ())
-    name = value.names[0]
-    return replace(value, formula=Sym(name)) if call.state.bound_once(name) else value
+    return replace(value, formula=Sym(value.names[0]))
 
 
 def _num_ranks(call: Call, axis: Node = None) -> Value:
     _one_axis(call, axis)
-    value = Value(ast.Name(RANKS, ast.Load()), (RANKS,), formula=Sym(RANKS))
-    if call.target is not None:
-        call.state.ops.append(Let(target=(call.target,), value=value.expr(), loc=call.loc))
-    return value
+    return Value(ast.Name(RANKS, ast.Load()), (RANKS,), formula=Sym(RANKS))
 
 
 def _one_axis(call: Call, axis: Node) -> None:

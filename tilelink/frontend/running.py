@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.binding import Dimensions, Ranks
 from tilelink.frontend.callsite import call_site
+from tilelink.frontend.scope import alike
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep
 from tilelink.ir.program import TileProgram
@@ -74,7 +75,7 @@ class Trace:
         helpers = {h.name: h.source for h in program.helpers}
         for name, value in (*program.globals, *helpers.items()):
             old, user = self._outer_names.setdefault(name, (value, program.name))
-            if old != value:
+            if not alike(old, value):
                 what = "helper" if name in helpers else "constant"
                 raise TilelinkError(
                     "TL126",

@@ -45,6 +45,11 @@ class Number:
     value: bool | int | float | str
 
 
+def alike(a: object, b: object) -> bool:
+    """Whether two constants are one: `0.0` is neither `-0.0` nor `0`, and NaN is NaN."""
+    return repr(a) == repr(b)
+
+
 @dataclass(frozen=True, slots=True)
 class Jitted:
     """A `@triton.jit` function: anything with a Python function in `.fn` that Triton made."""
@@ -123,8 +128,11 @@ class Scope:
             return Language(spelled)
         if type(found).__name__ == "constexpr" and type(found).__module__.startswith("triton."):
             found = found.value
-        if isinstance(found, (bool, int, float, str)):
-            return Number(name, found)
+        for kind in (bool, int, float):
+            if isinstance(found, kind):
+                return Number(name, kind(found))
+        if isinstance(found, str):
+            return Number(name, str.__str__(found))
         function = getattr(found, "fn", None)
         if isinstance(function, FunctionType) and (
             hasattr(found, "src") or type(found).__module__.startswith("triton.")

@@ -60,9 +60,9 @@ def characters(text: str, offset: int) -> int:
     return len(text.encode()[:offset].decode(errors="ignore"))
 
 
-def bound_names(function: ast.FunctionDef) -> Iterator[str]:
-    """What a function binds: parameters, and names each time that they are assigned."""
-    for node in ast.walk(function):
+def bound_names(of: ast.stmt) -> Iterator[str]:
+    """What a function or a statement binds: parameters, and names each time that they are assigned."""
+    for node in ast.walk(of):
         if isinstance(node, ast.arg):
             yield node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

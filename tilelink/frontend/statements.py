@@ -17,10 +17,9 @@ from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.merging import after_branches
 from tilelink.frontend.scope import Language, Primitive
 from tilelink.frontend.unsupported import construct, refused
-from tilelink.frontend.values import TileIndex, TileTuple, Value, Variable, constant_of, root, without_formula
+from tilelink.frontend.values import TileIndex, TileTuple, Value, Variable, constant_of, root
 from tilelink.frontend.wording import count
-from tilelink.ir.formula import symbols
-from tilelink.ir.program import Check, Expr, If, Let, Param, Tile
+from tilelink.ir.program import Bounds, Check, Expr, Holder, If, Let, Param, Tile, walk
 from tilelink.ir.shape import RANK_AXIS
 
 
@@ -138,16 +137,25 @@ def _to_name(state: Lowering, target: ast.Name, value: ast.expr, node: ast.stmt)
     if isinstance(value, ast.Call) and isinstance(found, Primitive):
         if primitives.PRIMITIVES[found.name].kind == "domain":
             _domain_to_name(state, target, primitives.invoke(state, value, found.name), value)
-            return
-        bind_value(state, target, primitives.value_of(state, value, found.name, target.id))
+        else:
+            _of_op(state, target, value, found.name)
         return
     alias = tile_alias(state, value)
     if alias is not None:
         state.bind(target.id, alias, target)
         return
     lowered = state.lower(value)
-    state.ops.append(Let(target=(target.id,), value=lowered.expr(), loc=state.loc(node)))
+    state.ops.append(Let(target=(state.said(target.id),), value=lowered.expr(), loc=state.loc(node)))
     bind_value(state, target, lowered)
+
+
+def _of_op(state: Lowering, target: ast.Name, value: ast.Call, primitive: str) -> None:
+    """A name for what a primitive gives. Of a name that other lines bind too, its op has another one."""
+    once = state.bound_once(target.id)
+    lowered = primitives.value_of(state, value, primitive, target.id if once else None)
+    bind_value(state, target, lowered, name=lowered.text)
+    if not once:
+        state.keep(target.id, state.loc(value))
 
 
 def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast.stmt) -> None:
@@ -178,7 +186,7 @@ def _to_names(state: Lowering, names: list[ast.Name], value: ast.expr, node: ast
     lowered = state.lower(value)
     if lowered.length is not None and lowered.length >= 0:
         _fits(state, node, len(names), lowered.length, f"`{ast.unparse(value)}`")
-    state.ops.append(Let(target=tuple(n.id for n in names), value=lowered.expr(), loc=state.loc(node)))
+    state.ops.append(Let(target=tuple(state.said(n.id) for n in names), value=lowered.expr(), loc=state.loc(node)))
     for name in names:
         bind_value(state, name, replace(lowered, length=None))
 
@@ -205,32 +213,29 @@ def _together(state: Lowering, names: list[ast.Name], values: list[Value], node:
     vector, positional = any(v.rank != 0 for v in values), all(v.positional for v in values)
     # Without the parentheses: `a, b = b, a` is how a person writes it.
     expr = Expr(", ".join(ast.unparse(e) for e in made.elts), used, vector, positional)
-    state.ops.append(Let(target=tuple(n.id for n in names), value=expr, loc=state.loc(node)))
+    state.ops.append(Let(target=tuple(state.said(n.id) for n in names), value=expr, loc=state.loc(node)))
     static = [_is_static(state, v) for v in values]
     for name, value, known in zip(names, values, static, strict=True):
-        # What the others were before is gone, so nothing is known in terms of it.
-        bind_value(state, name, without_formula(value), static=known)
+        bind_value(state, name, value, static=known)
 
 
-def bind_value(state: Lowering, target: ast.Name, value: Value, *, static: bool | None = None) -> None:
-    """Gives a name the value that an op has just assigned to it. `static`: see `Variable`; None: by what names are now."""
-    name, loc = target.id, state.loc(target)
-    formula = value.formula
-    if not (isinstance(value.node, ast.Name) and value.node.id == name):
-        # `s = s + 1`: the right side speaks of the old `s`.
-        formula = None if formula is not None and name in symbols(formula) else formula
+def bind_value(
+    state: Lowering, target: ast.Name, value: Value, *, static: bool | None = None, name: str | None = None
+) -> None:
+    """Gives a name the value that an op has just assigned to it. `static`: see `Variable`; None: by what names are now.
+    `name`: what the ops call it, if they do not call it as lines that assign it do."""
     made = Variable(
-        name,
-        loc,
+        state.said(target.id) if name is None else name,
+        state.loc(target),
         value.rank,
         value.positional,
-        formula,
+        value.formula,
         value.length,
         value.coordinate,
         wrapped=value.wrapped,
         static=_is_static(state, value) if static is None else static,
     )
-    state.bind(name, made, target)
+    state.bind(target.id, made, target)
 
 
 def _is_static(state: Lowering, value: Value) -> bool:
@@ -312,8 +317,9 @@ def _if(state: Lowering, node: ast.If) -> None:
     after_body, state.env = state.env, before.copy()
     orelse = _branch(state, node.orelse)
     after_orelse = state.env
+    inner = frozenset(o.name for o in walk((*body, *orelse)) if isinstance(o, (Bounds, Holder)))
     state.env, lost = after_branches(
-        after_body, after_orelse, positional=test.positional, test=test.formula, static=static
+        after_body, after_orelse, state.said, inner, positional=test.positional, test=test.formula, static=static
     )
     for name in sorted(lost):
         state.lose(name, after_body.get(name) or after_orelse.get(name), state.loc(node))

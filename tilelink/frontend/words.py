@@ -21,7 +21,7 @@ Node = ast.expr | None
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a primitive. `target`: the name that its value is assigned to, if it is assigned directly."""
+    """One call of a primitive. `target`: the name that its op may have: its value is assigned to that, and nothing else is."""
 
     state: Lowering
     node: ast.Call

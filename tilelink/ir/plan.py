@@ -42,6 +42,11 @@ class InPlace:
     var: str
 
 
+def order_of(path: str) -> str:
+    """What formulas call the order of a step by a user's key: no parameter and no other step's order has this name."""
+    return f"{path}:order"
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step placed: its domain, tiles, order and engine.

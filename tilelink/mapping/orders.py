@@ -13,7 +13,7 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, part
-from tilelink.ir.plan import StepPlan
+from tilelink.ir.plan import StepPlan, order_of
 from tilelink.ir.schedule import ACROSS, Order, SortKey
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.topology import Topology
@@ -33,14 +33,9 @@ def words(order: Order) -> tuple[str, ...]:
     return tuple(word for word in order if isinstance(word, str))
 
 
-def table_name(path: str) -> str:
-    """What formulas call the order of a step by a user's key."""
-    return path.replace(".", "_") + "_order"
-
-
 def by_table(lets: tuple[tuple[str, Formula], ...], path: str) -> tuple[tuple[str, Formula], ...]:
     """The same assignments for the position that the table of step `path` gives for `t`."""
-    first = (SORTED, F.at(Sym(table_name(path)), Sym("t")))
+    first = (SORTED, F.at(Sym(order_of(path)), Sym("t")))
     return (first, *((name, F.substitute(value, {"t": Sym(SORTED)})) for name, value in lets))
 
 
@@ -57,7 +52,7 @@ def tables(
     """
     keyed = [(s, s.sort_key) for s in steps if s.sort_key is not None]
     return tuple(
-        (table_name(s.path), tuple(_sorted(s, key, env(rank), topology, rank) for rank in range(topology.ranks)))
+        (order_of(s.path), tuple(_sorted(s, key, env(rank), topology, rank) for rank in range(topology.ranks)))
         for s, key in keyed
     )
 

@@ -480,6 +480,9 @@ class Operator:
                 )
         reserved = session.reserved.setdefault(self.maker.identity, {})
         reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
+        for operator in (self, *self._variants.values()):
+            # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
+            session.cached(operator.maker.identity).clear()
         if tensors:
             bound = bind_here(self.maker, session, tensors, {})
             stages = self.stages(bound, session.world.topology, session.vigil.checks)

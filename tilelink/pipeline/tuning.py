@@ -14,12 +14,12 @@ import triton
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
-from tilelink.pipeline.apart import written
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.choosing import reads_tables
 from tilelink.pipeline.functions import known, unknown
 from tilelink.pipeline.preparing import prepare, run
 from tilelink.pipeline.stages import Stages
+from tilelink.runtime.apart import stored
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.memory import regions
 from tilelink.runtime.session import Session
@@ -114,7 +114,7 @@ class Tuning:
     written: Written = field(init=False)
 
     def __post_init__(self) -> None:
-        self.written = [(self.tensors[k], self.tensors[k].clone()) for k in written(self.plan)]
+        self.written = [(self.tensors[k], self.tensors[k].clone()) for k, _ in stored(self.plan)]
 
     def known(self, space: Space | None = None) -> Entry | None:
         """What rank 0 has in its cache, for all ranks, if it may be taken; the log says why not. Collective.

@@ -19,6 +19,17 @@ from tilelink.ir.program import Move, Store, walk
 from tilelink.runtime.memory import extent
 
 
+def stored(plan: Plan) -> tuple[tuple[int, str], ...]:
+    """The arguments that programs write to, by number and name."""
+    found = {
+        s.step.binding(op.param).tensor
+        for s in plan.steps
+        for op in walk(s.step.program.body)
+        if isinstance(op, (Store, Move))
+    }
+    return tuple((k, name) for k, name in enumerate(plan.wiring.arguments) if name in found)
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """What calls of one kind write.
@@ -36,15 +47,8 @@ class Written:
     @staticmethod
     def of(plan: Plan, tensors: Sequence[torch.Tensor], results: Sequence[int]) -> Written:
         """By calls of a plan with tensors like these. `results`: bytes of each."""
-        stored = {
-            s.step.binding(op.param).tensor
-            for s in plan.steps
-            for op in walk(s.step.program.body)
-            if isinstance(op, (Store, Move))
-        }
-        names = plan.wiring.arguments
-        numbers = tuple((k, name) for k, name in enumerate(names) if name in stored)
-        return Written(plan.wiring.name, plan.wiring.loc, len(names), numbers, (*map(_span, tensors), *results))
+        spans = (*map(_span, tensors), *results)
+        return Written(plan.wiring.name, plan.wiring.loc, len(plan.wiring.arguments), stored(plan), spans)
 
     @staticmethod
     def outside(

@@ -17,7 +17,7 @@ import torch
 from tilelink.ir import formula as F
 from tilelink.ir import host as H
 from tilelink.ir.kernel import AWAIT_WORD, Arg, KernelDecl, KernelSource
-from tilelink.ir.plan import COPIES, Plan
+from tilelink.ir.plan import COPIES, Plan, order_of
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.runtime import work as W
@@ -361,7 +361,7 @@ class _Preparation:
         if arg.kind == "watch":
             return self.watch
         if arg.kind == "order":
-            return self._order(arg.name)
+            return self._order(arg.of)
         if arg.kind == "state":
             return self._state(arg.of)
         if arg.kind in ("trace", "trace_tiles"):
@@ -389,8 +389,8 @@ class _Preparation:
         assert isinstance(value, float)
         return value
 
-    def _order(self, name: str) -> torch.Tensor:
-        rows: Any = dict(self.plan.tables)[name][self.world.rank]
+    def _order(self, path: str) -> torch.Tensor:
+        rows: Any = dict(self.plan.tables)[order_of(path)][self.world.rank]
         table = self.world.zeros(max(len(rows), 1), torch.int32)
         table[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
         return table

@@ -55,18 +55,20 @@ class Session:
     vigil: Vigil = field(init=False)
 
     def __post_init__(self, watchdog: float | None, debug: bool) -> None:
-        self.vigil = Vigil(self.world, watchdog, debug, self._bells, self._forget)
+        self.vigil = self._vigil(watchdog, debug)
+
+    def _vigil(self, watchdog: float | None, debug: bool) -> Vigil:
+        return Vigil(self.world, watchdog, debug, self._bells, self._forget, self._unprepare)
 
     def watch_over(self, watchdog: float | None, debug: bool) -> None:
         """Make the calls from now on so; all ranks alike."""
         if (watchdog, debug) == (self.vigil.watchdog, self.vigil.debug):
             return
         self.vigil.stop()
-        for calls in self.prepared.values():
-            calls.clear()
+        self._unprepare()
         # Off first: if nobody can be made to watch, nothing says that somebody does.
-        self.vigil = Vigil(self.world, None, False, self._bells, self._forget)
-        self.vigil = Vigil(self.world, watchdog, debug, self._bells, self._forget)
+        self.vigil = self._vigil(None, False)
+        self.vigil = self._vigil(watchdog, debug)
         for part in self.groups.values():
             part.watch_over(watchdog, debug)
 
@@ -191,6 +193,11 @@ class Session:
         """Free all workspaces; collective."""
         for key in [*self.workspaces]:
             self._drop(key)
+
+    def _unprepare(self) -> None:
+        """Every kind of call is prepared again when it comes."""
+        for calls in self.prepared.values():
+            calls.clear()
 
     def _bells(self) -> list[torch.Tensor]:
         """The words that streams of this rank wait for."""

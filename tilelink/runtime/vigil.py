@@ -19,8 +19,8 @@ from tilelink.runtime.world import Watcher, World
 
 _AFRESH = "starts afresh"
 _CALLS = "calls an operator"
-AGREED_KEPT = 4096
-"""Kinds of calls that ranks remember to have agreed on. All forget them at once, since all have agreed on the same ones."""
+AGREED_KEPT = 16384
+"""Kinds of calls that ranks remember to have agreed on. All forget them in the same call, since all agree on the same ones."""
 
 
 class Vigil:
@@ -32,6 +32,7 @@ class Vigil:
         debug: whether calls are compared between the ranks, checked on the device, and waited for.
         bells: gives the words that streams of this rank wait for.
         forget: collective; drops all memory that calls have left in some state.
+        unprepare: drops what is kept for calls of known kinds.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Vigil:
         debug: bool,
         bells: Callable[[], list[torch.Tensor]],
         forget: Callable[[], None],
+        unprepare: Callable[[], None],
     ) -> None:
         self.watchdog = watchdog
         self.debug = debug
         self.guard = Guard(world, watchdog) if watchdog is not None or debug else None
         self._world = world
         self._forget = forget
+        self._unprepare = unprepare
         self._agreed: set[object] = set()
         self._watcher: Watcher | None = None
         if self.guard is not None and watchdog is not None:
@@ -101,6 +104,8 @@ class Vigil:
             raise reported(wrong, said[wrong])
         compare_stated(said)
         if len(self._agreed) >= AGREED_KEPT:
+            # What is kept differs from rank to rank, and no rank may come here without the others.
+            self._unprepare()
             self._agreed.clear()
         self._agreed.add(kind)
 
