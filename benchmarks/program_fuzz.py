@@ -120,7 +120,9 @@ def shown(seed: int, smaller: bool) -> None:
         case = shrunk(case, same)
     found = judge(case)
     print(case)
-    print(f"-> {found.kind}: {found.outcome} {found.code} {found.text}\n   {found.line}\n   {found.meaningless or found.faults}")
+    print(
+        f"-> {found.kind}: {found.outcome} {found.code} {found.text}\n   {found.line}\n   {found.meaningless or found.faults}"
+    )
     print(f"   {found.assumed}" if found.assumed else "")
 
 
@@ -133,7 +135,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:1000", help="first:stop")
     parser.add_argument("--seed", type=int, help="show one whole, and write nothing")
-    parser.add_argument("--shrink", action="store_true", help="of --seed: make it smaller, as long as the same becomes of it")
+    parser.add_argument(
+        "--shrink", action="store_true", help="of --seed: make it smaller, as long as the same becomes of it"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--quiet", action="store_true", help="print no texts")
@@ -149,7 +153,10 @@ def main() -> int:
                 before = len(tally.failing)
                 tally.add(row)
                 if len(tally.failing) > before:
-                    print(f"{row['seed']}: {row['kind']}, {row['outcome']} {row['code']} {row['text']} {row['faults']}", flush=True)
+                    print(
+                        f"{row['seed']}: {row['kind']}, {row['outcome']} {row['code']} {row['text']} {row['faults']}",
+                        flush=True,
+                    )
                     print("" if given.quiet else drawn(row["seed"]))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(merged(given.out, seeds, tally), indent=1) + "\n")

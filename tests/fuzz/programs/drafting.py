@@ -59,7 +59,16 @@ class Draft:
     def load(self, t: str, waits: bool, *, whole: bool = True) -> tuple[Lines, str]:
         """Lines, and a value of the tile's shape. `whole`: all rows of `t` are there."""
         m, n = self.tile
-        ways = [self._tile, self._tile, self._tile, self._row_sum, self._panel, self._column, self._each_column, self._twice]
+        ways = [
+            self._tile,
+            self._tile,
+            self._tile,
+            self._row_sum,
+            self._panel,
+            self._column,
+            self._each_column,
+            self._twice,
+        ]
         if whole:
             ways += [self._column_sum, self._row, self._shifted]
         return self.rng.choice(ways)(t, m, n, waits)
@@ -126,7 +135,9 @@ class Draft:
 
     def _each_column(self, t: str, m: str, n: str, waits: bool) -> tuple[Lines, str]:
         v, j = self.fresh("sum"), self.fresh("j")
-        span = self.rng.choice([f"tl.static_range(tl.size({t}, 1))", f"range(tl.size({t}, 1))", f"range({self.constant(1)})"])
+        span = self.rng.choice(
+            [f"tl.static_range(tl.size({t}, 1))", f"range(tl.size({t}, 1))", f"range({self.constant(1)})"]
+        )
         inside = self.chance(0.3)
         wait = self.wait(t, m) if waits else []
         return [
@@ -148,7 +159,13 @@ class Draft:
     def test(self) -> str:
         """That no data decides."""
         m, n = self.tile
-        ranks = ["tl.rank() == 0", "tl.rank() % 2 == 0", "tl.rank() == tl.num_ranks() - 1", "tl.num_ranks() > 1", "tl.num_ranks() > 2"]
+        ranks = [
+            "tl.rank() == 0",
+            "tl.rank() % 2 == 0",
+            "tl.rank() == tl.num_ranks() - 1",
+            "tl.num_ranks() > 1",
+            "tl.num_ranks() > 2",
+        ]
         return self.rng.choice([
             *(ranks if self.ranks else []), self.constant(self.chance(0.6)), f"{self.constant(self.rng.randint(0, 2))} > 0", f"not {self.constant(self.chance(0.5))}",
             f"{self.constant(self.rng.choice('ab'))} == 'a'", f"{self.constant(self.rng.choice('ab'))} != 'a'",
@@ -172,7 +189,9 @@ class Draft:
         one = f"{values[0]} * {rng.randint(1, 3)}" if self.chance(0.5) else values[0]
         lines.append(f"{x} = {' + '.join([one, *values[1:]])}")
         for _ in range(rng.choice([0, 0, 1, 1, 2])):
-            step = rng.choice([f"{x} += {rng.randint(1, 3)}", f"{x} = {x} - 1", f"{x} = tl.where({x} > 0, {x}, 1)", f"{x} *= 2"])
+            step = rng.choice(
+                [f"{x} += {rng.randint(1, 3)}", f"{x} = {x} - 1", f"{x} = tl.where({x} > 0, {x}, 1)", f"{x} *= 2"]
+            )
             loop = f"for i in {self.times()}:"
             head = rng.choice([f"if {self.test()}:", f"if tl.sum(tl.sum({x}, 1), 0) > 0:", loop, "", ""])
             lines += [head, *indented([step])] if head else [step]
@@ -193,7 +212,9 @@ class Draft:
             self.by_data.add(t)
             return [f"if tl.sum(tl.sum({x}, 1), 0) > 0:", *indented([one]), "else:", *indented([other])]
         if kind < 0.8:
-            at, limit = rng.choice([(f"tl.tile_range({t}, {m})[:, None]", 2), (f"tl.tile_range({t}, {n})[None, :]", 1), (x, 1)])
+            at, limit = rng.choice(
+                [(f"tl.tile_range({t}, {m})[:, None]", 2), (f"tl.tile_range({t}, {n})[None, :]", 1), (x, 1)]
+            )
             last = self.constant(limit)
             self.by_data |= {t} if at == x else set()
             return [f"{line[:-1]}, mask={at} {op} {last})" for line, op in ((one, "<"), (other, ">="))]
@@ -202,6 +223,11 @@ class Draft:
         if kind < 0.9:
             return [f"if {self.test()}:", *indented([one])]
         if kind < 0.95:
-            a = rng.choice([f"tl.tile_range({t}, {m})[:, None] < 1000", f"tl.tile_range({t}, {m})[:, None] < tl.size({t}, 0)"])
+            a = rng.choice(
+                [f"tl.tile_range({t}, {m})[:, None] < 1000", f"tl.tile_range({t}, {m})[:, None] < tl.size({t}, 0)"]
+            )
             return [f"{one[:-1]}, mask={a})"]
-        return [f"while {self.constant(1)} < 0:" if self.chance(0.2) else f"if {self.test()} or True:", *indented([one])]
+        return [
+            f"while {self.constant(1)} < 0:" if self.chance(0.2) else f"if {self.test()} or True:",
+            *indented([one]),
+        ]

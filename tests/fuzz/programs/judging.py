@@ -59,7 +59,9 @@ class Case:
         return Ranks(self.axes)
 
     def __str__(self) -> str:
-        said = [f"# seed {self.seed}, ranks {dict(self.axes)}, {self.sms} SMs, {self.dtype}, spoilt: {self.spoilt or 'no'}"]
+        said = [
+            f"# seed {self.seed}, ranks {dict(self.axes)}, {self.sms} SMs, {self.dtype}, spoilt: {self.spoilt or 'no'}"
+        ]
         for c in self.calls:
             more = f", shared {sorted(c.shared)}" if c.shared else ""
             said.append(f"# call: {dict(c.sizes)} {dict(c.constants)}, fed {dict(c.fed)}{more}")
@@ -83,7 +85,9 @@ class Judgement:
     def undefined(self) -> tuple[Fault, ...]:
         """What has no value, and that no explicit assumption covers."""
         told = self.assumed
-        return tuple(f for f in self.faults or () if f.fatal and not (f.by_data and any(f"`{n}`" in told for n in f.tensor)))
+        return tuple(
+            f for f in self.faults or () if f.fatal and not (f.by_data and any(f"`{n}`" in told for n in f.tensor))
+        )
 
     @property
     def kind(self) -> str:
@@ -192,7 +196,9 @@ def difference(wanted: Sequence[Sequence[Tensors]], got: Sequence[Sequence[Tenso
                 if a.shape != b.shape:
                     return f"call {k}, rank {rank}, result {n}: {tuple(b.shape)}, not {tuple(a.shape)}"
                 # Sums that are too large for the dtype may be rounded on their way.
-                if not torch.allclose(a.double(), b.double(), rtol=3e-2 if a.numel() and a.abs().max() > 200 else 0, atol=0):
+                if not torch.allclose(
+                    a.double(), b.double(), rtol=3e-2 if a.numel() and a.abs().max() > 200 else 0, atol=0
+                ):
                     return f"call {k}, rank {rank}, result {n}: {b.tolist()}, not {a.tolist()}"
     return ""
 

@@ -136,7 +136,13 @@ class Meaning:
         return made
 
     def _symmetric(
-        self, shape: str, *, like: Memory | None = None, owner: str | None = None, dtype: str | None = None, **sizes: int
+        self,
+        shape: str,
+        *,
+        like: Memory | None = None,
+        owner: str | None = None,
+        dtype: str | None = None,
+        **sizes: int,
     ) -> Memory:
         parsed = read(shape, tuple(self.ranks.sizes)).inputs[0]
         known = {n: Extent(s) for n, s in {**self.sizes, **sizes}.items()}
@@ -178,14 +184,15 @@ class Meaning:
             self._allocated(s, f"{path}.{n}", sizes, self._typed(bound), axis, rest)
             for n, s in zip(names[len(tensors) :], shapes[len(tensors) :], strict=True)
         ]
-        everything = [*bound, *((s, m, self._aligned(p, s, m)) for s, m in zip(shapes[len(tensors) :], made, strict=True))]
+        everything = [
+            *bound,
+            *((s, m, self._aligned(p, s, m)) for s, m in zip(shapes[len(tensors) :], made, strict=True)),
+        ]
         constants = {n: v for n, v in given.items() if n in p.fn.__code__.co_varnames and n not in names}
         width = self._width(path)
         for rank in range(self.ranks.count):
             line = self.ranks.line(rank, axis)
-            params = [
-                self._param(p, n, b, rank, line, axis) for n, b in zip(names, everything, strict=True)
-            ]
+            params = [self._param(p, n, b, rank, line, axis) for n, b in zip(names, everything, strict=True)]
             self._start(p, path, params, rank, width, constants)
         return made[0] if len(made) == 1 else tuple(made)
 

@@ -23,7 +23,11 @@ class Mesh:
 
     def step(self) -> None:
         rng = self.w.rng
-        ways = [self._compute, *([self._gather] * 3 if self.rows else [self._scatter] * 2), *([self._columns] * 2 if self.cols else [])]
+        ways = [
+            self._compute,
+            *([self._gather] * 3 if self.rows else [self._scatter] * 2),
+            *([self._columns] * 2 if self.cols else []),
+        ]
         rng.choice(ways)()
 
     def _moved(self, signature: str, out: str, pull: bool, more: str = "") -> None:
@@ -61,8 +65,22 @@ class Mesh:
         draft = Draft(w.rng, out.name, ranks=False)
         more, found = draft.load("a", True)
         changed, x = draft.changed([found])
-        lines = [f"m, n = tl.tile_id({out.name})", *more, *changed, *draft.store(x), *draft.notify(out.name, "(m, n)", "m")]
-        w.write(f"M N -> M N{draft.declared(out.name)}", ["a", out.name], lines, [self.value.name], [out], "computes", draft.constants)
+        lines = [
+            f"m, n = tl.tile_id({out.name})",
+            *more,
+            *changed,
+            *draft.store(x),
+            *draft.notify(out.name, "(m, n)", "m"),
+        ]
+        w.write(
+            f"M N -> M N{draft.declared(out.name)}",
+            ["a", out.name],
+            lines,
+            [self.value.name],
+            [out],
+            "computes",
+            draft.constants,
+        )
         self.value = out
 
 
@@ -77,7 +95,10 @@ def meshed(seed: int, rng: random.Random) -> Case:
         mesh._moved("M N -> M N", "k", True)
     signature = f"{given} -> {_shape(mesh)}"
     text = text_of(w, signature, 1, [mesh.value], ', axes="A B"')
-    calls = [Call({n: s for n, s in sizes_of(rng).items() if n in "MN"}, dict(w.constants), k, {}) for k in range(rng.choice([1, 2]))]
+    calls = [
+        Call({n: s for n, s in sizes_of(rng).items() if n in "MN"}, dict(w.constants), k, {})
+        for k in range(rng.choice([1, 2]))
+    ]
     return Case(seed, text, signature, axes, tuple(calls), dtype_of(rng), sms=rng.choice([8, 16, 32]))
 
 

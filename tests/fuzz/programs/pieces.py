@@ -120,7 +120,9 @@ def pointwise(w: Writing) -> None:
     inputs = [shape if v.kind == kind else "M N" for v in given]
     outs = [replace(o, word=draft.declared(o.name)) for o in outs]
     signature = f"{', '.join(inputs)} -> {', '.join(shape + o.word for o in outs)}"
-    w.write(signature, [*params, *(o.name for o in outs)], lines, [v.name for v in given], outs, "computes", draft.constants)
+    w.write(
+        signature, [*params, *(o.name for o in outs)], lines, [v.name for v in given], outs, "computes", draft.constants
+    )
 
 
 def walked(w: Writing) -> None:
@@ -152,9 +154,7 @@ def walked(w: Writing) -> None:
             lines += [f"for n in tl.tiles({out.name}, axis=1{limits}):", *indented(body)]
     lines += [] if notify else [f"tl.producer_tile_notify({out.name}, m)"]
     mine = Value(w.name("mine"), "row", told=False)
-    w.write(
-        "M N -> M N, M i32", ["a", out.name, "mine"], lines, [given.name], [out, mine], "computes", draft.constants
-    )
+    w.write("M N -> M N, M i32", ["a", out.name, "mine"], lines, [given.name], [out, mine], "computes", draft.constants)
 
 
 def product(w: Writing) -> None:
@@ -241,7 +241,10 @@ def pushed(w: Writing) -> None:
     index = f"({', '.join(names)})"
     box = w.symmetric(kind, given)
     draft = Draft(rng, "box")
-    lines = [f"{', '.join(names)} = tl.tile_id(x)", *(draft.wait("x", index) if given.made or rng.random() < 0.5 else [])]
+    lines = [
+        f"{', '.join(names)} = tl.tile_id(x)",
+        *(draft.wait("x", index) if given.made or rng.random() < 0.5 else []),
+    ]
     lines += [f"v = tl.tile_load(x, {index})"]
     draft.tile = ("m", "n")
     more, x = draft.changed(["v"])
@@ -254,9 +257,17 @@ def pushed(w: Writing) -> None:
         acc = draft.fresh("acc")
         lines += [f"{acc} = tl.zeros(tl.tile_shape(x), tl.acc_dtype(x))", *_sum(draft, "box", acc)]
         lines += [f"tl.tile_store({out.name}, (m, n), {acc})", f"tl.producer_tile_notify({out.name}, (m, n))"]
-        w.write(f"{shapes} -> M N", ["x", "box", out.name], lines, [given.name, box.name], [out], "computes", draft.constants)
+        w.write(
+            f"{shapes} -> M N",
+            ["x", "box", out.name],
+            lines,
+            [given.name, box.name],
+            [out],
+            "computes",
+            draft.constants,
+        )
         return
-    if (word := draft.declared("box")):
+    if word := draft.declared("box"):
         shapes = shapes.replace(", ", " -> ") + word
     w.write(shapes, ["x", "box"], lines, [given.name, box.name], [], "computes", draft.constants)
 
@@ -382,7 +393,10 @@ def counted(w: Writing) -> None:
     axis = rng.choice([0, 1])
     at, over = ("(k, n)", "0)[None, :]") if axis == 0 else ("(m, k)", "1)[:, None]")
     lines = [f"m, n = tl.tile_id({out.name})", "c = tl.tile_load(ids, 0)"]
-    lines += [f"acc = tl.zeros(tl.tile_shape({out.name}), tl.acc_dtype(x))", *([] if not given.made else ["tl.consumer_tile_wait(x)"])]
+    lines += [
+        f"acc = tl.zeros(tl.tile_shape({out.name}), tl.acc_dtype(x))",
+        *([] if not given.made else ["tl.consumer_tile_wait(x)"]),
+    ]
     lines += [f"for k in tl.tiles(x, axis={axis}, {rng.choice(['start', 'stop', 'stop'])}=c):"]
     lines += [f"    acc += tl.sum(tl.tile_load(x, {at}).to(acc.dtype), {over}"]
     if rng.random() < 0.3:

@@ -154,7 +154,9 @@ def _shrink(site: Site, rng: random.Random) -> bool:
         return False
     call = site.node.iter
     if called(call) == "tiles":
-        word, text = rng.choice([("start", "1"), ("start", "3"), ("stop", "1"), ("stop", "0"), ("part", "(0, 2)"), ("part", "(1, 2)")])
+        word, text = rng.choice(
+            [("start", "1"), ("start", "3"), ("stop", "1"), ("stop", "0"), ("part", "(0, 2)"), ("part", "(1, 2)")]
+        )
         call.keywords = [k for k in call.keywords if k.arg != word] + [ast.keyword(word, expression(text))]
     else:
         call.args[-1] = ast.BinOp(call.args[-1], rng.choice([ast.Sub(), ast.Add()]), ast.Constant(1))

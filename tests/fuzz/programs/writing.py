@@ -20,7 +20,10 @@ def written(seed: int, rng: random.Random) -> Case:
     """A program as somebody might write it."""
     ranks = rng.choice([1, 2, 2, 2, 3, 3, 4])
     w = Writing(rng)
-    kinds = [rng.choice(["split", "whole", "split", "cols"]), *rng.sample(["split", "whole", "cols"], rng.choice([0, 1, 1]))]
+    kinds = [
+        rng.choice(["split", "whole", "split", "cols"]),
+        *rng.sample(["split", "whole", "cols"], rng.choice([0, 1, 1])),
+    ]
     kinds += [t for t in ("ids", "places", "offsets", "weight") if rng.random() < 0.12]
     if {"ids", "places", "offsets", "weight"} & {*kinds} and "whole" not in kinds:
         kinds[0] = "whole"
@@ -28,7 +31,9 @@ def written(seed: int, rng: random.Random) -> Case:
     for _ in range(rng.choice([1, 1, 2, 2, 3])):
         _piece(w)
     results = _results(w)
-    signature = f"{', '.join(ARGUMENTS[k] for k in kinds)} -> {', '.join(RESULTS[v.kind] + _word(rng, v) for v in results)}"
+    signature = (
+        f"{', '.join(ARGUMENTS[k] for k in kinds)} -> {', '.join(RESULTS[v.kind] + _word(rng, v) for v in results)}"
+    )
     text = text_of(w, signature, len(kinds), results)
     return Case(seed, text, signature, {"R": ranks}, _calls(rng, w, kinds, results), dtype_of(rng),
                 sms=rng.choice([8, 16, 16, 32]), late=rng.random() < 0.2)  # fmt: skip
@@ -80,7 +85,9 @@ def text_of(w: Writing, signature: str, arguments: int, results: list[Value], ax
 def _placement(rng: random.Random, w: Writing, path: str, how: str) -> str:
     at = [s for s, _ in w.steps].index(path)
     sizes = [f"M={rng.choice(TILES)}", f"N={rng.choice(TILES)}"]
-    order = rng.choice(['"row"', '"row"', '"column"', '"ring"', '"ring+1"', '("ring", "group 2")', '("ring+1", "group 2")'])
+    order = rng.choice(
+        ['"row"', '"row"', '"column"', '"ring"', '"ring+1"', '("ring", "group 2")', '("ring+1", "group 2")']
+    )
     kind = rng.random()
     hosts = [s for s, h in w.steps[:at] if h in ("computes", "product")]
     push = rng.choice(["", "", ", push=True", ", push=False"])
@@ -119,7 +126,12 @@ def _calls(rng: random.Random, w: Writing, kinds: list[str], results: list[Value
         if k and rng.random() < 0.3:
             sizes = sizes_of(rng)
         elif k and rng.random() < 0.4:
-            fed = {a: r for a, kind in enumerate(kinds) for r, v in enumerate(results) if v.kind == kind and rng.random() < 0.5}
+            fed = {
+                a: r
+                for a, kind in enumerate(kinds)
+                for r, v in enumerate(results)
+                if v.kind == kind and rng.random() < 0.5
+            }
         if k and rng.random() < 0.4:
             constants = {n: _other(rng, v) for n, v in constants.items()}
         used = {n: s for n, s in sizes.items() if n != "e" or "offsets" in kinds}
@@ -128,7 +140,11 @@ def _calls(rng: random.Random, w: Writing, kinds: list[str], results: list[Value
 
 
 def sizes_of(rng: random.Random) -> dict[str, int]:
-    return {"M": rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 8, 11]), "N": rng.choice([1, 2, 3, 4, 4, 6, 8]), "e": rng.choice([1, 2, 3])}
+    return {
+        "M": rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 8, 11]),
+        "N": rng.choice([1, 2, 3, 4, 4, 6, 8]),
+        "e": rng.choice([1, 2, 3]),
+    }
 
 
 def _other(rng: random.Random, value: Any) -> Any:
