@@ -175,5 +175,6 @@ def sound_plan(rng: random.Random) -> tuple[str, Plan] | None:
     return f"{name} on {ranks} ranks, {rows}x{columns}, tile {tile}, {slots} slots", plan
 
 
-REFUSED = ("TL305", "TL311", "TL321", "TL325")
-"""What the planner may say: a result that others write, words for no tensor, engines at odds, pieces that others wait for."""
+REFUSED = ("TL305", "TL311", "TL321", "TL325", "TL334")
+"""What the planner may say: a result that others write, words for no tensor, engines at odds, pieces that others wait for, a
+pull of what others push."""

@@ -111,5 +111,6 @@ def sound_plan(rng: random.Random) -> tuple[str, Plan] | None:
     return f"{' '.join(recipe)} on {axes}, {rows}x{cols}, tile {tile}, {slots} slots", plan
 
 
-REFUSED = ("TL305", "TL307", "TL312", "TL316", "TL321", "TL331", "TL332")
-"""What the planner may say: a result that others write, a copy that is no run, engines at odds, steps of two axes."""
+REFUSED = ("TL305", "TL307", "TL312", "TL316", "TL321", "TL331", "TL332", "TL334")
+"""What the planner may say: a result that others write, a copy that is no run, engines at odds, steps of two axes, a pull of
+what others push."""

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.mutants.bodies import with_body
 from benchmarks.mutants.mappings import mappings
 from tests.mapping.plans import form, forms
 from tilelink import ops
 from tilelink.ir.plan import Plan, Signal
+from tilelink.ir.program import Store, walk
 from tilelink.mapping import NotExact, equivalent, implied, reused
+from tilelink.mapping.verify import judge
 from tilelink.pipeline.operator import Operator
 
 SIZES = {"M": 7, "K": 3, "N": 4}
@@ -99,3 +102,15 @@ def _agreed(plan: Plan, tensors: list[str]) -> int:
     proven = [single(plan, t) for t in tensors if reused(plan, single(plan, t)) is not None]
     assert all(equivalent(plan, fewer) is not None for fewer in proven)
     return len(proven)
+
+
+def test_a_table_that_splits_an_axis_is_read() -> None:
+    """Kernels read where segments begin before their first tile."""
+    plan = plan_of(ops.ag_moe)
+    assert judge(plan).ok
+    body = plan.step("place").step.program.body
+    kept = tuple(op for op in body if not any(isinstance(o, Store) and o.param == "start" for o in walk((op,))))
+    error = judge(with_body(plan, "place", kept)).error
+    assert error is not None
+    assert error.code == "TL604"
+    assert "is never written" in error.message

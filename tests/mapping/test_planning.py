@@ -81,7 +81,7 @@ def test_words_where_a_copy_engine_says_how_long_they_are() -> None:
     error = refused(gemm_rs, 2, SIZES, channels={"matmul_out": 64}, scatter=copy_engine(M=16), matmul=TILE)
     assert (error.code, error.message) == (
         "TL321",
-        "the schedule gives words to `matmul_out`, whose words are the tiles that `scatter` moves",
+        "the schedule gives words to `matmul_out`, whose words are the tiles of `scatter`",
     )
     assert error.why == "a copy engine waits for one bell before each copy, so each of its tiles has a word of its own"
     error = refused(ag_gemm, 2, SIZES, channels={"rows": 64}, gather=copy_engine(M=16, push=True), matmul=TILE)

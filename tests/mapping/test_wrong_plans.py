@@ -109,6 +109,22 @@ def fused_behind_its_reader() -> Plan:
     return plan_of(op, 2, {"M": 4, "N": 4}, double=sms(M=2, N=2), early=fused("double"), late=fused("double"))
 
 
+@tilelink.program("M N, M N")
+def announce(x: Any, box: Any) -> None:
+    m, n = tl.tile_id(x)
+    tl.producer_tile_notify(box, (m, n))
+
+
+def announced_and_never_written() -> Plan:
+    @operator("M N -> M N", name="announced")
+    def op(x: Any) -> Any:
+        box = tilelink.symmetric("M N", like=x)
+        announce(x, box)
+        return double(box)
+
+    return plan_of(op, 2, {"M": 4, "N": 4}, announce=sms(2, M=2, N=2), double=sms(M=2, N=2))
+
+
 @tilelink.program("M/R N -> M/R N")
 def add_one(x: Any, out: Any) -> None:
     m, n = tl.tile_id(out)
@@ -155,6 +171,7 @@ WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
         "TL609",
         "nothing keeps this wait of `later` in `early`: `late` is no tile that the same worker has just made",
     ),
+    announced_and_never_written: ("TL604", "`box` is never written, and `double` reads it"),
     written_while_peers_read_it: ("TL609", "`add_one` writes to the argument `x`, and `gather` reads it"),
 }
 

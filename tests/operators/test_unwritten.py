@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import tilelink
-from tests.operators.unwritten import CASES, Case
-from tilelink import sms
+from tests.operators.unwritten import CASES, Case, by_owners
+from tilelink import fused, sms
 
 RANKS = 2
 ROWS, COLUMNS = 6, 5
@@ -43,3 +43,19 @@ def test_all_is_written_or_it_is_refused(name: str, tile: int) -> None:
         want = case.expected(xs[rank], rank)
         there = ~want.isnan()
         torch.testing.assert_close(got[there], want[there])
+
+
+def test_a_program_runs_for_the_tiles_that_its_mainloop_step_has() -> None:
+    """Fused into a step whose tiles an owner map places, it would leave out the tiles of this rank that lie elsewhere."""
+
+    def main() -> bool:
+        x = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+        mine = x[4 * tilelink.rank() : 4 * tilelink.rank() + 4]
+        return torch.equal(by_owners.schedule(tiles)(mine.clone(), M=7), mine)
+
+    tiles: dict[str, Any] = {"to_owners": sms(4, M=2), "back_from_owners": sms(M=4, N=4)}
+    assert all(tilelink.launch(main, RANKS))
+    tiles["again"] = fused("back_from_owners")
+    with pytest.raises(tilelink.TilelinkError, match="all elements of `out` are never written") as caught:
+        tilelink.launch(main, RANKS)
+    assert caught.value.code == "TL604"

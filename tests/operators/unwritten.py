@@ -339,3 +339,37 @@ def turned_over(x: Any, out: Any) -> None:
     m, n = tl.tile_id(out)
     at = tl.size(out, 0) - 1 - tl.tile_range(out, m)
     tl.tile_store(out, (at, n), tl.tile_load(x, (m, n)))
+
+
+@refused("TL604", "M N -> M N partial")
+def partial_but_for_a_column(x: Any, out: Any) -> None:
+    """What no data decides is not left out by data."""
+    m, n = tl.tile_id(out)
+    value = tl.tile_load(x, (m, n))
+    tl.tile_store(out, (m, n), value, mask=(value > 0) & (tl.tile_range(out, n)[None, :] < tl.size(out, 1) - 1))
+
+
+@tilelink.program("M/R N, M N")
+def to_owners(src: Any, dst: Any) -> None:
+    m, n = tl.tile_id(src)
+    tl.tile_push_data(dst, (m, n), tl.tile_load(src, (m, n)))
+    tl.producer_tile_notify(dst, (m, n))
+
+
+@tilelink.program("M N, M/R N")
+def back_from_owners(there: Any, back: Any) -> None:
+    m, n = tl.tile_id(there)
+    tl.consumer_tile_wait(there, (m, n))
+    tl.tile_push_data(back, (m, n), tl.tile_load(there, (m, n)))
+    tl.producer_tile_notify(back, (m, n))
+
+
+@tilelink.operator("M/R N -> M/R N")
+def by_owners(x: Any) -> Any:
+    there, back = (
+        tilelink.symmetric("M N", like=x, owner="m, n -> (m // 4 + 1) % R"),
+        tilelink.symmetric("M/R N", like=x),
+    )
+    to_owners(x, there)
+    back_from_owners(there, back)
+    return again(back)

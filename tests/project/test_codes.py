@@ -14,6 +14,7 @@ CODE = re.compile(r"TL\d{3}")
 ASKING = (ast.Compare, ast.Dict, ast.Tuple)
 
 SAME = {
+    "TL306": "mapping/owners mapping/raisers",
     "TL312": "mapping/placement mapping/sequence",
     "TL313": "mapping/kernels mapping/placement",
     "TL321": "mapping/channels mapping/word_axes",

@@ -129,8 +129,8 @@ def waiter(scope: Scope, op: Notify) -> Formula:
     """Of a tensor that others pull: the rank whose part of the destination the tile belongs to."""
     channel = scope.plan.channel_of(scope.step.step.binding(op.param).tensor)
     assert channel is not None
-    axis = next(a for a in channel.axes if a.kind == "part")
-    assert axis.axis is not None
+    axis = channel.whose(scope.step.axis)
+    assert axis is not None and axis.axis is not None
     entry = words.entry_on(scope, op.param, op.index, axis.axis)
     assert isinstance(entry, OfTile)
     return Sym(scope.tiles[entry.var].begin) // axis.part

@@ -28,6 +28,7 @@ from tilelink.frontend.values import (
     common_rank,
     constant_of,
     joined_names,
+    needed,
     rounded_down,
     shifted,
 )
@@ -178,7 +179,8 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.BitAnd, ast.BitOr)) and is_truth(left.formula) and is_truth(right.formula):
         op = "and" if isinstance(node.op, ast.BitAnd) else "or"
     formula = _arithmetic(state, op, left, right) if op else None
-    return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula)
+    only_if = needed([left, right]) if isinstance(node.op, ast.BitAnd) else None
+    return _combine(ast.BinOp(left.node, node.op, right.node), [left, right], formula, only_if=only_if)
 
 
 def _arithmetic(state: Lowering, op: str, left: Value, right: Value) -> Formula | None:
@@ -300,7 +302,8 @@ def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
     formula = parts[0].formula
     for part in parts[1:]:
         formula = combined(word, formula, part.formula)
-    return _combine(ast.BoolOp(node.op, [p.node for p in parts]), parts, formula)
+    only_if = needed(parts) if word == "and" else None
+    return _combine(ast.BoolOp(node.op, [p.node for p in parts]), parts, formula, only_if=only_if)
 
 
 def _choice(state: Lowering, node: ast.IfExp) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tilelink.frontend.values import UNKNOWN, Binding, Variable, bounded
-from tilelink.ir.formula import Formula, select, symbols
+from tilelink.ir.formula import Const, Formula, select, symbols
 
 Environment = dict[str, Binding]
 Said = Callable[[str], str]
@@ -45,11 +45,12 @@ def after_branches(
     """
     merged: Environment = {}
     lost: set[str] = set()
+    never = (orelse if test.value else body) if isinstance(test, Const) else {}
     for name in (*body, *(n for n in orelse if n not in body)):
         a, b = body.get(name), orelse.get(name)
         if a is None or b is None:
             one = a or b
-            if static and one is not None:
+            if static and one is not None and name not in never:
                 merged[name] = replace(one, formula=None) if isinstance(one, Variable) else one
             else:
                 lost.add(name)

@@ -234,6 +234,7 @@ def bind_value(
         value.coordinate,
         wrapped=value.wrapped,
         static=_is_static(state, value) if static is None else static,
+        only_if=value.only_if,
     )
     state.bind(target.id, made, target)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, text
+from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, text, truth
 from tilelink.ir.program import Expr
 from tilelink.ir.ring import around, distance
 
@@ -20,7 +21,7 @@ class Value:
     """A lowered expression.
 
     `rank`: dimensions of the block, 0 for one value. `length`: entries, if it is a tuple. `coordinate`: it counts ranks
-    and wraps. `wrapped`: something was added to it.
+    and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what it takes to be true.
     """
 
     node: ast.expr
@@ -31,6 +32,7 @@ class Value:
     length: int | None = None
     coordinate: bool = False
     wrapped: bool = False
+    only_if: Formula | None = None
 
     @property
     def ring(self) -> tuple[str, int] | None:
@@ -42,7 +44,7 @@ class Value:
         return ast.unparse(self.node)
 
     def expr(self) -> Expr:
-        return Expr(self.text, self.names, self.rank != 0, self.positional, self.formula)
+        return Expr(self.text, self.names, self.rank != 0, self.positional, self.formula, self.only_if)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Variable:
     wrapped: bool = False
     static: bool = False
     """Known when a kernel is compiled: an int, bool or str constant."""
+    only_if: Formula | None = None
 
     def value(self) -> Value:
         node = ast.Name(self.name, ast.Load())
@@ -98,6 +101,7 @@ class Variable:
             self.length,
             self.coordinate,
             self.wrapped,
+            self.only_if,
         )
 
 
@@ -150,6 +154,17 @@ def combined(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
     if op not in ("==", "!=") and any(isinstance(x, Const) and isinstance(x.value, str) for x in (a, b)):
         return None
     return bounded(binary(op, a, b))
+
+
+def needed(parts: Sequence[Value]) -> Formula | None:
+    """What it takes for all of some truths to be true, as far as positions say; None: they say nothing, or all of it."""
+    known = [p.only_if if p.formula is None else truth(p.formula) for p in parts]
+    if all(p.formula is not None for p in parts) or all(k is None for k in known):
+        return None
+    found: Formula | None = None
+    for k in known:
+        found = k if found is None else found if k is None else bounded(binary("and", found, k))
+    return found
 
 
 def rounded_down(op: str, a: Formula | None, b: Formula | None) -> Formula | None:

@@ -141,6 +141,10 @@ class Channel:
         words = np.arange(int(F.evaluate(self.words, env)))
         return bool(np.all(F.evaluate(self.target, self._at(words, env)) == 1))
 
+    def whose(self, along: str) -> ChannelAxis | None:
+        """The axis whose parts say which rank along an axis of ranks has these words: the only one that hears of a tile."""
+        return next((a for a in self.axes if a.kind == "part" and a.axis is not None and a.over == along), None)
+
     @property
     def words(self) -> Formula:
         total: Formula = F.of(1)

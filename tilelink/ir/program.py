@@ -23,7 +23,7 @@ class Expr:
     `vector`: it is a block of values rather than one. `positional`: it depends on constants, tile positions and rank
     coordinates alone, never on data. `formula`: the same value for `ir.formula.evaluate` where it is an integer made of
     positions; its symbols are names bound by `Tile`, `Tiles`, `Loop`, `Bounds`, `Holder`, int and bool constants, and
-    `RANKS` (names bound by `Let` are put in).
+    `RANKS` (names bound by `Let` are put in). `only_if`: of a truth that has none, what positions say it takes to be true.
     """
 
     text: str
@@ -31,6 +31,7 @@ class Expr:
     vector: bool = False
     positional: bool = True
     formula: Formula | None = None
+    only_if: Formula | None = None
 
     def __str__(self) -> str:
         return self.text

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula, symbols
-from tilelink.ir.program import IndexEntry, TileProgram, Whole
+from tilelink.ir.program import IndexEntry, Store, TileProgram, Whole, walk
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Contract, MapTerm, Signature
 
@@ -135,6 +135,12 @@ class Step:
     def makes(self) -> tuple[str, ...]:
         """The tensors of its outputs."""
         return tuple(b.tensor for b in self.bindings if self.program.param(b.param).role == "out")
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The tensors that it stores to or moves into, also those that the operator has declared."""
+        stored = {self.binding(op.param).tensor for op in walk(self.program.body) if isinstance(op, Store)}
+        return frozenset(stored if self.moved_to is None else stored | {self.moved_to})
 
     @property
     def moved_to(self) -> str | None:

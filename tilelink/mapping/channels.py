@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from tilelink.errors import Note, TilelinkError
@@ -10,12 +11,12 @@ from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.shape import ranks_along
+from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping.crossing import crosses, reads_remote
-from tilelink.mapping.raisers import raised, source_of
-from tilelink.mapping.uses import Use
-from tilelink.mapping.word_axes import words_along
+from tilelink.mapping.raisers import raised, sources_of
+from tilelink.mapping.uses import Use, owned_domain
+from tilelink.mapping.word_axes import waited, words_along
 
 
 def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> Channel:
@@ -23,29 +24,30 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
 
     Raises:
         TilelinkError: TL303 a run-time split, TL304 a guard that is no formula, TL321 words that copy engines bind,
-            TL331 two axes of ranks.
+            TL331 two axes of ranks, TL334 instances that other ranks write and pull from, TL335 two kinds of engine.
     """
     tensor = wiring.tensor(name)
     told = _by_notify(uses)
-    writers = "stream" if any(u.producer.engine == "stream" for u in told) else "workers"
+    writers = _writers(tensor, told)
     pulled = any(reads_remote(u.consumer, u.wait.param, tensor) for u in uses)
     remote = pulled or any(crosses(u.producer, u.notify.param) for u in told)
-    _check_asked(schedule, tensor, uses, remote)
+    _check_asked(wiring, schedule, tensor, uses, remote)
     joined = _joined(schedule, tensor, told, uses, remote)
     axes: list[ChannelAxis] = []
     axis = _along(tensor, uses, pulled=pulled)
+    _check_makers(wiring, tensor, uses)
     for a, _ in enumerate(tensor.axes):
-        found = words_along(tensor, a, uses, schedule, along=axis, pulled=pulled, remote=remote)
+        found = words_along(wiring, tensor, a, uses, schedule, along=axis, pulled=pulled, remote=remote)
         if found is not None:
             axes.append(found)
     if pulled:
         by_source = not _says_whose(tensor, axes, axis)
     else:
-        sources = (source_of(wiring, axes, u.producer, u.notify, tensor) for u in told)
-        by_source = remote and writers == "workers" and None in sources
+        by_source = remote and writers == "workers"
+        by_source &= not all(sources_of(wiring, axes, u.producer, u.notify, tensor, pulled=False) for u in told)
     if by_source:
         axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis, every=not pulled))
-    guard, target = raised(wiring, axes, told, tensor)
+    guard, target = raised(wiring, axes, told, tensor, pulled=pulled)
     # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
     hearing = [u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses]
     rings = None if remote else _rings(wiring, axes, uses)
@@ -69,33 +71,42 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
 
 
 def _says_whose(tensor: TensorDecl, axes: list[ChannelAxis], along: str) -> bool:
-    """Whether the words of a pulled tensor tell the ranks' parts apart. (A rank's slice has words of its own anyway.)"""
-    split = [a for a, of in enumerate(tensor.axes) if of.over == along]
-    return any(tensor.axes[a].own_slice or any(c.axis == a for c in axes) for a in split)
+    """Whether the words of a pulled tensor tell the ranks' parts apart."""
+    return any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
 
 
 def _rings(wiring: Wiring, axes: list[ChannelAxis], uses: list[Use]) -> Formula | None:
-    """Which words ring a bell: those of other ranks' parts, if every stream that waits moves by parts and leaves its own out.
-    None: all of them."""
-    streams = list({u.consumer.path: u.consumer for u in uses if u.consumer.engine == "stream"}.values())
-    found: set[Formula | None] = set()
-    for s in streams:
-        movement = s.step.program.movement
-        if movement is None or not (s.skip_own and s.push):
-            return None
-        source, target = s.step.binding(movement.source), s.step.binding(movement.destination)
-        parts = {
-            v.axis
-            for v, w in zip(source.view, target.view, strict=True)
-            if w.axis is not None and wiring.tensor(target.tensor).axes[w.axis].over == s.axis
-        }
-        leaving = (
-            F.binary("!=", Sym(f"c{k}") // c.per, c.rank)
-            for k, c in enumerate(axes)
-            if c.kind == "cut" and c.axis in parts and c.over == s.axis
-        )
-        found.add(next(leaving, None))
+    """Which words ring a bell: those that the streams wait for which hear of them, if all of them wait for the same. None: all
+    of them."""
+    streams = {u.consumer.path: u for u in uses if u.consumer.engine == "stream"}
+    found = {_heard(wiring, axes, u) for u in streams.values()}
     return found.pop() if len(found) == 1 else None
+
+
+def _heard(wiring: Wiring, axes: list[ChannelAxis], u: Use) -> Formula | None:
+    """The words that a stream waits for: none on ranks where it has no tiles along another axis, and of other ranks' parts alone,
+    if it moves by parts and leaves its own out."""
+    s, named = u.consumer, [waited(u, c.axis) for c in axes if c.axis is not None]
+    counts = [g.count for g in s.grid if g not in named and g.size not in [made.size for made in u.producer.grid]]
+    tiles = [F.binary("!=", n, 0) for n in counts if rank_along(s.axis).name in F.symbols(n)]
+    found = [*tiles, *_leaving(wiring, axes, s)]
+    return functools.reduce(lambda a, b: F.binary("and", a, b), found) if found else None
+
+
+def _leaving(wiring: Wiring, axes: list[ChannelAxis], s: StepPlan) -> Iterator[Formula]:
+    movement = s.step.program.movement
+    if movement is None or not (s.skip_own and s.push):
+        return
+    source, target = s.step.binding(movement.source), s.step.binding(movement.destination)
+    parts = {
+        v.axis
+        for v, w in zip(source.view, target.view, strict=True)
+        if w.axis is not None and wiring.tensor(target.tensor).axes[w.axis].over == s.axis
+    }
+    for k, c in enumerate(axes):
+        if c.kind == "cut" and c.axis in parts and c.over == s.axis:
+            yield F.binary("!=", Sym(f"c{k}") // c.per, c.rank)
+            return
 
 
 def _along(tensor: TensorDecl, uses: list[Use], *, pulled: bool) -> str:
@@ -121,6 +132,37 @@ def _along(tensor: TensorDecl, uses: list[Use], *, pulled: bool) -> str:
     return found[0] if found else uses[0].producer.axis
 
 
+def _writers(tensor: TensorDecl, told: list[Use]) -> str:
+    streams = [u for u in told if u.producer.engine == "stream"]
+    workers = [u for u in told if u.producer.engine != "stream"]
+    if streams and workers:
+        stream, worker = streams[0].producer, workers[0]
+        raise TilelinkError(
+            "TL335",
+            f"`{tensor.name}` would be announced by the stream of `{stream.path}` and by the workers of `{worker.producer.path}`",
+            loc=worker.notify.loc,
+            why="workers count in a word, and a stream sets it to the number of the call: it cannot be both",
+            hint=f"place `{stream.path}` on SMs too, or let only one of the two programs notify",
+            notes=(Note(f"`{stream.path}`", stream.step.loc),),
+        )
+    return "stream" if streams else "workers"
+
+
+def _check_makers(wiring: Wiring, tensor: TensorDecl, uses: list[Use]) -> None:
+    """What a rank pulls from an instance, the rank of that instance has made."""
+    for u in uses:
+        if crosses(u.producer, u.notify.param) and reads_remote(u.consumer, u.wait.param, tensor):
+            raise TilelinkError(
+                "TL334",
+                f"`{u.consumer.path}` would pull `{tensor.name}` from instances that `{u.producer.path}` writes on other ranks",
+                loc=u.consumer.step.loc,
+                why=f"who pushes a tile tells the rank that gets it, and not those where `{u.consumer.path}` pulls it from there",
+                hint=f"let `{u.consumer.path}` push (push=True): it then waits on its own rank for what it sends on"
+                + (", and another program stores the result" if u.consumer.step.moved_to in wiring.results else ""),
+                notes=(Note(f"`{u.producer.path}`", u.producer.step.loc),),
+            )
+
+
 def _by_notify(uses: list[Use]) -> list[Use]:
     """One use per notify."""
     found: list[Use] = []
@@ -130,26 +172,30 @@ def _by_notify(uses: list[Use]) -> list[Use]:
     return found
 
 
-def _check_asked(schedule: Schedule, tensor: TensorDecl, uses: list[Use], remote: bool) -> None:
-    """Where a copy engine raises a word, or hears of it by a bell, its own tiles say how long words are."""
+def _check_asked(wiring: Wiring, schedule: Schedule, tensor: TensorDecl, uses: list[Use], remote: bool) -> None:
+    """Where a copy engine raises a word, or hears of it by a bell, its own tiles say how long words are; and where an owner map
+    gives tiles out."""
     if tensor.name not in dict(schedule.channels):
         return
-    for s, does in _bound_by(uses, remote):
+    for s, does in _bound_by(wiring, tensor, uses, remote):
         raise TilelinkError(
             "TL321",
-            f"the schedule gives words to `{tensor.name}`, whose words are the tiles that `{s.path}` moves",
+            f"the schedule gives words to `{tensor.name}`, whose words are the tiles of `{s.path}`",
             loc=s.step.loc,
-            why=f"a copy engine {does}, so each of its tiles has a word of its own",
+            why=f"{does}, so each of its tiles has a word of its own",
             hint=f"leave `{tensor.name}` out of `channels`; the tile of `{s.path}` sets how long its words are",
         )
 
 
-def _bound_by(uses: list[Use], remote: bool) -> Iterator[tuple[StepPlan, str]]:
+def _bound_by(wiring: Wiring, tensor: TensorDecl, uses: list[Use], remote: bool) -> Iterator[tuple[StepPlan, str]]:
     for u in uses:
+        mapped = any(owned_domain(wiring, u.producer, g) is not None for g in u.producer.grid)
         if u.producer.engine == "stream":
-            yield u.producer, "sets one word behind each copy"
+            yield u.producer, "a copy engine sets one word behind each copy"
         elif u.consumer.engine == "stream" and not remote:
-            yield u.consumer, "waits for one bell before each copy"
+            yield u.consumer, "a copy engine waits for one bell before each copy"
+        elif mapped or tensor.owned is not None:
+            yield u.producer, "an owner map says of each tile which rank has it"
 
 
 def _joined(schedule: Schedule, tensor: TensorDecl, told: list[Use], uses: list[Use], remote: bool) -> str | None:

@@ -168,5 +168,5 @@ def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
     GPU too, what this call makes. (What is there already comes before kernels, `in_place.kept_first`.)"""
     if s.engine != "stream":
         return False
-    made = any(not set(o.step.makes).isdisjoint(s.step.takes) for o in steps.values())
+    made = any(o is not s and not o.step.writes.isdisjoint(s.step.takes) for o in steps.values())
     return not s.push or (made and not s.skip_own)

@@ -50,11 +50,8 @@ def unsuitable(step: Step, wiring: Wiring, placement: Library) -> str | None:
         return "it only moves: there is nothing to compute"
     if is_raw(program):
         return "it takes pointers, and nobody knows what lies behind them"
-    if placement.runs:
-        step = called(step)
-        why = _of_tensors(step, wiring) or _of_runs(step, wiring)
-    else:
-        why = _of_tensors(step, wiring) or _of_body(step)
+    step = called(step, runs=placement.runs)
+    why = _of_tensors(step, wiring) or (_of_runs(step, wiring) if placement.runs else _of_body(step))
     return why or _of_accesses(step, placement) or _of_tiles(step, placement)
 
 
@@ -153,10 +150,23 @@ def tiled(step: Step, param: str, index: Index | None, *, runs: bool) -> tuple[s
     return tuple(n if n not in loops else run for n in names)
 
 
+def called(step: Step, *, runs: bool) -> Step:
+    """The step as a function takes it: its stream says once of each tile that it is there, whatever part of it, or all of
+    which it is a part, the program announces. `runs`: as one by runs does."""
+    step = _by_runs(step) if runs else step
+    body, stores = step.program.body, [op for op in walk(step.program.body) if isinstance(op, Store)]
+    told = [op for op in body if isinstance(op, Notify) and op.param == step.program.domain]
+    if len(stores) != 1 or not told:
+        return step
+    there = replace(told[-1], index=stores[0].index)
+    body = tuple(there if op is told[-1] else op for op in body if op not in told[:-1])
+    return replace(step, program=replace(step.program, body=body))
+
+
 # ------------------------------------------------------------------------------------------------------------ run by run
-def called(step: Step) -> Step:
-    """The step as a function by runs takes it: axes that the program walks one at a time are whole, and so is what it
-    reads at positions that come of those, such as the keys that a group of heads shares."""
+def _by_runs(step: Step) -> Step:
+    """Axes that the program walks one at a time are whole, and so is what it reads at positions that come of those, such as the
+    keys that a group of heads shares."""
     program = step.program
     view = step.binding(program.domain).view
     names = {n for n, v in zip(tile_names(program), view, strict=False) if n is not None and v.unit}

@@ -118,7 +118,7 @@ class _Tile:
             return [self.rank]
         if signal.to == "all":
             return [*self.plan.topology.line(self.rank, self.step.axis)]
-        axis = next((a for a in channel.axes if a.kind == "part" and a.axis is not None), None)
+        axis = channel.whose(self.step.axis)
         found = self._on_axis(signal.op, axis.axis) if axis is not None and axis.axis is not None else None
         assert axis is not None and found is not None, channel.name
         return [self.plan.topology.peer(self.rank, found[1][0] // self._value(axis.part), self.step.axis)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.partition import extent
-from tilelink.ir.program import TileProgram, Tiles, has_dot, tile_names, walk
+from tilelink.ir.program import Store, TileProgram, Tiles, has_dot, tile_names, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, as_simulated, counted
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
@@ -79,7 +79,8 @@ def _ordered(step: Step, wiring: Wiring, placement: Placement) -> Placement:
 def as_called(wiring: Wiring, placed: tuple[Placed, ...]) -> tuple[Wiring, tuple[Placed, ...]]:
     """The steps as what computes them takes them: all heads at once, where that is a library function by runs."""
     found = tuple(
-        replace(p, step=called(p.step)) if isinstance(p.placement, Library) and p.placement.runs else p for p in placed
+        replace(p, step=called(p.step, runs=p.placement.runs)) if isinstance(p.placement, Library) else p
+        for p in placed
     )
     return replace(wiring, steps=tuple(p.step for p in found)), found
 
@@ -88,13 +89,13 @@ def placement_of(
     step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
 ) -> Placement:
     """What a step gets: what the schedule says, else what an inlined operator brings along for it, else the default."""
-    found = schedule.get(step.path) or step.shipped or default(step, wiring, topology, sizes)
+    found = schedule.get(step.path) or step.shipped or default(step, wiring, topology, schedule, sizes)
     return counted(as_simulated(found) if topology.world == "simulated" else found, topology.device.sms)
 
 
-def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, int]) -> Placement:
-    """What the operator gets without a schedule: movements on copy engines where there are any, matmuls in large tiles, or
-    in smaller ones that fill the last wave better."""
+def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]) -> Placement:
+    """What a step gets without an entry in the schedule: movements copy engines where there are any, matmuls large tiles, or
+    smaller ones that fill the last wave better."""
     program = step.program
     if program.movement is not None:
         # A result is no memory that peers reach: whoever returns it fetches it.
@@ -103,6 +104,7 @@ def default(step: Step, wiring: Wiring, topology: Topology, sizes: Mapping[str, 
         if program.movement.pinned or engine:
             return CopyEngine(push=not result if not program.movement.pinned else None)
         away = topology.axis(step.axis).reach == "network" or _made_along_another(step, wiring)
+        away = away or (not result and _made_by_others(step, wiring, topology, schedule, sizes))
         push = True if away else False if result else None
         return Sms(count=2, tile=_leading(step, 128), order=("ring",), push=push)
     dims = [a.name for a in program.param(program.domain).shape.axes if not a.unit]
@@ -179,7 +181,26 @@ def _made_along_another(step: Step, wiring: Wiring) -> bool:
     """Whether a movement takes what a step makes that goes along another axis of ranks: nobody could pull it."""
     assert step.program.movement is not None
     source = step.binding(step.program.movement.source).tensor
-    return any(s.axis != step.axis for s in wiring.producers(source))
+    return any(s.axis != step.axis and source in s.writes for s in wiring.steps)
+
+
+def _made_by_others(
+    step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
+) -> bool:
+    """Whether ranks write to one another what a movement takes: nobody could pull it."""
+    assert step.program.movement is not None
+    source = step.binding(step.program.movement.source).tensor
+    for s in wiring.steps[: wiring.steps.index(step)]:
+        if source not in s.writes:
+            continue
+        if s.program.movement is not None:
+            pushed = directed(wiring, Placed(s, placement_of(s, wiring, topology, schedule, sizes)))[1]
+        else:
+            stores = (op for op in walk(s.program.body) if isinstance(op, Store) and op.to == "holders")
+            pushed = source in (s.binding(op.param).tensor for op in stores)
+        if pushed:
+            return True
+    return False
 
 
 def _leading(step: Step, size: int) -> tuple[tuple[str, int], ...]:

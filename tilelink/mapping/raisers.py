@@ -4,67 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, here, holder
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, IndexEntry, Notify
+from tilelink.ir.program import At, IndexEntry, Notify, Wait
 from tilelink.ir.ring import around
 from tilelink.ir.shape import rank_along
 from tilelink.ir.wiring import TensorDecl, Wiring
-from tilelink.mapping.crossing import crosses
+from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.guards import notify_guard
-from tilelink.mapping.uses import Use, notify_entry
+from tilelink.mapping.uses import Use, notify_entry, owned_domain
 
 
-def source_of(
-    wiring: Wiring, axes: list[ChannelAxis], producer: StepPlan, notify: Notify, tensor: TensorDecl
-) -> Formula | None:
-    """The rank that raises word (`c0`, …) of a rank; None where the word does not say."""
+def sources_of(
+    wiring: Wiring, axes: list[ChannelAxis], producer: StepPlan, notify: Notify, tensor: TensorDecl, *, pulled: bool
+) -> tuple[Formula, ...]:
+    """The rank that raises word (`c0`, …) of a rank, by everything that says so: it is raised where all mean the same rank. None
+    where the word does not say. `pulled`: other ranks take the tensor."""
+    return tuple(dict.fromkeys(_sources(wiring, axes, producer, notify, tensor, pulled=pulled)))
+
+
+def _sources(
+    wiring: Wiring, axes: list[ChannelAxis], producer: StepPlan, notify: Notify, tensor: TensorDecl, *, pulled: bool
+) -> Iterator[Formula]:
     if notify.peer is not None and notify.peer.ring is not None:
-        return _before(notify.peer.ring[1], producer, producer.rank)
+        yield _before(notify.peer.ring[1], producer, producer.rank)
+    elif not pulled and not crosses(producer, notify.param):
+        yield producer.rank
     for k, c in enumerate(axes):
         if c.axis is None:
-            return Sym(f"c{k}")
+            yield Sym(f"c{k}")
+            return
         entry, grid = notify_entry(producer, notify, c.axis)
-        if grid is not None and grid.kind == "own":
-            return _before(_shift(entry), producer, Sym(f"c{k}"))
-        if c.kind == "unit" and grid is not None and grid.kind == "mine":
-            return Sym(f"c{k}") // grid.part
-        if c.kind == "cut" and grid is not None and (_in_own_part(grid, c) or _kept(producer, notify, tensor, c)):
-            return Sym(f"c{k}") // c.per
-        if producer.own_rows and grid is not None and (found := _owned_domain(wiring, producer, grid)) is not None:
-            return holder(*found, c.interval(Sym(f"c{k}"))[0])
+        if grid is None:
+            continue
+        if grid.kind == "own":
+            yield _before(_shift(entry), producer, Sym(f"c{k}"))
+        elif c.kind == "unit" and grid.kind == "mine":
+            yield Sym(f"c{k}") // grid.part
+        elif c.kind == "cut" and (_in_own_part(grid, c) or _kept(producer, notify, tensor, c)):
+            yield Sym(f"c{k}") // c.per
+        elif (found := owned_domain(wiring, producer, grid)) is not None:
+            yield holder(*found, c.interval(Sym(f"c{k}"))[0])
     for a, axis in enumerate(tensor.axes):
         entry, grid = notify_entry(producer, notify, a)
-        if axis.own_slice and grid is not None and grid.kind == "own":
-            return _before(_shift(entry), producer, producer.rank)
-        if axis.over == producer.axis and grid is not None and grid.kind == "mine" and grid.size == axis.size:
-            return producer.rank  # its own part, which is where the tile goes
-    return None
+        if pulled or grid is None:
+            continue
+        if axis.own_slice and grid.kind == "own":
+            yield _before(_shift(entry), producer, producer.rank)
+        if axis.over == producer.axis and grid.kind == "mine" and grid.size == axis.size:
+            yield producer.rank  # its own part, which is where the tile goes
 
 
-def raising(plan: Plan, channel: Channel) -> tuple[Formula | None, ...]:
-    """The rank that raises word (`c0`, …) of a rank, for each of the channel's notifies; None: it cannot be told."""
-    found: list[Formula | None] = []
+def raising(plan: Plan, channel: Channel) -> tuple[Formula, ...]:
+    """The rank that raises word (`c0`, …) of a rank, for each of the channel's notifies of which that can be told."""
     tensor = plan.wiring.tensor(channel.tensor)
-    for signal in plan.signals:
-        if signal.channel == channel.name and isinstance(signal.op, Notify):
-            producer = plan.step(signal.path)
-            source = source_of(plan.wiring, list(channel.axes), producer, signal.op, tensor)
-            found.append(producer.rank if source is None and signal.to == "self" else source)
-    return tuple(dict.fromkeys(found))
-
-
-def _owned_domain(wiring: Wiring, producer: StepPlan, grid: GridAxis) -> tuple[TensorDecl, int] | None:
-    """The tensor whose owner map says which rank runs a tile of `grid`, and the map's axis."""
-    binding = producer.step.binding(producer.domain)
-    tensor = wiring.tensor(binding.tensor)
-    for v, g in zip(binding.view, producer.grid, strict=True):
-        if g is grid and v.axis is not None and v.axis == tensor.owned:
-            return tensor, v.axis
-    return None
+    on = [(plan.step(s.path), s.op) for s in plan.signals if s.channel == channel.name]
+    pulled = any(isinstance(op, Wait) and reads_remote(s, op.param, tensor) for s, op in on)
+    found = (
+        sources_of(plan.wiring, list(channel.axes), s, op, tensor, pulled=pulled)[:1]
+        for s, op in on
+        if isinstance(op, Notify)
+    )
+    return tuple(dict.fromkeys(source for sources in found for source in sources))
 
 
 def _shift(entry: IndexEntry) -> int:
@@ -88,13 +93,16 @@ def _kept(producer: StepPlan, notify: Notify, tensor: TensorDecl, c: ChannelAxis
 
 
 def raised(
-    wiring: Wiring, axes: list[ChannelAxis], told: list[Use], tensor: TensorDecl
+    wiring: Wiring, axes: list[ChannelAxis], told: list[Use], tensor: TensorDecl, *, pulled: bool
 ) -> tuple[Formula | None, Formula]:
     """(guard, target): notifies per call of word (`c0`, …), over all programs and source ranks."""
     found: list[tuple[Formula | None, Formula]] = []
     for use in told:
-        source = source_of(wiring, axes, use.producer, use.notify, tensor)
-        target = _target(axes, use, tensor, source if source is not None else use.producer.rank)
+        sources = sources_of(wiring, axes, use.producer, use.notify, tensor, pulled=pulled)
+        source = sources[0] if sources else None
+        target = _target(wiring, axes, use, tensor, source if source is not None else use.producer.rank)
+        for other in sources[1:]:
+            target = target * F.binary("==", sources[0], other)
         found.append((notify_guard(use.producer, use.notify, source, axes), target))
     if len(found) == 1:
         return found[0]
@@ -104,7 +112,7 @@ def raised(
     return None, total
 
 
-def _target(axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formula) -> Formula:
+def _target(wiring: Wiring, axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formula) -> Formula:
     """Notifies of one kind: a product of one-axis counts."""
     total: Formula = F.of(1)
     named: set[int] = set()
@@ -127,8 +135,26 @@ def _target(axes: list[ChannelAxis], use: Use, tensor: TensorDecl, source: Formu
         total = total * here_of
     for i, g in enumerate(use.producer.grid):
         if i not in named and g.kind != "table":
-            total = total * F.substitute(g.count, {rank_along(use.producer.axis).name: source})
+            if (found := owned_domain(wiring, use.producer, g)) is not None:
+                raise _uncounted(use, *found)
+            # A fused step for own rows takes those of its host's tiles.
+            own = use.producer.own_axis is not None and use.producer.host_axes[i] == use.producer.own_axis
+            count = F.cdiv(here(g.size, over=g.over), g.step) if own else g.count
+            total = total * F.substitute(count, {rank_along(use.producer.axis).name: source})
     return total
+
+
+def _uncounted(use: Use, mapped: TensorDecl, axis: int) -> TilelinkError:
+    path, along = use.producer.path, mapped.axes[axis].name
+    return TilelinkError(
+        "TL306",
+        f"`{path}` notifies `{use.notify.param}` and names no tile of `{along}`, along which `{mapped.name}` is mapped",
+        loc=use.notify.loc,
+        why=f"`{use.consumer.path}` waits for as many notifies as there are tiles, and how many each rank has, the owner map "
+        f"`{mapped.owner_map}` says tile by tile only",
+        hint="name the tile that the program has made",
+        notes=(Note("waited for here", use.wait.loc),),
+    )
 
 
 def _choosing(axes: list[ChannelAxis], use: Use, tensor: TensorDecl) -> Iterator[tuple[GridAxis, Formula]]:
@@ -165,6 +191,8 @@ def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
         rank = i // c.per if c.kind == "cut" else c.rank
         within = i % c.per if c.kind == "cut" else i
         held = here(c.size, rank, c.over)
+        if grid.tile is None and grid.kind == "plain":
+            return F.minimum(held, 1)  # all that the rank has
         if c.span is None:
             return F.cdiv(held, grid.step)
         return F.cdiv(F.maximum(F.minimum(held - within * c.span, c.span), 0), grid.step)

@@ -13,7 +13,7 @@ from tilelink.ir.wiring import TensorDecl, Wiring, indexed
 from tilelink.mapping.channels import channel
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.kernels import Assignment
-from tilelink.mapping.uses import Use, one_waiter
+from tilelink.mapping.uses import Use
 from tilelink.mapping.views import signal_ops, tensor_of
 
 
@@ -112,16 +112,16 @@ def _notify(
     heard = [u for u in uses.get(tensor.name, []) if u.producer.path == s.path and u.notify == op]
     if channel is None or not heard:
         return Signal(s.path, op, "elided", reason="nobody waits")
-    to = _addressee(tensor, s, op, heard)
+    to = _addressee(tensor, s, op, heard, channel)
     _check_mode(op, to, s)
     return Signal(s.path, op, "notify", channel=channel.name, to=to)
 
 
-def _addressee(tensor: TensorDecl, s: StepPlan, op: Notify, heard: list[Use]) -> str:
+def _addressee(tensor: TensorDecl, s: StepPlan, op: Notify, heard: list[Use], channel: Channel) -> str:
     if op.peer is not None:
         return "peer"
     if any(reads_remote(u.consumer, u.wait.param, tensor) for u in heard):
-        return "owner" if one_waiter(tensor, heard) else "all"
+        return "owner" if channel.whose(s.axis) is not None else "all"
     if not crosses(s, op.param):
         return "self"
     return "owner" if _names_holder(tensor, s, op) else "all"

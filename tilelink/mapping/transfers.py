@@ -131,7 +131,7 @@ def _waiter(plan: Plan, step: StepPlan, signal: Signal | None, tile: Tile, rank:
     """The rank that waits for a tile which has been pulled: this one, or of those that pull it on, the one whose part it is."""
     if signal is None or signal.to != "owner":
         return rank
-    axis = next((a for a in plan.channel(signal.channel or "").axes if a.kind == "part"), None)
+    axis = plan.channel(signal.channel or "").whose(step.axis)
     found = _on_axis(step, signal.op.param, tile, axis.axis) if axis is not None and axis.axis is not None else None
     if axis is None or found is None:
         return rank  # of what has no parts nobody else waits for one

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, Whole, walk
-from tilelink.ir.wiring import TensorDecl, entry_on, indexed
+from tilelink.ir.wiring import TensorDecl, Wiring, entry_on, indexed
 from tilelink.mapping.crossing import reads_remote
 
 
@@ -74,9 +74,29 @@ def _of_one(grid: GridAxis) -> bool:
     return grid.kind in ("unit", "own", "mine") or (grid.kind == "plain" and grid.tile == 1)
 
 
-def one_waiter(tensor: TensorDecl, uses: list[Use]) -> bool:
-    """Whether just one rank waits for each tile of a pulled tensor: the one whose part of the destination it belongs to. Not
-    so if the tensor itself is split: its parts say who makes a tile, and not who takes it."""
-    return not any(tensor.split_over(u.producer.axis) for u in uses) and all(
-        reads_remote(u.consumer, u.wait.param, tensor) and any(g.kind == "mine" for g in u.consumer.grid) for u in uses
+def owned_domain(wiring: Wiring, s: StepPlan, grid: GridAxis) -> tuple[TensorDecl, int] | None:
+    """The tensor whose owner map says which rank runs a tile of `grid`, and the map's axis; None: no map does."""
+    binding = s.step.binding(s.domain)
+    tensor = wiring.tensor(binding.tensor)
+    found = (v.axis for v, g in zip(binding.view, s.grid, strict=True) if g is grid)
+    axis = next((a for a in found if a is not None and a == tensor.owned), None)
+    return None if axis is None or not s.own_rows else (tensor, axis)
+
+
+def waiting_axis(tensor: TensorDecl, uses: list[Use]) -> int | None:
+    """The axis of a pulled tensor whose parts say which rank waits for a tile, which is the only one: all who wait pull their
+    own part along it. None: several may wait for a tile, or the tensor itself is split, and its parts say who makes a tile."""
+    if any(tensor.split_over(u.producer.axis) for u in uses):
+        return None
+    found = {_own_part(u, tensor) for u in uses}
+    return found.pop() if len(found) == 1 else None
+
+
+def _own_part(u: Use, tensor: TensorDecl) -> int | None:
+    """The axis along which a step pulls its own part."""
+    if not reads_remote(u.consumer, u.wait.param, tensor):
+        return None
+    view = u.consumer.step.binding(u.wait.param).view
+    return next(
+        (v.axis for v, g in zip(view, u.consumer.grid, strict=True) if v.axis is not None and g.kind == "mine"), None
     )

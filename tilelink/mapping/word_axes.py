@@ -8,14 +8,22 @@ from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Gather, OfTile, Tiles, walk
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.wiring import TensorDecl, entry_on, indexed
+from tilelink.ir.wiring import TensorDecl, Wiring, entry_on, indexed
 from tilelink.mapping.libraries import RUN, tiled
 from tilelink.mapping.runs import axis_of
-from tilelink.mapping.uses import Use, domain_axis, notify_entry, one_waiter
+from tilelink.mapping.uses import Use, domain_axis, notify_entry, owned_domain, waiting_axis
 
 
 def words_along(
-    tensor: TensorDecl, a: int, uses: list[Use], schedule: Schedule, *, along: str, pulled: bool, remote: bool
+    wiring: Wiring,
+    tensor: TensorDecl,
+    a: int,
+    uses: list[Use],
+    schedule: Schedule,
+    *,
+    along: str,
+    pulled: bool,
+    remote: bool,
 ) -> ChannelAxis | None:
     """The words along one axis of the tensor; None where one word serves the whole axis. `along`: the axis of ranks along
     which they are raised."""
@@ -23,16 +31,15 @@ def words_along(
     over = axis.over or along
     if axis.own_slice:
         return None
-    grids: list[GridAxis] = []
-    for u in uses:
-        entry, grid = notify_entry(u.producer, u.notify, a)
-        if grid is None and not _each_once(u.producer, entry):
-            return None
-        if grid is not None:
-            grids.append(grid)
-    if any(g.tile is None and g.kind == "plain" for g in grids):
+    found = [(u.producer, *notify_entry(u.producer, u.notify, a)) for u in uses]
+    if any(grid is None and not _each_once(producer, entry) for producer, entry, grid in found):
         return None
-    if not all(_waits_by_tile(u, a) for u in uses) and not _copied_in_tiles(uses, grids):
+    grids = [grid for _, _, grid in found if grid is not None]
+    # One word does for all of an axis, unless a rank has nothing of it: a stream then sets none, and nobody waits for any.
+    streams = any(u.producer.engine == "stream" for u in uses)
+    if any(g.tile is None and g.kind == "plain" for g in grids) and not (streams and axis.over is not None):
+        return None
+    if not all(_waits_by_tile(u, a) for u in uses) and not _told_by_tile(wiring, uses, grids):
         return None
     away = pulled and axis.over == along
     singly = axis.unit and all(g.kind in ("unit", "own", "mine") for g in grids)
@@ -46,9 +53,12 @@ def words_along(
     if axis.over is not None:
         # The words of pulled parts lie with every waiter; those of pushed parts with the part's holder.
         return ChannelAxis(a, "cut" if away else "part", axis.size, span, over)
-    if one_waiter(tensor, uses):
+    if pulled and waiting_axis(tensor, uses) == a and all(isinstance(entry, OfTile) for _, entry, _ in found):
         return ChannelAxis(a, "part", axis.size, span, over)
-    ends = [g for g in grids if g.kind in ("cut", "mine")] + [g for u in uses if (g := _consumer_cut(u, a)) is not None]
+    # A copy engine's tiles are the words, and end where they end.
+    moved = [g for u in uses if u.producer.engine == "stream" for g in _named(u, a)]
+    taken = [g for u in uses if (g := _consumer_cut(u, a)) is not None]
+    ends = [g for g in moved or [*grids, *taken] if g.kind in ("cut", "mine")]
     if len({g.over for g in ends}) > 1:
         return None  # parts of two axes of ranks: one word serves them all
     return ChannelAxis(a, "cut" if ends else "plain", axis.size, span, ends[0].over if ends else over)
@@ -61,15 +71,18 @@ def _each_once(s: StepPlan, entry: object) -> bool:
     return isinstance(entry, At) and any(op.var == entry.expr.text for op in walks)
 
 
-def _copied_in_tiles(uses: list[Use], grids: list[GridAxis]) -> bool:
-    """Whether a copy engine sets words along an axis that somebody waits for as a whole."""
-    return any(u.producer.engine == "stream" for u in uses) and all(g.kind != "table" for g in grids)
+def _told_by_tile(wiring: Wiring, uses: list[Use], grids: list[GridAxis]) -> bool:
+    """Whether there are words along an axis that somebody waits for as a whole: a copy engine sets one behind each tile, and how
+    many tiles an owner map gives to a rank is no formula."""
+    streams = any(u.producer.engine == "stream" for u in uses)
+    mapped = any(owned_domain(wiring, u.producer, g) is not None for u in uses for g in grids)
+    return (streams or mapped) and all(g.kind != "table" for g in grids)
 
 
 def _waits_by_tile(use: Use, a: int) -> bool:
     step = use.consumer.step
     if step.program.movement is not None or use.consumer.library is not None:
-        found = _waited(use, a)
+        found = waited(use, a)
         if not isinstance(found, GridAxis):
             return found is not None
         # A library function that takes all of an axis waits for each word that a stream sets there.
@@ -78,7 +91,7 @@ def _waits_by_tile(use: Use, a: int) -> bool:
     return isinstance(entry_on(step, use.wait.param, use.wait.index, a), (OfTile, At, Gather))
 
 
-def _waited(use: Use, a: int) -> GridAxis | At | None:
+def waited(use: Use, a: int) -> GridAxis | At | None:
     """The partition of the consumer's domain, or of its runs, that its wait names on axis `a`, or a position; None: it waits
     for all."""
     s = use.consumer
@@ -96,7 +109,7 @@ def _consumer_cut(use: Use, a: int) -> GridAxis | None:
     """The partition by which the consumer waits along an axis, if its tiles end where parts do."""
     if use.consumer.step.program.movement is None and use.consumer.library is None:
         return None
-    found = _waited(use, a)
+    found = waited(use, a)
     return found if isinstance(found, GridAxis) and found.kind in ("cut", "mine") else None
 
 
@@ -109,7 +122,7 @@ def _span(
     the tiles of those who make or read them. Otherwise a word is the producers' tile, or what the schedule asks for.
     """
     writing = {g.tile for u in uses if u.producer.engine == "stream" for g in _named(u, a)}
-    hearing = {_walked(u, a) for u in uses if u.consumer.engine == "stream"}
+    hearing = {g.tile for u in uses if u.consumer.engine == "stream" for g in _walked(u, a)}
     for bound in (writing, hearing if not remote else set[int | None]()):
         if len(bound) > 1:
             raise _at_odds(tensor, uses)
@@ -127,10 +140,10 @@ def _named(u: Use, a: int) -> list[GridAxis]:
     return [grid] if grid is not None else []
 
 
-def _walked(u: Use, a: int) -> int | None:
-    """The tile of a stream along axis `a` of what it waits for."""
-    found = _waited(u, a)
-    return found.tile if isinstance(found, GridAxis) else None
+def _walked(u: Use, a: int) -> list[GridAxis]:
+    """The tiles of a stream along axis `a` of what it waits for; none where it waits for all."""
+    found = waited(u, a)
+    return [found] if isinstance(found, GridAxis) and (found.tile is not None or found.kind in ("cut", "mine")) else []
 
 
 def _at_odds(tensor: TensorDecl, uses: list[Use]) -> TilelinkError:

@@ -109,4 +109,4 @@ def _raised_by(plan: Plan, channel: Channel, word: int, rank: int) -> tuple[int,
         count = max(1, int(F.evaluate(channel.axes[k].count, env)))
         env[f"c{k}"] = word % count
         word //= count
-    return tuple(dict.fromkeys(int(F.evaluate(source, env)) for source in raising(plan, channel) if source is not None))
+    return tuple(dict.fromkeys(int(F.evaluate(source, env)) for source in raising(plan, channel)))

@@ -155,7 +155,7 @@ def _by_runs(plan: Plan, step: StepPlan) -> list[Placement]:
         return []
     if unsuitable(step.step, plan.wiring, Library(ATTENTION, runs=True)) is not None:
         return []
-    parts = (walked(called(step.step)), PART)
+    parts = (walked(called(step.step, runs=True)), PART)
     whole = Library(ATTENTION, (parts,), runs=True)
     rows = step.grid[0]
     size = int(F.evaluate(rows.size, plan.env(0)))

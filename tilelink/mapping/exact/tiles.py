@@ -451,7 +451,7 @@ class TileRun:
 
     def _waiter(self, op: Notify, signal: Signal, index: Indexed) -> int:
         """Of a tensor that others pull: the rank whose part of the destination the tile belongs to."""
-        axis = next((a for a in self._channel(signal).axes if a.kind == "part" and a.axis is not None), None)
+        axis = self._channel(signal).whose(self.step.axis)
         found = next(((v, e) for v, e in index if axis is not None and v.axis == axis.axis), None)
         if axis is None or found is None or not isinstance(found[1], OfTile):
             raise Outside(f"nobody says who hears of `{op.param}`", self.rank, self.step.path, self.tile, op.loc)

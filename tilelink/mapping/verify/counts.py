@@ -21,7 +21,7 @@ from tilelink.ir.program import Loop, Notify
 from tilelink.mapping.verify.geometry import Bools, Ints, World
 from tilelink.mapping.verify.mistakes import REPORT
 from tilelink.mapping.verify.reach import Key, Laid
-from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on, unproven
+from tilelink.mapping.verify.words import Delivery, Told, Words, delivery, signals_on, to_itself, unproven
 
 DENSE = 6_000_000
 """Words over all ranks that may be looked at one by one, where a product will not do."""
@@ -64,6 +64,14 @@ class Product:
                 return False
             mine, theirs = mine * top_a, theirs * top_b
         return bool(((mine == theirs) | nothing).all())
+
+    def beyond(self, other: Product) -> Bools:
+        """Ranks with a word that this raises, and the other does not."""
+        pairs = list(zip(self.tables, other.tables, strict=True))
+        missed = other.scalar == 0
+        for mine, theirs in pairs:
+            missed = missed | ((mine > 0) & (theirs == 0)).any(axis=1, keepdims=True)
+        return missed & ~self.nothing()
 
     def nothing(self) -> Bools:
         """Ranks none of whose words are raised."""
@@ -272,6 +280,7 @@ class _Comparison:
         wanted = self._target()
         first = self.raised[0] if len(self.raised) == 1 else None
         if wanted is not None and isinstance(first, Product) and self._same(first, wanted):
+            self._check_set(first)
             return
         size = self.world.ranks * int(np.prod(self.widths, dtype=np.int64))
         if size > DENSE:
@@ -360,6 +369,24 @@ class _Comparison:
                 why="a copy engine says which call it is in, so the first of several tiles would count for all",
                 hint="give every transferred tile a word of its own: the tile of the step, no larger channel",
             )
+
+    def _check_set(self, set_: Product) -> None:
+        """Who waits for a word of a copy engine looks for the call, also where its target is 0."""
+        if self.channel.writers != "stream":
+            return
+        for w in self.waits:
+            if any(a.by_data for a in w.words) or w.mask.data or w.mask.by.keys() - {a.key for a in w.words}:
+                continue  # which words it looks at, something else says
+            own = to_itself(self.world)
+            tables = tuple(_table(a, n, own, self.world)[:, 0] for a, n in zip(w.words, self.widths, strict=True))
+            if Product(1 - w.laid.idle(w.site).astype(np.int64), tables).beyond(set_).any():
+                raise TilelinkError(
+                    "TL607",
+                    f"`{w.path}` waits for a word of `{self.channel.tensor}` that no copy engine sets",
+                    loc=w.op.loc,
+                    why="a wait looks for the number of the call, which nobody writes there",
+                    hint=REPORT,
+                )
 
     def _unflat(self, flat: int) -> tuple[int, ...]:
         return tuple(int(i) for i in np.unravel_index(flat, self.widths)) if self.widths else ()

@@ -132,8 +132,8 @@ class _Tensor:
         never = gaps
         for where in perhaps:
             never = never & ~where
-        if declared == "partial" and bool(np.broadcast_to(never, cells.shape).all()):
-            declared = None  # some of it may be left out, not all
+        if declared == "partial" and never.any():
+            declared = None  # data may leave out some of it, and not what is never written whatever it says
         if self.result and declared == "partial":
             self._check_signature()
         elif self.result and never.any():
@@ -257,10 +257,10 @@ class _Tensor:
         notes = (Note("read here", reader.loc),) if reader is not None else ()
         if not self.writes:
             maker = self.makers[0] if self.makers else None
-            what = f"output of `{maker.path}`" if maker is not None else "tensor"
+            whose = f", output of `{maker.path}`," if maker is not None else ""
             return TilelinkError(
                 "TL604",
-                f"`{name}`, {what}, is never written, {who}",
+                f"`{name}`{whose} is never written, {who}",
                 loc=maker.program.loc if maker is not None else self.tensor.loc or self.plan.wiring.loc,
                 why="no store, push or pull of it stands in a program; a notify alone moves nothing",
                 hint="write `tl.tile_store(...)`, `tl.tile_push_data(...)` or `tl.tile_pull_data(...)` for every tile",
@@ -328,6 +328,8 @@ def _boxes(t: Touch) -> Boxes:
 
 def _conditions(w: Touch) -> Iterator[str]:
     """What stands around a store, and says when it is executed."""
+    if w.laid.step.into is not None:
+        yield f"a program that runs for the tiles of `{w.laid.step.into}`, into which it is fused"
     for test, branch in w.site.tests:
         yield f"`if {test}`" if branch else f"the `else` of `if {test}`"
     for loop in w.site.loops:

@@ -115,7 +115,7 @@ class _Meeting:
         along = self.notify.laid.step.axis == self.wait.laid.step.axis
         if to.kind == "all" and along:
             return
-        axis = next((a for a in self.channel.axes if a.kind == "part"), None)
+        axis = self.channel.whose(self.notify.laid.step.axis)
         wanted = spans_on(self.wait, axis.axis) if axis is not None and axis.axis is not None else None
         if axis is None or wanted is None or to.kind != "tile" or not along:
             raise self._refused("the tile is pulled by ranks that are not told")
@@ -303,18 +303,15 @@ def _check_bells(plan: Plan, world: World, laid: Mapping[str, Laid], channel: Ch
     ringing = _ringing(channel, widths, world)
     if ringing is None:
         raise unproven(waits[0], "which bells are rung is no product of axes")
-    for a, b in zip((heard.scalar, *heard.tables), (np.ones((1, 1), np.int64), *ringing), strict=True):
-        if heard.most() > 0 and bool(((a > 0) & (b == 0)).any()):
-            raise unproven(waits[0], "a transfer begins without a bell, which nobody rings for what it takes")
+    if heard.beyond(ringing).any():
+        raise unproven(waits[0], "a transfer begins without a bell, which nobody rings for what it takes")
     for notify in told:
         # A word is rung by whichever notify comes last: all words that any of them raises are, as far as they ring.
         raised = _product(notify, widths, delivery(notify), world)
-        rung = Product(raised.scalar, tuple(t * r for t, r in zip(raised.tables, ringing, strict=True)))
-        for a, b in zip((rung.scalar, *rung.tables), (heard.scalar, *heard.tables), strict=True):
-            if rung.most() > 0 and bool(((a > 0) & (b == 0)).any()):
-                raise unproven(
-                    waits[0], "a bell is rung that no transfer waits for, and would be heard in a later call"
-                )
+        rings = zip(raised.tables, ringing.tables, strict=True)
+        rung = Product(raised.scalar * ringing.scalar, tuple(t * r for t, r in rings))
+        if rung.beyond(heard).any():
+            raise unproven(waits[0], "a bell is rung that no transfer waits for, and would be heard in a later call")
 
 
 def _each_once(waits: list[Told]) -> list[Told]:
@@ -327,17 +324,20 @@ def _each_once(waits: list[Told]) -> list[Told]:
     return out
 
 
-def _ringing(channel: Channel, widths: list[int], world: World) -> tuple[Ints, ...] | None:
-    """Which words have bells that are rung, as one table (ranks or 1, words) per channel axis; None: it is no product."""
-    tables = [np.ones((1, w), dtype=np.int64) for w in widths]
+def _ringing(channel: Channel, widths: list[int], world: World) -> Product | None:
+    """Which words have bells that are rung; None: it is no product."""
+    scalar, tables = np.ones((1, 1), np.int64), [np.ones((1, w), dtype=np.int64) for w in widths]
     if channel.rings is not None:
         indices = {f"c{k}": np.arange(w, dtype=np.int64)[None, :] for k, w in enumerate(widths)}
         used = sorted(F.symbols(channel.rings) & indices.keys())
-        if len(used) > 1 or not widths:
+        if len(used) > 1:
             return None
-        k = int(used[0][1:]) if used else 0
-        tables[k] = tables[k] * (world.value(channel.rings, indices) != 0)
-    return tuple(tables)
+        rung = (world.value(channel.rings, indices) != 0).astype(np.int64)
+        if used:
+            tables[int(used[0][1:])] = rung
+        else:
+            scalar = rung
+    return Product(scalar, tuple(tables))
 
 
 def _product(told: Told, widths: list[int], to: Delivery, world: World) -> Product:

@@ -212,12 +212,29 @@ def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
         return found
     tensor = world.plan.wiring.tensor(step.step.binding(step.domain).tensor)
     at, over = world.at(step.axis), tensor.axes[view.axis].over
-    if step.own_rows and (over == step.axis or view.axis == tensor.owned):
-        found = found.where(world.holders(tensor, view.axis, found.begin) == at).packed()
+    held = _held(world, step, a, found)
+    host = step.host_axes[a] if step.into is not None else None
+    if step.into is not None and host is not None:
+        # It runs for the tiles that its host has.
+        theirs = _held(world, world.plan.step(step.into), host, found)
+        held = theirs if held is None else held if theirs is None else held & theirs
+    if held is not None:
+        found = found.where(held).packed()
     if step.into is None:
         return found
     # A fused step is called with its host's tile: positions in the tensor, for own rows only where it has only those.
     return found.shifted(-at * world.part(g.size, g.over)) if view.local and over == step.axis else found
+
+
+def _held(world: World, step: StepPlan, a: int, tiles: Spans) -> Bools | None:
+    """Of the tiles on an axis of a step's domain those that it has because its rank holds them; None: that says nothing."""
+    view = step.step.binding(step.domain).view[a]
+    tensor = world.plan.wiring.tensor(step.step.binding(step.domain).tensor)
+    if view.axis is None or not step.own_rows:
+        return None
+    if tensor.axes[view.axis].over != step.axis and view.axis != tensor.owned:
+        return None
+    return np.asarray(world.holders(tensor, view.axis, tiles.begin) == world.at(step.axis))
 
 
 def _loop(laid: Laid, spans: dict[Key, Spans | None], op: Tiles) -> None:

@@ -6,14 +6,14 @@ the tensor's axes, in global positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tilelink.errors import Loc
 from tilelink.ir.plan import Plan
-from tilelink.ir.program import At, Gather, Index, IndexEntry, Load, Move, OfTile, Store, Whole
+from tilelink.ir.program import At, Gather, Index, IndexEntry, Load, Move, OfTile, Store, Tile, Whole
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 from tilelink.mapping.sites import Site, sites
 from tilelink.mapping.verify.reach import Laid
@@ -76,7 +76,19 @@ def _touches(plan: Plan, laid: Laid, *, writing: bool) -> list[Touch]:
         if isinstance(op, Store if writing else Load):
             assert isinstance(op, (Store, Load))
             out.append(_touch(plan, laid, site, op.param, op.index, away=isinstance(op, Store) and op.to == "holders"))
-    return out
+    return out if writing else [*out, *_tables(plan, laid)]
+
+
+def _tables(plan: Plan, laid: Laid) -> Iterator[Touch]:
+    """A table that splits an axis is read, all of it, before the first tile."""
+    step, world = laid.step, laid.world
+    site = next(s for s in sites(step.step.program) if isinstance(s.op, Tile))
+    for name in dict.fromkeys(g.table for g in (*step.grid, *step.loops) if g.table is not None):
+        tensor = plan.wiring.tensor(name)
+        at = turns(laid, site)
+        own = [at.column(world.at(a)) for a in own_axes(plan, tensor)]
+        places = [*((a, a + 1) for a in own), *((at.column([0]), at.size(a.size)) for a in tensor.axes)]
+        yield Touch(laid, site, name, name, tuple(places), (), (), None)
 
 
 def _on_both_paths(found: tuple[Site, ...]) -> list[Site]:
@@ -133,7 +145,9 @@ class _Box:
         found = self.turns.test(op.mask)
         if found is None:
             self.turns.undecided.append(Undecided(f"the mask `{op.mask}`", op.loc))
-        else:
+            found = self.turns.value(op.mask.only_if)
+            found = None if found is None else found != 0
+        if found is not None:
             self.masked = found
             self.turns.taken.append(found)
 

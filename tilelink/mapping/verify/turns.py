@@ -109,7 +109,9 @@ def turns(laid: Laid, site: Site) -> Turns:
         found = out.test(test, branch)
         if found is None:
             out.undecided.append(Undecided(f"`if {test}`", site.op.loc))
-        else:
+            needed = out.value(test.only_if) if branch else None
+            found = None if needed is None else needed != 0
+        if found is not None:
             out.taken.append(found)
     return out
 

@@ -128,6 +128,11 @@ def _ringing(told: Told) -> Told:
     rings = told.channel.rings
     assert rings is not None
     named = [k for k in range(len(told.words)) if f"c{k}" in F.symbols(rings)]
+    if not named:
+        rung, before = told.laid.world.value(rings) != 0, told.mask.by.get(None)
+        return replace(
+            told, mask=Mask({**told.mask.by, None: rung if before is None else before & rung}, told.mask.data)
+        )
     if len(named) != 1:
         return told
     w = told.words[named[0]]
@@ -284,7 +289,7 @@ def delivery(told: Told) -> Delivery:
 
 def _waiter(told: Told) -> Delivery:
     """Of a tensor that others pull: the rank whose part of the destination the tile belongs to."""
-    axis = next((a for a in told.channel.axes if a.kind == "part" and a.axis is not None), None)
+    axis = told.channel.whose(told.laid.step.axis)
     if axis is None or axis.axis is None:
         raise unproven(told, "no axis says which rank it is for")
     entry = entry_on(told.laid, told.op, axis.axis)
