@@ -158,30 +158,30 @@ class Draft:
 
     def test(self) -> str:
         """That no data decides."""
-        m, n = self.tile
-        ranks = [
-            "tl.rank() == 0",
-            "tl.rank() % 2 == 0",
-            "tl.rank() == tl.num_ranks() - 1",
-            "tl.num_ranks() > 1",
-            "tl.num_ranks() > 2",
+        rng, t, (m, n) = self.rng, self.out, self.tile
+        ranks = ["tl.rank() == 0", "tl.rank() % 2 == 0", "tl.rank() == tl.num_ranks() - 1", "tl.num_ranks() > 1"]
+        tiles = [
+            f"tl.tile_begin({t}, {m}) == 0",
+            f"tl.tile_begin({t}, {n}) > 0",
+            f"tl.tile_end({t}, {m}) == tl.size({t}, 0)",
         ]
-        return self.rng.choice([
-            *(ranks if self.ranks else []), self.constant(self.chance(0.6)), f"{self.constant(self.rng.randint(0, 2))} > 0", f"not {self.constant(self.chance(0.5))}",
-            f"{self.constant(self.rng.choice('ab'))} == 'a'", f"{self.constant(self.rng.choice('ab'))} != 'a'",
-            f"{self.constant(self.rng.choice([0.5, 2.0]))} > 1.0", f"tl.tile_begin({self.out}, {m}) == 0",
-            f"tl.tile_begin({self.out}, {n}) > 0", f"tl.tile_end({self.out}, {m}) == tl.size({self.out}, 0)",
-        ])  # fmt: skip
+        constants: list[tuple[str, Sequence[object]]] = [
+            ("{}", (True, True, False)), ("{} > 0", (0, 1, 2)), ("not {}", (True, False)), ("{} == 'a'", "ab"),
+            ("{} != 'a'", "ab"), ("{} > 1.0", (0.5, 2.0)),
+        ]  # fmt: skip
+        kind = rng.random()
+        if kind < 0.6:
+            text, values = rng.choice(constants)
+            return text.format(self.constant(rng.choice(values)))
+        return rng.choice(ranks if self.ranks and kind < 0.8 else tiles)
 
     def times(self) -> str:
         """How often a loop goes round: 1 mostly, else 0 or 2."""
         once = self.rng.choice([1, 1, 1, 1, 2, 0])
-        around = [f"range(tl.num_ranks() - {self.constant(self.rng.choice([1, 1, 2]))})"]
-        return self.rng.choice([
-            *(around if self.ranks else []),
-            f"range({once})", f"range({self.constant(once)})", f"tl.static_range({once})", f"range({3 - once}, 3)",
-            f"tl.static_range({self.constant(once)})",
-        ])  # fmt: skip
+        if self.ranks and self.chance(0.2):
+            return f"range(tl.num_ranks() - {self.constant(self.rng.choice([1, 1, 2]))})"
+        word = self.rng.choice(["range", "tl.static_range"])
+        return f"range({3 - once}, 3)" if self.chance(0.2) else f"{word}({self.constant(once)})"
 
     def changed(self, values: Sequence[str]) -> tuple[Lines, str]:
         """One value of several, by a few lines."""

@@ -70,7 +70,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Judgement:
-    """`kind`: what counts, `assumed` where the numbers are what data makes of a promise. `outcome`: refused | right | wrong | race | hang | crash | slow. `faults`: those of the meaning, None where it has none.
+    """`outcome`: refused | right | wrong | race | hang | crash | slow. `faults`: those of the meaning, None where it has none.
     `assumed`: by the proof. `text`: of what was said or seen."""
 
     outcome: str
@@ -91,6 +91,7 @@ class Judgement:
 
     @property
     def kind(self) -> str:
+        """What is counted. `assumed`: what has no value is what data makes of a promise."""
         if self.outcome in ("crash", "slow"):
             return self.outcome
         if self.outcome == "refused":

@@ -217,8 +217,8 @@ class Language(Arithmetic):
     # --------------------------------------------------------------------------------------------------------------- tiles
     def tile_id(self, t: Param) -> Any:
         del t
-        tile = self._hub.run.tile
-        return tile if len(tile) > 1 else tile[0]
+        first, *others = self._hub.run.tile
+        return (first, *others) if others else first
 
     def tile_shape(self, t: Param) -> tuple[int, ...]:
         del t

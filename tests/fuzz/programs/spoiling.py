@@ -105,7 +105,8 @@ def _guard(site: Site, rng: random.Random) -> bool:
 
 def _loop(site: Site, rng: random.Random) -> bool:
     head = rng.choice(["for _ in range(0)", "for _ in range(2)", "for _ in tl.static_range(0)", "for _ in range(5, 2)",
-                       "for _ in range(tl.num_ranks() - 1)", "for _ in range(tl.num_ranks() - 3)", "for _ in range(1)"])  # fmt: skip
+                       "for _ in range(tl.num_ranks() - 1)", "for _ in range(tl.num_ranks() - 3)",
+                       "for _ in range(1)"])  # fmt: skip
     loop = statement(f"{head}:\n    pass")
     assert isinstance(loop, ast.For)
     loop.body = [site.node]
@@ -120,7 +121,8 @@ def _mask(site: Site, rng: random.Random) -> bool:
     tile = ast.unparse(call.args[1].elts[-2] if len(call.args[1].elts) > 1 else call.args[1].elts[0])
     t, value = ast.unparse(call.args[0]), ast.unparse(call.args[2])
     mask = rng.choice([f"tl.tile_range({t}, {tile})[:, None] < {rng.randint(0, 3)}", f"tl.tile_range({t}, {tile})[:, None] > 0",
-                       f"({value}) > 0", f"tl.tile_mask({t}, {tile}, stop=2)", f"tl.trans(tl.tile_mask({t}, {tile}, stop=2))"])  # fmt: skip
+                       f"({value}) > 0", f"tl.tile_mask({t}, {tile}, stop=2)",
+                       f"tl.trans(tl.tile_mask({t}, {tile}, stop=2))"])  # fmt: skip
     call.keywords = [k for k in call.keywords if k.arg != "mask"] + [ast.keyword("mask", expression(mask))]
     return True
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from tests.fuzz.programs.drafting import indented
 from tests.fuzz.programs.judging import Call, Case
 from tests.fuzz.programs.pieces import PIECES, SHAPES, Value, Writing, move
-from tests.fuzz.programs.drafting import indented
 
 ARGUMENTS = {
     **{kind: SHAPES[kind] for kind in ("split", "whole", "cols", "ids", "weight")},
