@@ -249,5 +249,4 @@ def _of_loads(reading: Reading, statement: ast.stmt) -> Iterator[Change]:
             index = ast.Tuple(moved, ast.Load()) if len(moved) > 1 else moved[0]
             by = ast.Call(call.func, [call.args[0], index, *call.args[2:]], call.keywords)
             how = f"entry {k}: {ast.unparse(moved[k])}"
-            data = reading.is_data(entry.node)
-            yield Change("load", how, ast.unparse(call), (param,), swapped(reading.node, call, by), data)
+            yield Change("load", how, ast.unparse(call), (param,), swapped(reading.node, call, by))

@@ -118,8 +118,8 @@ class Placed:
             return "refused", error.code
         except FAULTS as error:
             return "crashed", f"{type(error).__name__}: {error}"
-        said = _assumed(proven, step.step, change)
-        if said and change.data:
+        said = _assumed(proven, plan, step.step, change)
+        if said:
             return "assumed", said
         return self._simulated(made) if simulate else ("taken", "not simulated")
 
@@ -191,12 +191,14 @@ def _computing(placement: Placement | None) -> Placement:
     return replace(placement, push=None) if isinstance(placement, Sms) else placement or Sms(count=2)
 
 
-def _assumed(verdict: Verdict, step: Step, change: Change) -> str:
-    """What is taken on trust of who writes the tensors that a change is about; of a load, whose values may say where others
-    write and read, whatever is."""
+def _assumed(verdict: Verdict, plan: Plan, step: Step, change: Change) -> str:
+    """What is taken on trust of who writes the tensors that a change is about; of a load of a table, whose values may say
+    where others write and read, whatever is."""
     tensors = [step.binding(param).tensor for param in change.params]
     about = [said for said in verdict.assumed if "disjoint" in said]
-    return next((said for said in about if change.kind == "load" or any(f"`{t}`" in said for t in tensors)), "")
+    if change.kind == "load":
+        return next(iter(about), "") if plan.wiring.tensor(tensors[0]).dtype.startswith("i") else ""
+    return next((said for said in about if change.data and any(f"`{t}`" in said for t in tensors)), "")
 
 
 def bare(body: tuple[Op, ...]) -> tuple[Op, ...]:
