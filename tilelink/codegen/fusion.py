@@ -53,7 +53,7 @@ def bounds_passed(host: Scope, step: StepPlan) -> tuple[list[str], str | None]:
         names = host.tiles[host.step.grid[at].var or ""]
         names.used.add("end")
         first = ""
-        if (v.local or step.own_rows) and tensor.axes[v.axis or 0].over == step.axis:
+        if at == step.own_axis:
             owner = host.text(Sym(names.begin) // g.part)
             first = f" - {host.text(g.rank * g.part, F.FACTOR)}" if v.local else ""
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]
