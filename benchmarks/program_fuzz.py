@@ -79,13 +79,18 @@ def rows_of(seeds: range) -> list[dict[str, Any]]:
         process = multiprocessing.get_context("fork").Process(target=_draw, args=(rest, sink))
         process.start()
         sink.close()
+        ended = False
         try:
             while len(rows) < len(seeds) and source.poll(PATIENCE):
                 rows.append(source.recv())
         except EOFError:
-            pass
+            ended = True
+        process.join(1)
+        if ended and process.exitcode == 1:
+            raise RuntimeError(f"seed {seeds[len(rows)]} cannot be judged")
         if len(rows) < len(seeds):
-            rows.append({"seed": seeds[len(rows)], "kind": "slow", "outcome": "slow", "code": "", "text": "does not end",
+            kind = "crash" if ended else "slow"
+            rows.append({"seed": seeds[len(rows)], "kind": kind, "outcome": kind, "code": "", "text": "does not end",
                          "spoilt": "", "reason": "", "faults": []})  # fmt: skip
         process.kill()
         process.join()

@@ -17,7 +17,7 @@ def _open() -> tuple[tuple[str, re.Pattern[str], str], ...]:
     found: list[tuple[str, re.Pattern[str], str]] = []
     for line in OPEN.read_text().splitlines():
         if line and not line.startswith("#"):
-            code, pattern, reason = (part.strip() for part in line.split("|"))
+            code, pattern, reason = (part.strip() for part in line.split(" | "))
             found.append((code, re.compile(pattern), reason))
     return tuple(found)
 
