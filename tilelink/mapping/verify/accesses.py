@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tilelink.errors import Loc
 from tilelink.ir.plan import Plan
-from tilelink.ir.program import At, Gather, Index, Load, Move, OfTile, Store
+from tilelink.ir.program import Index, Load, Move, Store
 from tilelink.mapping.sites import Site, sites
-from tilelink.mapping.verify.geometry import NOWHERE, Bools, Ints, Spans
+from tilelink.mapping.verify.geometry import Bools, Ints
 from tilelink.mapping.verify.reach import Key, Laid, Mask, Reach
 
 
@@ -28,8 +28,6 @@ class Access:
     remote: bool
     mask: Mask
     axes: Mapping[int, Reach]
-    by_data: bool
-    """Values decide what exactly is touched: an index vector, a mask, a test."""
 
     @property
     def loc(self) -> Loc:
@@ -39,19 +37,9 @@ class Access:
     def path(self) -> str:
         return self.laid.step.path
 
-    def keys(self) -> frozenset[Key]:
-        return frozenset(r.key for r in self.axes.values() if r.key is not None)
-
-    def spans(self, axis: int) -> Spans | None:
-        """The tiles on one axis, on ranks where there are any at all; None: data says."""
-        found = self.axes[axis].spans if axis in self.axes else None
-        idle = self.idle()
-        return found.where(~idle) if found is not None and bool(idle.any()) else found
-
     def idle(self) -> Bools:
-        """Ranks that have no tile. Where data says what is stored, a loop of no tiles around it says nothing more."""
-        by_data = self.by_data and isinstance(self.site.op, Store)
-        idle = NOWHERE if by_data else self.laid.idle(self.site)
+        """Ranks that have no tile."""
+        idle = self.laid.idle(self.site)
         for reach in self.axes.values():
             if reach.spans is not None:
                 idle = idle | reach.spans.nowhere
@@ -98,25 +86,21 @@ def _accesses(laid: Laid, *, writing: bool) -> list[Access]:
     for site in sites(step.step.program):
         op = site.op
         if writing and isinstance(op, Store):
-            out.append(access(laid, site, op.param, op.index, remote=op.to == "holders", masked=op.mask is not None))
+            out.append(access(laid, site, op.param, op.index, remote=op.to == "holders"))
         elif not writing and isinstance(op, Load):
             out.append(access(laid, site, op.param, op.index, remote=False))
     return out
 
 
-def access(laid: Laid, site: Site, param: str, index: Index | None, *, remote: bool, masked: bool = False) -> Access:
+def access(laid: Laid, site: Site, param: str, index: Index | None, *, remote: bool) -> Access:
     mask = laid.mask(site)
     axes: dict[int, Reach] = {}
-    by_data = masked or mask.data
     for view, entry in laid.index(param, index):
-        by_data = by_data or isinstance(entry, Gather)
         if view.axis is None:
             continue
         found = laid.reach(param, view, entry)
-        if found.spans is None:
-            by_data = by_data or isinstance(entry, (At, OfTile))
-        else:
+        if found.spans is not None:
             found = Reach(found.key, mask.on(found.spans, found.key).packed(), found.whole)
         axes[view.axis] = found
     tensor = laid.step.step.binding(param).tensor
-    return Access(laid, site, param, tensor, index, remote, mask, axes, by_data)
+    return Access(laid, site, param, tensor, index, remote, mask, axes)
