@@ -109,7 +109,7 @@ def test_nobody_waits_for_positions_that_are_not_there(rows: int | None) -> None
         torch.testing.assert_close(got, expected[part(M, rank, 3)])
 
 
-@tilelink.program("T H, T i32, S/R H")
+@tilelink.program("T H, T i32, S/R H once")
 def spread(x: Any, to: Any, out: Any) -> None:
     """Rows to where data says."""
     t = tl.tile_id(to)

@@ -161,7 +161,7 @@ def test_one_body_of_two_signatures() -> None:
         for op in (whole, part):
             op(x)
         (one,), (other,) = (require().cached(op.maker.identity)._kept.values() for op in (whole, part))
-        return [str(prepared.said) for prepared in (one, other)]
+        return [prepared.said.call for prepared in (one, other)]
 
     assert tilelink.launch(main, 2)[0] == ["one(M=4, N=4, f32)", "one(M=8, N=4, f32)"]
 
