@@ -46,7 +46,6 @@ def bounds_passed(host: Scope, step: StepPlan) -> tuple[list[str], str | None]:
     """Begin and end of the host's tile per axis, as the fused step counts; and whose the tile is."""
     passed: list[str] = []
     owner: str | None = None
-    tensor = host.plan.wiring.tensor(step.step.binding(step.domain).tensor)
     for g, v, at in zip(step.grid, step.step.binding(step.domain).view, step.host_axes, strict=True):
         if at is None:
             continue

@@ -210,7 +210,6 @@ def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
     view = step.step.binding(step.domain).view[a]
     if found is None or view.axis is None or g.kind == "own":
         return found
-    tensor = world.plan.wiring.tensor(step.step.binding(step.domain).tensor)
     at = world.at(step.axis)
     held = _held(world, step, a, found)
     host = step.host_axes[a] if step.into is not None else None
