@@ -1,6 +1,6 @@
 """Operators drawn as text, proved, run and held against what they mean: `python -m benchmarks.program_fuzz --seeds 0:2000`.
 
-Counts of ranges of seeds are merged in OUT; a range that is drawn again replaces those that it overlaps. What is proved and
+Counts are merged in OUT, hundred seeds by hundred; what this commit has drawn before is not drawn again. What is proved and
 wrong, and what is right and refused without a reason in the open list, is printed with its text.
 """
 
@@ -40,7 +40,8 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     failing: list[dict[str, Any]] = field(default_factory=list[Any])
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, Any]) -> bool:
+        """Whether it fails."""
         self.kinds[row["kind"]] += 1
         if row["code"]:
             self.codes[row["code"]] += 1
@@ -48,8 +49,10 @@ class Tally:
             self.spoilt[row["kind"]] += 1
         if row["reason"]:
             self.reasons[row["reason"]] += 1
-        if row["kind"] in FAILING or (row["kind"] == "right and refused" and not row["reason"]):
+        fails = row["kind"] in FAILING or (row["kind"] == "right and refused" and not row["reason"])
+        if fails:
             self.failing.append({k: row[k] for k in ("seed", "kind", "outcome", "code", "text")})
+        return fails
 
     def report(self) -> dict[str, Any]:
         counters = {"kinds": self.kinds, "codes": self.codes, "spoilt": self.spoilt, "reasons": self.reasons}
@@ -79,13 +82,18 @@ def rows_of(seeds: range) -> list[dict[str, Any]]:
         process = multiprocessing.get_context("fork").Process(target=_draw, args=(rest, sink))
         process.start()
         sink.close()
+        ended = False
         try:
             while len(rows) < len(seeds) and source.poll(PATIENCE):
                 rows.append(source.recv())
         except EOFError:
-            pass
+            ended = True
+        process.join(1)
+        if ended and process.exitcode == 1:
+            raise RuntimeError(f"seed {seeds[len(rows)]} cannot be judged")
         if len(rows) < len(seeds):
-            rows.append({"seed": seeds[len(rows)], "kind": "slow", "outcome": "slow", "code": "", "text": "does not end",
+            kind = "crash" if ended else "slow"
+            rows.append({"seed": seeds[len(rows)], "kind": kind, "outcome": kind, "code": "", "text": "does not end",
                          "spoilt": "", "reason": "", "faults": []})  # fmt: skip
         process.kill()
         process.join()
@@ -94,16 +102,23 @@ def rows_of(seeds: range) -> list[dict[str, Any]]:
 
 def merged(out: Path, seeds: range, tally: Tally) -> dict[str, Any]:
     """All ranges of OUT that the new one does not overlap, the new one, and their sums."""
-    old = json.loads(out.read_text())["ranges"] if out.exists() else {}
-    kept = {k: v for k, v in old.items() if not set(seeds) & set(range(*map(int, k.split(":"))))}
+    kept = {k: v for k, v in _ranges(out).items() if not set(seeds) & set(_seeds(k))}
     versions = {n: version(n) for n in ("torch", "triton", "numpy")}
     mine = {"commit": commit(), "python": sys.version.split()[0], **versions, **tally.report()}
     ranges = {**kept, f"{seeds.start}:{seeds.stop}": mine}
     total: Counter[str] = Counter()
     for found in ranges.values():
         total.update(found["kinds"])
-    ordered = dict(sorted(ranges.items(), key=lambda r: int(r[0].split(":")[0])))
+    ordered = dict(sorted(ranges.items(), key=lambda r: _seeds(r[0]).start))
     return {"drawn": sum(total.values()), **dict(sorted(total.items())), "ranges": ordered}
+
+
+def _ranges(out: Path) -> dict[str, Any]:
+    return json.loads(out.read_text())["ranges"] if out.exists() else {}
+
+
+def _seeds(text: str) -> range:
+    return range(*map(int, text.split(":")))
 
 
 def shown(seed: int, smaller: bool) -> None:
@@ -140,28 +155,31 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--again", action="store_true", help="draw what this commit has drawn before, too")
     parser.add_argument("--quiet", action="store_true", help="print no texts")
     given = parser.parse_args()
     if given.seed is not None:
         shown(given.seed, given.shrink)
         return 0
-    seeds, tally = range(*map(int, given.seeds.split(":"))), Tally()
+    seeds, total = _seeds(given.seeds), Counter[str]()
+    done = [_seeds(k) for k, v in _ranges(given.out).items() if v["commit"] == commit() and not given.again]
     blocks = [seeds[k : k + BLOCK] for k in range(0, len(seeds), BLOCK)]
-    with ThreadPoolExecutor(given.jobs) as threads:
-        for rows in threads.map(rows_of, blocks):
-            for row in rows:
-                before = len(tally.failing)
-                tally.add(row)
-                if len(tally.failing) > before:
-                    print(
-                        f"{row['seed']}: {row['kind']}, {row['outcome']} {row['code']} {row['text']} {row['faults']}",
-                        flush=True,
-                    )
-                    print("" if given.quiet else drawn(row["seed"]))
+    blocks = [b for b in blocks if not any(b.start in d and b[-1] in d for d in done)]
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(merged(given.out, seeds, tally), indent=1) + "\n")
-    print(f"{dict(tally.kinds)}: {given.out}")
-    return 1 if tally.failing else 0
+    failing = 0
+    with ThreadPoolExecutor(given.jobs) as threads:
+        for block, rows in zip(blocks, threads.map(rows_of, blocks), strict=True):
+            tally = Tally()
+            for row in rows:
+                if tally.add(row):
+                    said = f"{row['seed']}: {row['kind']}, {row['outcome']} {row['code']} {row['text']} {row['faults']}"
+                    print(said, "" if given.quiet else f"\n{drawn(row['seed'])}", flush=True)
+            # After each block, so that a run that is ended has not been for nothing.
+            given.out.write_text(json.dumps(merged(given.out, block, tally), indent=1) + "\n")
+            total += tally.kinds
+            failing += len(tally.failing)
+    print(f"{dict(total)}: {given.out}")
+    return 1 if failing else 0
 
 
 if __name__ == "__main__":

@@ -309,12 +309,12 @@ def pointer(t: Any) -> Any:
 
 
 def rank(axis: int = -1) -> Any:
-    """This rank's number in the group of the call."""
+    """This rank's number in the group of the call; along the axis of ranks that the program is used along, of several."""
     _outside("rank")
 
 
 def num_ranks(axis: int = -1) -> Any:
-    """How many ranks the group of the call has."""
+    """How many ranks the group of the call has; along the axis of ranks that the program is used along, of several."""
     _outside("num_ranks")
 
 

@@ -110,6 +110,11 @@ def between(x: Any) -> Any:
     return reduce(scatter(once(once(x, name="first"), name="second")))
 
 
+@operator("M/R N -> M N")
+def there(x: Any) -> Any:
+    return gather(once(once(x, name="first"), name="second"))
+
+
 # ----------------------------------------------------------------------------------------------------------------- problems
 def sums(rows: int, columns: int, factor: int) -> Callable[[int], Problem]:
     """A sum over ranks of what each has of all rows."""
@@ -194,6 +199,10 @@ RIGHT: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
     "own rows, announced to oneself and to another": (
         through_registers.schedule(local=sms(M=2, N=4), ring_gather=fused("local")),
         rows_of_all(3, 3, 2),
+    ),
+    "own rows, fused into own rows, and gathered": (
+        there.schedule(first=sms(M=2, N=2), second=fused("first"), gather=copy_engine(M=2, push=False)),
+        rows_of_all(5, 3, 4),
     ),
     "columns that not every rank has": (mlp.schedule(glu=library(gated)), perceptron),
 }

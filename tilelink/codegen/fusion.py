@@ -46,14 +46,13 @@ def bounds_passed(host: Scope, step: StepPlan) -> tuple[list[str], str | None]:
     """Begin and end of the host's tile per axis, as the fused step counts; and whose the tile is."""
     passed: list[str] = []
     owner: str | None = None
-    tensor = host.plan.wiring.tensor(step.step.binding(step.domain).tensor)
     for g, v, at in zip(step.grid, step.step.binding(step.domain).view, step.host_axes, strict=True):
         if at is None:
             continue
         names = host.tiles[host.step.grid[at].var or ""]
         names.used.add("end")
         first = ""
-        if (v.local or step.own_rows) and tensor.axes[v.axis or 0].over == step.axis:
+        if at == step.own_axis:
             owner = host.text(Sym(names.begin) // g.part)
             first = f" - {host.text(g.rank * g.part, F.FACTOR)}" if v.local else ""
         passed += [f"{names.begin}{first}", f"{names.end}{first}"]

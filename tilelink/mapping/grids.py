@@ -250,8 +250,15 @@ def _fused(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan
     names = _domain_names(step) if step.program.movement is None else (None,) * len(binding.view)
     found = [_on_host(p, host, tensor, v, name, lineage) for v, name in zip(binding.view, names, strict=True)]
     axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
-    split = (at for at, v in zip(axes, binding.view, strict=True) if at is not None and _over(tensor, v) == step.axis)
-    own_axis = next(split, None)
+    theirs = host.step.binding(host.domain).view
+    own_axis = next(
+        (
+            at
+            for at, v in zip(axes, binding.view, strict=True)
+            if at is not None and _over(tensor, v) == step.axis and not theirs[at].local
+        ),
+        None,
+    )
     held = _in_registers(placed, host)
     forwarded = tuple(t for t in step.takes if t in held)
     mover = _moved_meanwhile(placed, step, forwarded)

@@ -69,6 +69,7 @@ class Draft:
             self._each_column,
             self._twice,
         ]
+        ways += [self._masked, self._nested]
         if whole:
             ways += [self._column_sum, self._row, self._shifted]
         return self.rng.choice(ways)(t, m, n, waits)
@@ -99,6 +100,28 @@ class Draft:
             f"for {k} in tl.tiles({t}, axis=1{self._limits(t, 1)}):",
             *indented(inner),
         ], v
+
+    def _masked(self, t: str, m: str, n: str, waits: bool) -> tuple[Lines, str]:
+        """Only some positions count; the mask may have the name of another one."""
+        v, k, keep = self.fresh("sum"), self.fresh("k"), self.fresh("keep")
+        limits = [
+            f"stop={self.rng.randint(0, 5)}",
+            f"stop=tl.tile_range({self.out}, {m}) + 1",
+            f"start={self.rng.randint(0, 2)}",
+        ]
+        mask = f"tl.tile_mask({t}, {k}, {self.rng.choice(limits)})"
+        return [
+            *([f"tl.consumer_tile_wait({t}, {m})"] if waits else []),
+            f"{v} = tl.zeros(tl.tile_shape({self.out}), tl.acc_dtype({t}))",
+            f"for {k} in tl.tiles({t}, axis=1):",
+            *indented([f"{keep} = {mask}", f"v = tl.where({keep}, tl.tile_load({t}, ({m}, {k})), 0)",
+                       f"{v} += tl.sum(v.to({v}.dtype), 1)[:, None]"]),
+        ], v  # fmt: skip
+
+    def _nested(self, t: str, m: str, n: str, waits: bool) -> tuple[Lines, str]:
+        lines, v = self._row_sum(t, m, n, waits)
+        at = next(i for i, line in enumerate(lines) if line.startswith("for "))
+        return [*lines[:at], f"for i in {self.times()}:", *indented(lines[at:])], v
 
     def _column_sum(self, t: str, m: str, n: str, waits: bool) -> tuple[Lines, str]:
         v, k, before = self.fresh("sum"), self.fresh("k"), self.chance(0.4)

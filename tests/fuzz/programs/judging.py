@@ -116,7 +116,8 @@ def judge(case: Case, seconds: float = 20) -> Judgement:
             got, assumed = ran(case, seconds, any(f.fatal for f in faults or ()))
         if wanted is not None and not any(f.fatal or f.kind == "argument" for f in faults or ()):
             text = difference(wanted, got)
-            if text and "fused(" in case.text:
+            if text and ("fused(" in case.text or "ring" in case.text):
+                # Tiles end where the parts of ranks do, which a program may ask for.
                 text = difference(meant(case, cut=True)[0], got)
             outcome = "wrong" if text else "right"
     except OutOfTime:

@@ -459,7 +459,7 @@ def _run(sizes: Sizes, step: StepPlan, rank: int, tile: tuple[int, ...], recorde
             part = sizes.part(g.size, g.over)
             if step.own_rows and tensor.axes[v.axis].over == step.axis and begin // part != mine:
                 return
-            if v.local and tensor.axes[v.axis].over == step.axis:
+            if v.local and step.own_rows and tensor.axes[v.axis].over == step.axis:
                 begin, end = begin - mine * part, end - mine * part
         owned = step.own_rows and v.axis is not None and v.axis == tensor.owned
         if owned and sizes.value(holder(tensor, v.axis or 0, begin), rank) != mine:

@@ -210,8 +210,7 @@ def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
     view = step.step.binding(step.domain).view[a]
     if found is None or view.axis is None or g.kind == "own":
         return found
-    tensor = world.plan.wiring.tensor(step.step.binding(step.domain).tensor)
-    at, over = world.at(step.axis), tensor.axes[view.axis].over
+    at = world.at(step.axis)
     held = _held(world, step, a, found)
     host = step.host_axes[a] if step.into is not None else None
     if step.into is not None and host is not None:
@@ -223,7 +222,7 @@ def _domain_axis(world: World, step: StepPlan, a: int) -> Spans | None:
     if step.into is None:
         return found
     # A fused step is called with its host's tile: positions in the tensor, for own rows only where it has only those.
-    return found.shifted(-at * world.part(g.size, g.over)) if view.local and over == step.axis else found
+    return found.shifted(-at * world.part(g.size, g.over)) if view.local and host == step.own_axis else found
 
 
 def _held(world: World, step: StepPlan, a: int, tiles: Spans) -> Bools | None:

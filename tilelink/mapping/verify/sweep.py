@@ -19,6 +19,9 @@ from tilelink.mapping.verify.turns import Array
 MOST = 60_000_000
 """Boxes, or cells, that may be looked at one by one."""
 
+DENSE = 1 << 22
+"""Positions along an axis for which a table is quicker than sorting."""
+
 
 class TooMany(Exception):
     """There are more boxes or cells than can be looked at."""
@@ -48,13 +51,24 @@ class Cells:
     extents: tuple[int, ...]
     ranks: int
     edges: list[Array] = field(default_factory=list[Array])
+    numbers: list[Array | None] = field(default_factory=list[Any])
+    """The cell that begins at each edge, by position; none of an axis too long for it."""
 
     @staticmethod
     def of(extents: tuple[int, ...], ranks: int, found: Sequence[Boxes]) -> Cells:
         out = Cells(extents, ranks)
         for k, size in enumerate(extents):
             ends = [np.clip(x, 0, size).ravel() for b in found for x in b.places[k]]
-            out.edges.append(np.unique(np.concatenate([np.array([0, size], dtype=np.int64), *ends])))
+            ends.append(np.array([0, size], dtype=np.int64))
+            if size > DENSE:
+                out.edges.append(np.unique(np.concatenate(ends)))
+                out.numbers.append(None)
+                continue
+            seen = np.zeros(size + 1, dtype=np.bool_)
+            for x in ends:
+                seen[x] = True
+            out.edges.append(np.flatnonzero(seen))
+            out.numbers.append(np.cumsum(seen) - 1)
         return out
 
     @property
@@ -191,7 +205,8 @@ class Cells:
         return first if alone else None
 
     def _cell_of(self, k: int, x: Array) -> Array:
-        return np.asarray(np.searchsorted(self.edges[k], np.clip(x, 0, self.extents[k])))
+        inside, numbers = np.clip(x, 0, self.extents[k]), self.numbers[k]
+        return np.searchsorted(self.edges[k], inside) if numbers is None else numbers[inside]
 
     def _cells(self, k: int, x: Array, shape: tuple[int, ...], row: Array, column: Array) -> Array:
         return np.broadcast_to(self._cell_of(k, x), shape)[row, column]
