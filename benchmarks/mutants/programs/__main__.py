@@ -43,7 +43,7 @@ def main(
     said: dict[Key, Change] = {}
     for m in placed:
         found = Placed(m).found
-        for n in _some(len(found), most):
+        for n in _some(m, len(found), most):
             wanted[m.key(n)], said[m.key(n)] = m, found[n][2]
     stands = [r for r in read(rows).values() if r.key in said and r.is_of(said[r.key])]
     known = {r.key: r for r in stands if r.verdict == "refused" or not again}
@@ -65,9 +65,9 @@ def main(
         raise typer.Exit(3)
 
 
-def _some(count: int, most: int) -> list[int]:
-    """The same each time."""
-    return sorted(random.Random(0).sample(range(count), min(count, most)))
+def _some(m: Placement, count: int, most: int) -> list[int]:
+    """The same each time, and others in another placement."""
+    return sorted(random.Random(repr(m.key(0))).sample(range(count), min(count, most)))
 
 
 def _made(
