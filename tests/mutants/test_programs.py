@@ -80,6 +80,13 @@ def test_the_simulated_ranks_tell_what_a_blind_proof_lets_through(
     assert found.row(number(found, step, kind, how)).verdict == verdict
 
 
+@pytest.mark.parametrize(("entry", "verdict"), [("entry 0: e + 1", "assumed"), ("entry 2", "other values")])
+def test_a_load_where_data_says_is_trusted_to_be_of_what_was_written(entry: str, verdict: str) -> None:
+    """Of a tensor that is `partial`, and along the axes that data says; the others are simulated."""
+    found = placed("ep_combine")[0]
+    assert found.row(number(found, "collect", "load", entry)).verdict == verdict
+
+
 def test_what_is_harmed_in_one_placement_is_simulated_in_all() -> None:
     rows = [Row("op", f"placed {k}", "step", 0, "mask", "how", "what", "taken", "not simulated") for k in range(5)]
     assert len(table.to_simulate(rows, 2)) == 2

@@ -248,5 +248,5 @@ def _of_loads(reading: Reading, statement: ast.stmt) -> Iterator[Change]:
             moved = [*nodes[:k], _next(param, entry), *nodes[k + 1 :]]
             index = ast.Tuple(moved, ast.Load()) if len(moved) > 1 else moved[0]
             by = ast.Call(call.func, [call.args[0], index, *call.args[2:]], call.keywords)
-            how = f"entry {k}: {ast.unparse(moved[k])}"
-            yield Change("load", how, ast.unparse(call), (param,), swapped(reading.node, call, by))
+            how, data = f"entry {k}: {ast.unparse(moved[k])}", reading.is_data(entry.node)
+            yield Change("load", how, ast.unparse(call), (param,), swapped(reading.node, call, by), data)

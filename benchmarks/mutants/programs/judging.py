@@ -192,12 +192,14 @@ def _computing(placement: Placement | None) -> Placement:
 
 
 def _assumed(verdict: Verdict, plan: Plan, step: Step, change: Change) -> str:
-    """What is taken on trust of who writes the tensors that a change is about; of a load of a table, whose values may say
-    where others write and read, whatever is."""
+    """What is taken on trust of who writes the tensors that a change is about; of a load where data says, that it is of what
+    was written; of a load of a table, whose values may say where others write and read, whatever is."""
     tensors = [step.binding(param).tensor for param in change.params]
     about = [said for said in verdict.assumed if "disjoint" in said]
+    if change.kind == "load" and plan.wiring.tensor(tensors[0]).dtype.startswith("i"):
+        return next(iter(about), "")
     if change.kind == "load":
-        return next(iter(about), "") if plan.wiring.tensor(tensors[0]).dtype.startswith("i") else ""
+        about = [said for said in about if "reads only what was written" in said]
     return next((said for said in about if change.data and any(f"`{t}`" in said for t in tensors)), "")
 
 
