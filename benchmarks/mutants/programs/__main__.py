@@ -36,7 +36,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="Stop after so many; the rows made are kept.")] = float("inf"),
 ) -> None:
     """Change, plan, prove; of what the proof takes, simulate each change in some placements, and if one of them is harmed
-    in all. Ends with 1 if a mutant survives or the compiler fails, with 3 if rows miss."""
+    in all. Ends with 1 if a mutant survives or the compiler fails, with 3 if rows or simulations miss."""
     until = time.monotonic() + seconds
     placed = [m for name, op in operators().items() if only in ("", name) for m in mappings(op)]
     wanted: dict[Key, Placement] = {}
@@ -57,11 +57,12 @@ def main(
     while (keys := to_simulate(known.values(), simulate)) and time.monotonic() < until:
         make(keys, simulated=True)
     ordered = spread([known[key] for key in wanted if key in known])
-    write(out, ordered, len(wanted) - len(ordered))
+    missing = len(wanted) - len(ordered) + len(to_simulate(known.values(), simulate))
+    write(out, ordered, missing)
     _print(Console(), ordered)
     if any(r.verdict in WRONG for r in ordered):
         raise typer.Exit(1)
-    if len(ordered) < len(wanted):
+    if missing:
         raise typer.Exit(3)
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.mutants.programs.judging import VERDICTS, Row
 from benchmarks.mutants.table import versions
 
-WRONG = ("taken", "slow", "survived", "crashed")
+WRONG = ("slow", "survived", "crashed")
 """Verdicts that nobody is to get."""
 Key = tuple[str, str, int]
 
@@ -66,7 +66,7 @@ def spread(rows: Sequence[Row]) -> list[Row]:
 
 
 def write(path: Path, rows: Sequence[Row], missing: int) -> None:
-    """What the rows sum up to, and those that should not be."""
+    """What the rows sum up to, and those that should not be. `missing`: rows and simulations still to be made."""
     about = {
         **versions(),
         "operators": len({r.operator for r in rows}),
