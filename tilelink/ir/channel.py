@@ -89,7 +89,7 @@ class ChannelAxis:
         # Words end only where tiles do, counted from the same begin.
         aligned = self.span is None or (grid.tile is not None and self.span % grid.tile == 0)
         if grid.kind in ("cut", "mine"):
-            return self.kind in ("cut", "part") and aligned
+            return self.kind in ("cut", "part") and self.over == grid.over and aligned
         # Positions counted from the part's own begin: the words of that part are aligned to them.
         local = self.kind == "part" and grid.kind == "plain" and grid.size != self.size
         return grid.tile is not None and aligned and (self.kind == "plain" or local)
