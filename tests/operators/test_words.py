@@ -9,7 +9,7 @@ import torch
 
 import tilelink.language as tl
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
-from tilelink import library, operator, program, sms
+from tilelink import copy_engine, library, operator, program, sms
 from tilelink.ir.topology import RankAxis, Topology
 from tilelink.ops.programs import gather, reduce
 
@@ -102,4 +102,5 @@ def test_a_function_fills_what_nobody_takes() -> None:
 def test_parts_along_one_axis_of_ranks_are_not_those_along_another(sizes: tuple[int, int]) -> None:
     a, b = sizes
     mesh = Topology(a * b, axes=(RankAxis("A", a), RankAxis("B", b)))
-    assert along_both.verify(torch.empty(-(-8 // a), 2), topology=mesh, M=8).ok
+    pushed = along_both.schedule(gather=copy_engine(push=True))
+    assert pushed.verify(torch.empty(-(-8 // a), 2), topology=mesh, M=8).ok
