@@ -79,7 +79,7 @@ def rows_of(seeds: range) -> list[dict[str, Any]]:
     while len(rows) < len(seeds):
         source, sink = multiprocessing.Pipe(duplex=False)
         rest = seeds[len(rows) :]
-        process = multiprocessing.get_context("fork").Process(target=_draw, args=(rest, sink))
+        process = multiprocessing.get_context("spawn").Process(target=_draw, args=(rest, sink))
         process.start()
         sink.close()
         ended = False

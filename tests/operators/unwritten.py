@@ -147,6 +147,14 @@ def while_that_counts(x: Any, out: Any) -> None:
 
 
 @refused("TL604")
+def while_never(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    c = 1
+    while c < 0:
+        tl.tile_store(out, (m, n), tl.tile_load(x, (m, n)))
+
+
+@refused("TL604")
 def no_tiles(x: Any, out: Any) -> None:
     m, _ = tl.tile_id(out)
     for n in tl.tiles(out, axis=1, start=3, stop=3):

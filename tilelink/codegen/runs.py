@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilelink.codegen import waiting
+from tilelink.codegen import waiting, words
 from tilelink.codegen.ordering import read_by_tma, silent
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
@@ -36,12 +36,13 @@ def open_runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: s
     run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
     shift: F.Like = axis.rank * axis.part if local else 0
     lo, hi = (edge - shift for edge in axis.interval(Sym(run)))
-    start = "0" if low == "0" else scope.text(axis.index(Sym(low)))
-    stop = scope.text(axis.index(_symbol(high) - 1))
+    base = words.base_of(scope, axis, waits[0].param)
+    start = "0" if low == "0" and base == F.of(0) else scope.text(axis.index(base + _symbol(low)))
+    stop = scope.text(axis.index(base + _symbol(high) - 1))
     until = scope.text(F.minimum(hi, _symbol(high)))
     known = _awaited_before(scope, op, waits, start, stop) if _alike(scope, op, waits) else None
     if known is None:
-        lines.add(f"for {run} in range({start}, {scope.text(axis.index(_symbol(high) - 1) + 1)}):", waits[0].loc)
+        lines.add(f"for {run} in range({start}, {scope.text(axis.index(base + _symbol(high) - 1) + 1)}):", waits[0].loc)
     else:
         lines.add(
             f"for {run} in range({known.first}, tl.where({known.new}, {known.last}, {known.first}) + 1):", waits[0].loc

@@ -81,15 +81,15 @@ class ChannelAxis:
         return a // self.part * self.per + within if self.kind == "cut" else within
 
     def holds(self, grid: GridAxis) -> bool:
-        """Whether a tile of `grid` can only lie in one word (`free`: it may begin anywhere)."""
+        """Whether a tile of `grid` can only lie in one word (`free`, or by a table: it may begin anywhere)."""
         if grid.unit:
             return True
-        if grid.kind == "free":
-            return False
+        if grid.kind in ("free", "table"):
+            return self.kind == "plain" and self.span is None
         # Words end only where tiles do, counted from the same begin.
         aligned = self.span is None or (grid.tile is not None and self.span % grid.tile == 0)
         if grid.kind in ("cut", "mine"):
-            return self.kind in ("cut", "part") and aligned
+            return self.kind in ("cut", "part") and self.over == grid.over and aligned
         # Positions counted from the part's own begin: the words of that part are aligned to them.
         local = self.kind == "part" and grid.kind == "plain" and grid.size != self.size
         return grid.tile is not None and aligned and (self.kind == "plain" or local)

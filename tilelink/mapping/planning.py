@@ -227,6 +227,8 @@ def _in_memory(s: StepPlan, param: str) -> bool:
     """Whether the step needs the tensor in memory, rather than in the registers of the worker that makes it."""
     binding = s.step.binding(param)
     movement = s.step.program.movement
+    if s.library is not None:
+        return True  # a function takes tensors, and fills one
     if movement is not None:
         return s.engine != "fused" or (bool(s.push) and param == movement.destination)
     loads = any(isinstance(op, Load) and op.param == param for op in walk(s.step.program.body))

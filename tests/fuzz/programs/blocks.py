@@ -117,14 +117,6 @@ class Arithmetic:
     static_range = range
 
     @staticmethod
-    def zeros(shape: Any, dtype: Any) -> Block:
-        return block(np.zeros(shape, np.int64 if str(dtype).startswith("i") else np.float64))
-
-    @staticmethod
-    def full(shape: Any, value: Any, dtype: Any) -> Block:
-        return Arithmetic.zeros(shape, dtype) + value
-
-    @staticmethod
     def arange(start: int, stop: int) -> Block:
         return block(np.arange(start, stop))
 

@@ -139,6 +139,13 @@ class Language(Arithmetic):
     rank_wait, rank_notify = consumer_tile_wait, producer_tile_notify
 
     # --------------------------------------------------------------------------------------------------------------- data
+    def zeros(self, shape: Any, dtype: Any) -> Block:
+        """No position: a tile of values, whatever they are."""
+        return self.full(shape, 0, dtype)
+
+    def full(self, shape: Any, value: Any, dtype: Any) -> Block:
+        return block(np.full(shape, value, np.int64 if str(dtype).startswith("i") else np.float64), self._hub.run)
+
     def tile_load(self, t: Param, tile: Any = None, other: Any = 0) -> Block:
         grid, shape = self._grid(t, tile)
         instance, held, index = t.places(grid, np.ones(shape, bool), t.rank)
@@ -178,9 +185,9 @@ class Language(Arithmetic):
                 instance, _, index = t.places(grid, np.ones(shape, bool), rank)
                 instance.perhaps[index] = True
             instance, held, index = t.places(grid, where, rank)
-            self._written(t.memory, instance, index, held_as(t.dtype, values[held]))
+            self._written(t.memory, instance, index, held_as(t.dtype, values[held]), of_data(mask) is not None)
 
-    def _written(self, memory: Memory, instance: Instance, index: Any, values: Any) -> None:
+    def _written(self, memory: Memory, instance: Instance, index: Any, values: Any, by_data: bool = False) -> None:
         hub, run = self._hub, self._hub.run
         before = instance.writer[index]
         if (before == GIVEN).any():
@@ -190,7 +197,7 @@ class Language(Arithmetic):
             differs = again & (values != instance.values[index])
             open_ = (before == run.number) & (instance.told[index] == 0)
             wrong = bool((differs & ~open_).any())
-            hub.fault("conflict" if wrong else "twice", memory, f"{run.step} writes what was written before")
+            hub.fault("conflict" if wrong else "twice", memory, f"{run.step} writes what was written before", by_data)
         instance.values[index], instance.writer[index], instance.told[index] = values, run.number, 0
         if (instance.values[index] != values).any() and not np.isnan(values.astype(float)).any():
             hub.fault("conflict", memory, f"{run.step} writes one element twice at once")

@@ -30,7 +30,7 @@ class Meaning:
     text: str
     ranks: Ranks
     sizes: Mapping[str, int]
-    cut: bool = False
+    cut: str | None = None
     """Whether all tiles end where ranks' parts do: those of a host may, for the sake of what is fused into it."""
     faults: list[Fault] = field(default_factory=list[Fault])
     reads: list[tuple[Memory, Instance, Any]] = field(default_factory=list[Any])

@@ -109,8 +109,8 @@ def sizes_of(p: Program, taken: Sequence[Bound], given: Mapping[str, Any]) -> tu
     return sizes, rest
 
 
-def param_of(p: Program, name: str, b: Bound, rank: int, axis: str, ranks: Ranks, cut: bool) -> Param:
-    """`cut`: tiles of whole axes end where ranks' parts would."""
+def param_of(p: Program, name: str, b: Bound, rank: int, axis: str, ranks: Ranks, cut: str | None) -> Param:
+    """`cut`: tiles of whole axes end where the parts of the ranks along this axis would."""
     wide, views, owned = p.signature.split(p.axes), list[View](), b.memory.owner
     for a, e, at in b.axes:
         if a is not None and a.own:
@@ -121,7 +121,8 @@ def param_of(p: Program, name: str, b: Bound, rank: int, axis: str, ranks: Ranks
             views.append(View("split", e.size, e.part(ranks), at, axis))
         else:
             local = e.over is not None and (a is None or a.size not in wide)
-            whole = ranks.sizes[axis] if a is not None and (a.size in wide or (cut and not local)) else 1
+            whole = ranks.sizes[axis] if a is not None and a.size in wide else 1
+            whole = ranks.sizes[cut] if cut is not None and a is not None and not local else whole
             size = e.here(ranks, rank) if local else e.size
             views.append(View("plain", size, max(1, -(-e.size // whole)), at, axis, owned))
         owned = None if at is not None else owned

@@ -192,8 +192,12 @@ def _limits(out: Turns, op: Tiles, grid: GridAxis) -> tuple[Array, Array] | None
 def _loop(out: Turns, op: Loop, axis: int) -> None:
     often = out.value(op.turns)
     if often is None:
-        head = op.header.text
-        out.undecided.append(Undecided(f"how often `{head}` goes round", op.loc))
+        # What the test of a `while` comes to does not change in its body: it is never entered, or it does not end.
+        entered = out.test(op.header) if op.target is None else None
+        if entered is not None:
+            out.taken.append(entered)
+        if entered is None or bool(entered.any()):
+            out.undecided.append(Undecided(f"how often `{op.header.text}` goes round", op.loc))
         return
     turn = out.along(np.arange(max(int(often.max(initial=0)), 0), dtype=np.int64)[None, :], axis)
     out.taken.append(turn < often)
