@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from functools import cache
@@ -19,6 +20,7 @@ from tilelink.ir.verdict import Verdict
 OPERATORS = m.operators()
 SHOWN = ("ag_gemm", "all_to_all", "ep_dispatch", "gemm_rs_ring")
 """Operators that are looked at here, and that have every kind of change among them. `make mutants` looks at all."""
+TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "mutants-programs.json"
 SOME = 12
 """Changes of each of them."""
 KINDS = {"drop", "guard", "loop", "mask", "shift", "fix", "swap", "twice", "shrink", "test", "load"}
@@ -103,3 +105,24 @@ def test_rows_are_read_to_the_last_whole_line(tmp_path: Path) -> None:
         table.appended(file, replace(row, verdict=verdict))
     file.write_text(file.read_text() + '{"operator": "op", "sch')
     assert [r.verdict for r in table.read(file).values()] == ["equivalent"]
+
+
+def test_the_table_that_is_committed() -> None:
+    """Of the changes that there are now; nobody's is let through."""
+    found = json.loads(TABLE.read_text())
+    assert (found["wrong"], found["missing"]) == ([], 0)
+    assert set(found["by operator"]) == set(OPERATORS)
+    assert set(found["by kind"]) == KINDS
+    for name in SHOWN:
+        assert found["by operator"][name]["made"] == sum(len(p.found) for p in placed(name))
+
+
+def test_the_page_tells_of_the_table() -> None:
+    every = json.loads(TABLE.read_text())["all"]
+    said = " ".join((TABLE.parents[2] / "docs" / "proof.md").read_text().split())
+    for sentence in (
+        f"Of {every['made']:,} such mutants {every['refused']:,} are refused",
+        f"{every['assumed']:,} are for data to decide",
+        f"{every['equivalent']:,} give the same numbers and {every['other values']:,} others",
+    ):
+        assert sentence in said, sentence

@@ -286,7 +286,7 @@ def test_the_proof_sees_both(axes: tuple[int, int], said: str) -> None:
     operator, placements = CASES["columns, pieces"]
     plan = plan_of(operator, 2, {"M": 64, "K": 32, "N": 64}, **placements)
     assert verify(plan)
-    steps = tuple(replace(s, host_axes=axes) if s.path == "reduce" else s for s in plan.steps)
+    steps = tuple(replace(s, host_axes=axes, own_axis=axes[1]) if s.path == "reduce" else s for s in plan.steps)
     with pytest.raises(TilelinkError, match="TL604") as caught:
         verify(replace(plan, steps=steps))
     assert caught.value.message == said
