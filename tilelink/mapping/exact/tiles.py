@@ -499,7 +499,7 @@ class TileRun:
             base = self.sizes.coordinate(self.rank, axis.over) * self.sizes.part(axis.size, axis.over)
             begin, end = begin + base, end + base
         first = self.sizes.at(axis.index(begin), self.rank)
-        one = not isinstance(e, OfTile) or axis.kind == "unit" or one_word(self.grids[e.var], axis)
+        one = not isinstance(e, OfTile) or axis.kind == "unit" or axis.holds(self.grids[e.var])
         return range(first, (first if one else self.sizes.at(axis.index(max(end - 1, begin)), self.rank)) + 1)
 
     def _there(self, tensor: TensorDecl, v: ViewAxis, holder: int | None) -> Span:
@@ -511,14 +511,3 @@ class TileRun:
         part = self.sizes.part(of.size, of.over)
         first = self.sizes.coordinate(holder, of.over) * part
         return first, min(first + part, end)
-
-
-def one_word(grid: GridAxis, axis: ChannelAxis) -> bool:
-    """Whether the emitted code names the word of a tile's begin only."""
-    if grid.kind in ("unit", "own"):
-        return True
-    aligned = axis.span is None or (grid.tile is not None and axis.span % grid.tile == 0)
-    if grid.kind in ("cut", "mine"):
-        return axis.kind in ("cut", "part") and aligned
-    local = axis.kind == "part" and grid.kind == "plain" and grid.size != axis.size
-    return grid.kind != "free" and grid.tile is not None and aligned and (axis.kind == "plain" or local)

@@ -1,0 +1,237 @@
+"""A lowered plan: what every executor does in a call, op by op, in formulas and nothing else.
+
+`tilelink.mapping.lower` makes it of a plan. Who hears of a tile, which flag that is, how many arrivals it expects, which bytes
+are touched and on which rank, is said here and worked out nowhere else: the proof evaluates the formulas into tables, codegen
+prints them, streams compute them.
+
+Symbols of formulas: the call's sizes, `rank` and `RANKS` (`A_rank`, `A_RANKS` along a mesh dimension `A`, where `rank` is a
+rank's number among all); in a loop over tiles `t` and what its `lets` name; in a `For` its `var` and its `lets`. In
+`Flags.arrivals` and `Buffer.extents` `rank` is the rank whose flags, or whose memory, they are, and `flag` a flag's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from tilelink.errors import Loc
+from tilelink.ir.formula import Const, Formula
+
+Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
+"""Begin and end along each axis of a buffer, in elements of the rank's own memory."""
+Lets: TypeAlias = "tuple[tuple[str, Formula], ...]"
+"""Names and what they stand for, each known to those behind it."""
+ONE: Formula = Const(1)
+Style: TypeAlias = Literal["count", "epoch", "doorbell", "data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """`count` 64-bit counters on every rank.
+
+    `style`: of a `count` each signal adds its amount, and an await ends when all `arrivals` of the call are there; a `doorbell`
+    is a count that its only waiter resets; an `epoch` is set to the number of the call, by its one signal; of `data` (the LL
+    protocol) the number of the call travels beside each word of the data, and nothing is printed. `arrivals`: of flag `flag`
+    on rank `rank`, by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`.
+    """
+
+    name: str
+    count: Formula
+    arrivals: Formula | None = None
+    style: Style = "count"
+    scope: str = "sys"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory on every rank. `space`: argument | result | device (workspace) | symmetric (workspace that peers reach). `slots`:
+    after so many calls the same memory is used again."""
+
+    name: str
+    extents: tuple[Formula, ...]
+    dtype: str
+    space: str
+    slots: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Until flag `index` of this rank is complete; `back`: in the call so many calls ago (a credit)."""
+
+    flags: str
+    index: Formula
+    back: int = 0
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """To flag `index` on `rank`. None: on every rank of this one's submesh `along`, at once. `amount`: None: all arrivals of the
+    flag, by the last of several tiles that are counted on the device."""
+
+    flags: str
+    index: Formula
+    rank: Formula | None
+    along: str
+    amount: Formula | None = ONE
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """`by_data`: some of the box, data says what."""
+
+    buffer: str
+    rank: Formula
+    box: Box
+    by_data: bool = False
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """`by_data`: some of the box, data says what: it does not count as written, and nothing else may write there."""
+
+    buffer: str
+    rank: Formula
+    box: Box
+    by_data: bool = False
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A read and a write by one engine, element by element."""
+
+    source: Read
+    target: Write
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """What is not looked into: lines of Triton, or a function of a library, between the reads before it and the writes behind."""
+
+    what: str
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`test` holds wherever this is reached; `what`: what would be touched otherwise."""
+
+    test: Formula
+    what: str
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`body` for each `var` from 0 to below `count`. `by_data`: some of the turns are taken, data says which."""
+
+    var: str
+    count: Formula
+    body: tuple[Op, ...]
+    by_data: bool = False
+    lets: Lets = ()
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """`test` None: data decides."""
+
+    test: Formula | None
+    body: tuple[Op, ...]
+
+
+Op: TypeAlias = Await | Signal | Read | Write | Copy | Compute | Check | For | If
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """`body` for each position `t` from 0 to below `total`, in order. `by_data`: data says how many there are, and each formula
+    stands for any one of them."""
+
+    path: str
+    total: Formula
+    lets: Lets
+    body: tuple[Op, ...]
+    by_data: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """`engine`: `workers` share the positions of each loop, and who is through with one begins the next; a `stream`, and the
+    `host`'s kernels, take them one after the other. `after`: executors that end on this rank before it starts. `workers`: how
+    many there are; `kernel`: that they belong to, for those that have to be resident together."""
+
+    name: str
+    engine: Literal["workers", "stream", "host"]
+    loops: tuple[Tiles, ...]
+    after: tuple[str, ...] = ()
+    workers: int = 1
+    kernel: str = ""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """`ranks`: sizes of the mesh dimensions, by name; one of them is called `R` where there is one. `tables`: for each rank the
+    positions of its tiles, where an order is sorted by a key. `ends`: the executors whose end is the call's end."""
+
+    name: str
+    ranks: tuple[tuple[str, int], ...]
+    sizes: tuple[tuple[str, int], ...]
+    tables: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
+    buffers: tuple[Buffer, ...]
+    flags: tuple[Flags, ...]
+    executors: tuple[Executor, ...]
+    ends: tuple[str, ...]
+    slots: int = 2
+
+
+def walk(body: tuple[Op, ...]) -> Iterator[Op]:
+    """All ops, those around others before them."""
+    for op in body:
+        yield op
+        if isinstance(op, (For, If)):
+            yield from walk(op.body)
+
+
+def rewritten(body: tuple[Op, ...], change: Callable[[Op], tuple[Op, ...]]) -> tuple[Op, ...]:
+    """The body with each op replaced by what `change` gives for it, inner ones first."""
+    out: list[Op] = []
+    for op in body:
+        out += change(replace(op, body=rewritten(op.body, change)) if isinstance(op, (For, If)) else op)
+    return tuple(out)
+
+
+def mapped(op: Op, change: Callable[[Formula], Formula]) -> Op:
+    """An op with each of its formulas replaced, those of its body included."""
+    if isinstance(op, Await):
+        return replace(op, index=change(op.index))
+    if isinstance(op, Signal):
+        return replace(op, index=change(op.index), rank=None if op.rank is None else change(op.rank))
+    if isinstance(op, Read | Write):
+        return replace(op, rank=change(op.rank), box=tuple((change(lo), change(hi)) for lo, hi in op.box))
+    if isinstance(op, Copy):
+        source, target = mapped(op.source, change), mapped(op.target, change)
+        assert isinstance(source, Read) and isinstance(target, Write)
+        return Copy(source, target)
+    if isinstance(op, Check):
+        return replace(op, test=change(op.test))
+    if isinstance(op, For):
+        lets = tuple((name, change(value)) for name, value in op.lets)
+        return replace(op, count=change(op.count), lets=lets, body=tuple(mapped(o, change) for o in op.body))
+    if isinstance(op, If):
+        test = None if op.test is None else change(op.test)
+        return replace(op, test=test, body=tuple(mapped(o, change) for o in op.body))
+    return op
+
+
+def unplaced(op: Op) -> Op:
+    """The op without the user's lines: equal to whatever does the same."""
+    if isinstance(op, Copy):
+        return Copy(replace(op.source, loc=None), replace(op.target, loc=None))
+    if isinstance(op, For | If):
+        return replace(op, body=tuple(unplaced(o) for o in op.body))
+    return replace(op, loc=None)

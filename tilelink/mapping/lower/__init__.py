@@ -1,0 +1,40 @@
+"""Lowering: a plan's decisions become ops in formulas. Who hears, which flag, how many, which bytes on which rank: once, here."""
+
+from __future__ import annotations
+
+from tilelink.ir.host import MAIN
+from tilelink.ir.lowered import Buffer, Lowered
+from tilelink.ir.plan import Plan
+from tilelink.ir.shape import RANK_AXIS
+from tilelink.mapping.lower.call import Call
+from tilelink.mapping.lower.frame import NotLowered
+
+
+def lower(plan: Plan) -> Lowered:
+    """
+    Raises:
+        NotLowered: a program uses raw pointers; or, for now, a function of a library takes its tiles by panels.
+    """
+    if plan.unverified:
+        raise NotLowered(f"`{plan.unverified[0]}` uses raw pointers")
+    call = Call(plan)
+    call.run()
+    buffers = [Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots) for b in plan.buffers]
+    staged = [
+        Buffer(f"{b.tensor}@stage", b.stage, b.dtype, "symmetric", b.slots) for b in plan.buffers if b.stage is not None
+    ]
+    dimensions = tuple((a, plan.topology.size(a)) for a in (RANK_AXIS, *plan.axes))
+    return Lowered(
+        name=plan.wiring.name,
+        ranks=dimensions,
+        sizes=plan.sizes,
+        tables=plan.tables,
+        buffers=(*buffers, *staged),
+        flags=tuple(call.flags.values()),
+        executors=tuple(call.executors),
+        ends=call.heads[MAIN],
+        slots=plan.schedule.slots,
+    )
+
+
+__all__ = ["NotLowered", "lower"]

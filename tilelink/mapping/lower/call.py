@@ -1,0 +1,162 @@
+"""What a call does on every rank: the executors that the host starts, and what each comes after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tilelink.ir import formula as F
+from tilelink.ir import host as H
+from tilelink.ir.formula import Sym
+from tilelink.ir.lowered import Await, Copy, Executor, Flags, For, If, Op, Read, Signal, Tiles, Write
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.shape import RANK_AXIS, ranks_along
+from tilelink.mapping.lower.copies import copied, stream_loop
+from tilelink.mapping.lower.frame import RANK, STAGE, Frame, under
+from tilelink.mapping.lower.library import called
+from tilelink.mapping.lower.programs import Body
+from tilelink.mapping.lower.signals import flags_of
+
+RANKS = ranks_along()
+
+
+@dataclass(slots=True)
+class Call:
+    """`heads`: by stream, the executors that have to end before what comes next there begins."""
+
+    plan: Plan
+    flags: dict[str, Flags] = field(default_factory=dict[str, Flags])
+    heads: dict[int, tuple[str, ...]] = field(default_factory=lambda: {H.MAIN: tuple[str, ...]()})
+    executors: list[Executor] = field(default_factory=list[Executor])
+
+    def run(self) -> None:
+        for channel in self.plan.channels:
+            self.flags[channel.name] = flags_of(self.plan, channel)
+        for step in self.plan.host:
+            self._step(step)
+
+    def _step(self, h: H.HostStep) -> None:
+        heads, plan = self.heads, self.plan
+        if isinstance(h, H.Enter):
+            self._host("enter", self._enter())
+        elif isinstance(h, H.Stage):
+            self._host("stage", (*(self._staged(t) for t in h.tensors), self._tell("ready")))
+        elif isinstance(h, H.Leave):
+            self._host("leave", (self._tell("left"), For("pe", RANKS, (Await("left", Sym("pe")),))))
+        elif isinstance(h, H.Fork):
+            heads[h.stream] = (*heads.get(h.stream, ()), *heads[H.MAIN])
+        elif isinstance(h, H.Join):
+            heads[H.MAIN] = (*heads[H.MAIN], *heads.get(h.stream, ()))
+        elif isinstance(h, H.Keep):
+            loop = stream_loop(Frame(plan, plan.step(h.path)), own=True, others=False, kept=True)
+            self._start(H.MAIN, f"{h.path}.keep", "stream", loop)
+        elif isinstance(h, H.Transfer):
+            self._transfer(h, plan.step(h.path))
+        else:
+            self._launch(h)
+
+    def _transfer(self, h: H.Transfer, step: StepPlan) -> None:
+        if step.library is not None:
+            loop = called(Frame(self.plan, step))
+        else:
+            own = step.step.moved_to not in self.plan.read_in_place and H.Keep(h.path) not in self.plan.host
+            loop = stream_loop(Frame(self.plan, step), own=own, others=True)
+        for k in range(step.streams):
+            name = h.path if step.streams == 1 else f"{h.path}.{k}"
+            self._start(h.stream + k, name, "stream", _every(loop, k, step.streams))
+
+    def _launch(self, h: H.Launch) -> None:
+        kernel, after = self.plan.kernel(h.kernel), self.heads[h.stream]
+        first = len(self.executors)
+        for path, workers in kernel.beside:
+            self.executors.append(Executor(path, "workers", self._role(path), after, workers or 1, kernel.name))
+        loops = tuple(loop for path in kernel.in_turn for loop in self._role(path))
+        workers = kernel.roles[-1][1] or 1
+        self.executors.append(Executor("+".join(kernel.in_turn), "workers", loops, after, workers, kernel.name))
+        self.heads[h.stream] = tuple(e.name for e in self.executors[first:])
+
+    def _role(self, path: str) -> tuple[Tiles, ...]:
+        """A step's tiles with their epilogues, and behind them its deferred epilogues."""
+        plan, step = self.plan, self.plan.step(path)
+        frame = Frame(plan, step)
+        body, lets = under(frame.tests, _ops(frame)), [*frame.lets]
+        deferred: list[StepPlan] = []
+        for epilogue in (plan.step(f) for f in step.fused):
+            if epilogue.behind:
+                body = (*body, *self._made(step, epilogue))
+                deferred.append(epilogue)
+                continue
+            theirs = Frame(plan, epilogue, step)
+            body = (*body, *_subtiles(theirs))
+            lets += theirs.lets
+        loops = [_tiles(step, body, lets)]
+        for epilogue in deferred:
+            theirs = Frame(plan, epilogue, step)
+            first = step.total - epilogue.own_tiles(step)
+            order = tuple((n, F.substitute(v, {"t": first + Sym("t")})) for n, v in step.order)
+            waits: tuple[Op, ...] = (Await(_made(epilogue), Sym("t")),)
+            found = (*waits, *_subtiles(theirs))
+            loops.append(Tiles(epilogue.path, epilogue.own_tiles(step), (*order, *frame.lets, *theirs.lets), found))
+        return tuple(loops)
+
+    def _made(self, step: StepPlan, epilogue: StepPlan) -> tuple[Op, ...]:
+        """A mainloop step says of a tile of the local shard that it is made; the flag is the epilogue's work index."""
+        name, grid = _made(epilogue), step.grid[epilogue.own_axis or 0]
+        self.flags[name] = Flags(name, epilogue.own_tiles(step), style="epoch", scope="gpu")
+        owner = grid.begin(Sym(f"i{epilogue.own_axis or 0}")) // grid.part
+        index = Sym("t") - (step.total - epilogue.own_tiles(step))
+        return (If(F.binary("==", owner, epilogue.rank), (Signal(name, index, RANK, RANK_AXIS),)),)
+
+    # ----------------------------------------------------------------------------------------------------- call entry
+    def _host(self, name: str, body: tuple[Op, ...]) -> None:
+        self._start(H.MAIN, name, "host", Tiles(name, F.of(1), (), body))
+
+    def _start(self, stream: int, name: str, engine: Literal["stream", "host"], loop: Tiles) -> None:
+        self.executors.append(Executor(name, engine, (loop,), self.heads[stream]))
+        self.heads[stream] = (name,)
+
+    def _tell(self, name: str) -> Op:
+        self.flags[name] = Flags(name, RANKS, style="epoch")
+        return Signal(name, RANK, None, RANK_AXIS)
+
+    def _enter(self) -> tuple[Op, ...]:
+        """Tell all; take the credits: who has entered the call behind the one that used the slots has left that one."""
+        told = self._tell("entered")
+        if all(c.implied_by is not None for c in self.plan.credits):
+            return (told,)
+        return told, For("pe", RANKS, (Await("entered", Sym("pe"), self.plan.schedule.slots - 1),))
+
+    def _staged(self, tensor: str) -> Op:
+        # What an argument has of its shard: the last ranks may have less than there is room for.
+        frame_box = tuple((F.of(0), e) for e in self.plan.buffer(tensor).extents)
+        return Copy(Read(tensor, RANK, frame_box), Write(f"{tensor}{STAGE}", RANK, frame_box))
+
+
+def _made(epilogue: StepPlan) -> str:
+    return f"made.{epilogue.path}"
+
+
+def _ops(frame: Frame) -> tuple[Op, ...]:
+    program = frame.step.step.program
+    return copied(frame) if program.movement is not None else Body(frame).ops(program.body)
+
+
+def _subtiles(frame: Frame) -> tuple[Op, ...]:
+    body = under(frame.tests, _ops(frame))
+    return body if frame.step.pieces == 1 or not body else (For(frame.piece, F.of(frame.step.pieces), body),)
+
+
+def _tiles(step: StepPlan, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]) -> Tiles:
+    """Of a run-time split any one tile stands for all: its index counts for nothing."""
+    tables: dict[str, F.Like] = {f"{g.table}_tiles": F.of(1) for g in step.grid if g.kind == "table"}
+    order = tuple((n, F.substitute(v, tables)) for n, v in step.order)
+    return Tiles(step.path, F.substitute(step.total, tables), (*order, *lets), body, bool(tables))
+
+
+def _every(loop: Tiles, k: int, streams: int) -> Tiles:
+    """Positions k, k + streams, … of a loop."""
+    if streams == 1:
+        return loop
+    turn = {"t": Sym("t") * streams + k}
+    lets = tuple((n, F.substitute(v, turn)) for n, v in loop.lets)
+    return replace(loop, total=F.cdiv(F.maximum(loop.total - k, 0), streams), lets=lets)

@@ -1,0 +1,102 @@
+"""The ops of a copy program: it waits for a tile, copies it to or from another rank, and notifies."""
+
+from __future__ import annotations
+
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import Copy, For, If, Op, Read, Tiles, Write, mapped
+from tilelink.ir.program import Move, Notify, Store, Wait, walk
+from tilelink.ir.ring import around
+from tilelink.mapping.lower.frame import Frame, under
+from tilelink.mapping.lower.signals import awaits, said, signals
+
+
+def copied(
+    frame: Frame, *, own: bool = True, others: bool = True, target: Formula | None = None, kept: bool = False
+) -> tuple[Op, ...]:
+    """One tile of a copy program.
+
+    Args:
+        own: with what stays on its rank. others: with what comes from others, or goes to them.
+        target: the coordinate of the one rank that is meant, of a push to all.
+        kept: without waits of the stream: the host's sequence has put it where it is.
+    """
+    step, program = frame.step, frame.step.step.program
+    assert program.movement is not None
+    source, destination = program.movement.source, program.movement.destination
+    wait = next((op for op in walk(program.body) if isinstance(op, Wait)), None)
+    notify = next((op for op in walk(program.body) if isinstance(op, Notify)), None)
+    loc = next(op.loc for op in walk(program.body) if isinstance(op, Move | Store))
+    there, here = frame.index(source, None), frame.index(destination, None)
+    found = None if step.push else frame.owner(source, there)
+    origin = step.rank if found is None else found
+    waits = awaits(frame, wait, there, origin) if wait is not None and step.into is None and not kept else ()
+    if wait is not None and step.engine == "stream":
+        waits = _of_a_stream(frame, wait, waits, origin)
+    read = frame.access(Read, source, there, origin, loc, pulled=not step.push) if step.into is None else ()
+    if not step.push:
+        write = frame.access(Write, destination, here, step.rank, loc)
+        told = () if notify is None else signals(frame, notify, here, None)
+        return _some((*waits, *_copy(read, write), *told), origin, frame, own, others)
+    owner = frame.owner(destination, here) if target is None else target
+    pe = Sym(frame.unique("pe")) if owner is None else owner
+    saying = None if notify is None else said(frame, notify)
+    at_once = owner is None and saying is not None and saying.to == "all" and step.engine != "stream"
+    each = _copy(read, frame.access(Write, destination, here, pe, loc))
+    if notify is not None and not at_once:
+        alone = target is None and owner is not None
+        each = (*each, *signals(frame, notify, here, None if alone else pe))
+    skips = step.skip_own and owner is not None
+    if owner is not None:
+        body = _some(each, pe, frame, own and not step.skip_own, others)
+        return _some((*waits, *body), pe, frame, False, True) if skips and step.engine == "stream" else (*waits, *body)
+    turn = frame.unique("turn")
+    at = around(step.rank + step.ranks - Sym(turn), 0) % step.ranks
+    each = tuple(
+        mapped(op, lambda f: F.substitute(f, {frame.unique("pe"): at}))
+        for op in _some(each, pe, frame, own and not step.skip_own, others)
+    )
+    body = (For(turn, step.ranks, each),) if each else ()
+    return (*waits, *body, *(signals(frame, notify, here, None) if at_once and notify is not None else ()))
+
+
+def _of_a_stream(frame: Frame, wait: Wait, waits: tuple[Op, ...], origin: Formula) -> tuple[Op, ...]:
+    """A stream does not ask whether its own rank has entered the call; nor does it wait for a doorbell that is not rung."""
+    found = said(frame, wait)
+    staged = frame.plan.buffer_or_none(frame.tensor(wait.param).name)
+    if found is not None and found.action == "ready" and staged is not None and not staged.staged:
+        return under([F.binary("!=", origin, frame.step.rank)], waits)
+    return waits
+
+
+def _some(ops: tuple[Op, ...], peer: Formula, frame: Frame, own: bool, others: bool) -> tuple[Op, ...]:
+    """Of what is for, or of, rank `peer`: what stays on its rank, or the rest, or all."""
+    if (own and others) or not ops:
+        return ops
+    return (If(F.binary("==" if own else "!=", peer, frame.step.rank), ops),)
+
+
+def _copy(read: tuple[Op, ...], write: tuple[Op, ...]) -> tuple[Op, ...]:
+    if len(read) == len(write) == 1 and isinstance(read[0], Read) and isinstance(write[0], Write):
+        return (Copy(read[0], write[0]),)
+    return (*read, *write)
+
+
+def stream_loop(frame: Frame, *, own: bool, others: bool, kept: bool = False) -> Tiles:
+    """What the streams of a copy program do in a call, tile by tile; where everything is there on entry, one rank gets all of
+    its tiles before the next gets any."""
+    step, program = frame.step, frame.step.step.program
+    assert program.movement is not None
+    waits = any(s.path == step.path and s.action == "await" for s in frame.plan.signals)
+    to_all = (
+        step.push and frame.owner(program.movement.destination, frame.index(program.movement.destination, None)) is None
+    )
+    if waits or not to_all:
+        body = under(frame.tests, copied(frame, own=own, others=others, kept=kept))
+        return Tiles(step.path, step.total, (*step.order, *frame.lets), body)
+    per = F.maximum(step.total, 1)
+    among = {"t": Sym("t") % per}
+    peer = ("pe", (step.rank + step.ranks - Sym("t") // per) % step.ranks)
+    lets = (peer, *((n, F.substitute(v, among)) for n, v in step.order), *frame.lets)
+    body = under(frame.tests, copied(frame, own=own, others=others, target=Sym("pe"), kept=kept))
+    return Tiles(step.path, step.total * step.ranks, lets, body)

@@ -1,0 +1,271 @@
+"""Where one tile of a step stands: what formulas may name there, and which positions, ranks and bytes its indices mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from tilelink.errors import Loc
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import Check, If, Op, Read, Write
+from tilelink.ir.partition import GridAxis, extent, here, holder, part, tile_holder
+from tilelink.ir.plan import InPlace, Plan, StepPlan
+from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Whole
+from tilelink.ir.ring import around
+from tilelink.ir.shape import RANK_AXIS, rank_along
+from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+
+RANK = rank_along()
+"""This rank's number among all."""
+Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
+STAGE = "@stage"
+
+
+class NotLowered(Exception):
+    """A plan, or a part of it, has no lowered form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Positions along one axis, as the program counts them. `grid`: of the partition whose tile it is, if it is one; `whole`: the
+    index leaves the axis whole."""
+
+    begin: Formula
+    end: Formula
+    by_data: bool = False
+    grid: GridAxis | None = None
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Frame:
+    """`host`: of a fused step the one whose tiles it is called with. `tests`: under which this rank takes the tile at all."""
+
+    plan: Plan
+    step: StepPlan
+    host: StepPlan | None = None
+    tiles: dict[str, Interval] = field(default_factory=dict[str, Interval])
+    names: dict[str, F.Like] = field(default_factory=dict[str, F.Like])
+    tests: list[Formula] = field(default_factory=list[Formula])
+    lets: list[tuple[str, Formula]] = field(default_factory=list[tuple[str, Formula]])
+    walked: frozenset[str] | None = None
+    """Of a step that a function of a library computes: the program's loops, of which it gets all at once."""
+
+    def __post_init__(self) -> None:
+        step = self.step
+        self.names |= {**step.step.compiled, "RANKS": step.ranks}
+        tensor, view = self.tensor(step.domain), step.step.binding(step.domain).view
+        for a, (g, v) in enumerate(zip(step.grid, view, strict=True)):
+            at = a if self.host is None else step.host_axes[a]
+            found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.unique(g.var or g.dim), self.lets)
+            if self.host is not None and at is not None and at == step.own_axis:
+                self.tests.append(F.binary("==", found.begin // g.part, step.rank))
+                if v.local:
+                    first = step.rank * g.part
+                    found = replace(found, begin=found.begin - first, end=found.end - first)
+            elif step.own_rows and v.axis is not None and v.axis == tensor.owned:
+                self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), step.rank))
+            if step.pieces > 1 and a == len(step.grid) - 1:
+                found = self._piece(found, g)
+            name = str(a) if step.step.program.movement is not None else g.var
+            if name is not None:
+                self.tiles[name] = found
+            if g.var is not None and (v.unit or g.kind == "own"):
+                self.names[g.var] = found.begin
+
+    def unique(self, name: str) -> str:
+        """A name that no other step of the same loop over tiles has."""
+        return name if self.host is None else f"{self.step.path.replace('.', '_')}_{name}"
+
+    @property
+    def piece(self) -> str:
+        """The variable of the loop over a fused step's subtiles."""
+        return self.unique("piece")
+
+    def _piece(self, tile: Interval, g: GridAxis) -> Interval:
+        width = (g.tile or 0) // self.step.pieces
+        first = tile.begin + Sym(self.piece) * width
+        end = F.minimum(first + width, tile.end)
+        self.tests.append(F.binary("<", first, end))
+        return replace(tile, begin=first, end=end)
+
+    def tile(self, g: GridAxis, index: Formula, name: str, lets: list[tuple[str, Formula]]) -> Interval:
+        """A tile of a partition; where it takes some work to say where it begins and ends, these get names."""
+        if g.kind == "table":
+            return Interval(F.of(0), g.size, by_data=True, grid=g)
+        if g.unit or (g.kind == "plain" and g.tile is None):
+            return Interval(g.begin(index), g.end(index), grid=g)
+        begin, end = Sym(f"{name}_begin"), Sym(f"{name}_end")
+        lets += [(begin.name, g.begin(index)), (end.name, F.minimum(begin + g.step, g.limit(index)))]
+        return Interval(begin, end, grid=g)
+
+    # -------------------------------------------------------------------------------------------------------------- values
+    def value(self, e: Expr) -> Formula | None:
+        """None: data decides it."""
+        if e.formula is None or not F.symbols(e.formula) <= self.names.keys():
+            return None
+        return F.substitute(e.formula, self.names)
+
+    def at(self, e: At) -> Formula | None:
+        """The position that a scalar entry names."""
+        if e.ring is not None and e.ring[0] in self.names:
+            return around(F.of(self.names[e.ring[0]]), e.ring[1], self.step.ranks)
+        return self.value(e.expr)
+
+    # ------------------------------------------------------------------------------------------------------------- indices
+    def tensor(self, param: str) -> TensorDecl:
+        return self.plan.wiring.tensor(self.step.step.binding(param).tensor)
+
+    def index(self, param: str, index: Index | None) -> Entries:
+        """Each axis of the view with its entry; the tiles of a copy program are known by their position."""
+        view = self.step.step.binding(param).view
+        if self.step.step.program.movement is not None:
+            return [(v, OfTile(str(k))) for k, v in enumerate(view)]
+        found = entries(self.step.step, param, index)
+        if self.walked is not None:
+            found = tuple(e if isinstance(e, OfTile) and e.var not in self.walked else Whole() for e in found)
+        return list(zip(view, found, strict=True))
+
+    def interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Interval:
+        tensor = self.tensor(param)
+        size = extent(tensor, v, self.step.axis)
+        if isinstance(e, OfTile):
+            return self.tiles[e.var]
+        if isinstance(e, At):
+            at = self.at(e)
+            return Interval(F.of(0), size, by_data=True) if at is None else Interval(at, at + 1)
+        if isinstance(e, Gather):
+            return Interval(F.of(0), size, by_data=True)
+        assert isinstance(e, Whole)
+        of = tensor.axes[v.axis] if v.axis is not None else None
+        if of is not None and of.over is not None and not v.local:
+            first = rank_along(of.over) * part(of.size, of.over)
+            return Interval(first, first + here(of.size, over=of.over), whole=True)
+        return Interval(F.of(0), size, whole=True)
+
+    def there(self, param: str, v: ViewAxis, at: Formula | None) -> tuple[Formula, Formula]:
+        """The positions of an axis that a rank's memory has, as the program counts; `at` None: those of all ranks together."""
+        tensor = self.tensor(param)
+        end = extent(tensor, v, self.step.axis)
+        of = tensor.axes[v.axis] if v.axis is not None else None
+        if of is None or of.over is None or v.local or at is None:
+            return F.of(0), end
+        first = (at if of.over == self.step.axis else rank_along(of.over)) * part(of.size, of.over)
+        return first, F.minimum(first + part(of.size, of.over), end)
+
+    # --------------------------------------------------------------------------------------------------------------- ranks
+    def peer(self, at: Formula) -> Formula:
+        """The number among all of the rank with coordinate `at` in this rank's submesh along the step's mesh dimension."""
+        if at == self.step.rank or self.step.axis == RANK_AXIS:
+            return RANK if at == self.step.rank else at
+        return RANK + (at - self.step.rank) * self.plan.topology.stride(self.step.axis)
+
+    def owner(self, param: str, index: Entries) -> Formula | None:
+        """The coordinate of the rank that holds the tile; None: every rank has its own."""
+        view = self.step.step.binding(param).view
+        moves = self.step.step.program.movement is not None
+        begins: list[F.Like | None] = []
+        for v, e in index:
+            found = self.interval(param, v, e)
+            nowhere = found.by_data or found.whole or (v.axis is None and not moves)
+            begins.append(None if nowhere else found.begin)
+        return tile_holder(self.tensor(param), view, begins)
+
+    # -------------------------------------------------------------------------------------------------------------- memory
+    def access(
+        self,
+        kind: type[Read] | type[Write],
+        param: str,
+        index: Entries,
+        at: Formula,
+        loc: Loc | None,
+        *,
+        by_data: bool = False,
+        pulled: bool = False,
+    ) -> tuple[Op, ...]:
+        """A read or write of the tile in the memory of the rank with coordinate `at`; none of what lives in registers only."""
+        tensor = self.tensor(param)
+        buffer = self.plan.buffer_or_none(tensor.name)
+        if buffer is None:
+            return ()
+        stored = [a for a, axis in enumerate(tensor.axes) if not axis.own_slice]
+        sizes = self._extents(tensor, staged=pulled and buffer.staged)
+        box = {a: (F.of(0), self.on(size, at)) for a, size in zip(stored, sizes, strict=True)}
+        tests: list[Formula] = []
+        checks: list[Op] = []
+        for v, e in index:
+            found = self.interval(param, v, e)
+            if v.axis is None or tensor.axes[v.axis].own_slice:
+                if not found.whole and not found.by_data and found.begin != at:
+                    checks.append(Check(F.binary("==", found.begin, at), f"another rank's slice of `{param}`", loc))
+                continue
+            by_data = by_data or found.by_data
+            of = tensor.axes[v.axis]
+            if found.by_data and of.over is not None:
+                continue  # anywhere in the rank's memory
+            first = self._first(tensor, v, at)
+            box[v.axis] = found.begin - first, found.end - first
+            if isinstance(e, At) and not found.by_data:
+                lo, hi = self.there(param, v, at)
+                tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
+        name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name
+        access = kind(name, self.peer(at), tuple(box[a] for a in stored), by_data, loc)
+        return (*checks, *under(tests, (access,)))
+
+    def _first(self, tensor: TensorDecl, v: ViewAxis, at: Formula) -> Formula:
+        """Which position the memory of the rank with coordinate `at` begins with."""
+        assert v.axis is not None
+        of = tensor.axes[v.axis]
+        if of.over is None or v.local:
+            return F.of(0)
+        return (at if of.over == self.step.axis else rank_along(of.over)) * part(of.size, of.over)
+
+    def _extents(self, tensor: TensorDecl, *, staged: bool) -> Sequence[Formula]:
+        if tensor.origin == "argument" and not staged:
+            axes = [a for a in tensor.axes if not a.own_slice]
+            return [here(a.size, over=a.over) if a.over is not None else F.of(a.size) for a in axes]
+        return self.plan.buffer(tensor.name).seen(by_peers=staged)
+
+    def on(self, formula: Formula, at: Formula) -> Formula:
+        """What a formula of this rank's is on the one with coordinate `at`."""
+        return F.substitute(formula, {rank_along(self.step.axis).name: at})
+
+    # ---------------------------------------------------------------------------------------------------- local shards
+    def alias(self, param: str) -> tuple[InPlace, Formula] | None:
+        """How this rank's own shard of a parameter is read where the rank has brought it along, and the test of a tile being
+        of that shard; None: all of it is read from the tensor."""
+        tensor = self.tensor(param)
+        found = next((i for i in self.step.in_place if i.tensor == tensor.name), None)
+        if found is None or self.step.by_runs:
+            return None
+        of = tensor.axes[found.axis]
+        test = F.binary("==", self.tiles[found.var].begin // part(of.size, self.step.axis), self.step.rank)
+        return found, test
+
+    def registers(self, param: str, index: Entries) -> list[Formula] | None:
+        """Of what a fused step may take from its mainloop's registers: the tests under which it does; None: it does not."""
+        if self.step.step.binding(param).tensor not in self.step.forwarded:
+            return None
+        slices = [self.at(e) for v, e in index if v.unit and isinstance(e, At)]
+        return [F.binary("==", s, self.step.rank) for s in slices if s is not None]
+
+
+def under(tests: Sequence[Formula], body: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The body where all tests hold."""
+    found: Formula | None = None
+    for test in tests:
+        if test != F.Const(1):
+            found = test if found is None else F.binary("and", found, test)
+    return body if found is None or not body else (If(found, body),)
+
+
+def unless(tests: Sequence[Formula], body: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The body where not all tests hold."""
+    if not tests or not body:
+        return ()
+    found = tests[0]
+    for test in tests[1:]:
+        found = F.binary("and", found, test)
+    return (If(F.negate(found), body),)
