@@ -68,11 +68,14 @@ class Expansion:
         env: Env = dict(self.plan.env(rank))
         if loop.by_data:
             raise DataDecides
+        seen: set[tuple[int, ...]] = set()
         for t in range(self._number(loop.total, env)):
             inner = {**env, "t": t}
-            for name, value in loop.lets:
+            for name, value in (*loop.order, *loop.lets):
                 inner[name] = self._number(value, inner)
+            seen.add(tuple(0 if name not in inner else inner[name] for name, _ in loop.axes))
             self._body(loop.body, inner, (rank, loop.path))
+        assert not loop.axes or len(seen) == self._number(loop.total, env), f"{loop.path} takes a tile twice"
 
     def _number(self, formula: F.Formula, env: Env) -> int:
         return int(np.asarray(F.evaluate(formula, env)).reshape(-1)[0])

@@ -149,11 +149,17 @@ Op: TypeAlias = Await | Signal | Read | Write | Copy | Compute | Check | For | I
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """`body` for each position `t` from 0 to below `total`, in order. `by_data`: data says how many there are, and each formula
-    stands for any one of them."""
+    """`body` for each position `t` from 0 to below `total`, in order.
+
+    `axes`: the indices that tell tiles apart, and how many each has on this rank; `order`: how they follow from `t`; `lets`: what
+    the body may name besides, by the indices alone. A body under a test leaves tiles out. `by_data`: data says how many there
+    are, and each formula stands for any one of them.
+    """
 
     path: str
     total: Formula
+    axes: Lets
+    order: Lets
     lets: Lets
     body: tuple[Op, ...]
     by_data: bool = False

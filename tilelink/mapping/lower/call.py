@@ -89,14 +89,15 @@ class Call:
             theirs = Frame(plan, epilogue, step)
             body = (*body, *_subtiles(theirs))
             lets += theirs.lets
-        loops = [_tiles(step, body, lets)]
+        loops = [_tiles(frame, body, lets)]
         for epilogue in deferred:
             theirs = Frame(plan, epilogue, step)
             first = step.total - epilogue.own_tiles(step)
             order = tuple((n, F.substitute(v, {"t": first + Sym("t")})) for n, v in step.order)
             waits: tuple[Op, ...] = (Await(_made(epilogue), Sym("t")),)
             found = (*waits, *_subtiles(theirs))
-            loops.append(Tiles(epilogue.path, epilogue.own_tiles(step), (*order, *frame.lets, *theirs.lets), found))
+            lets = (*frame.lets, *theirs.lets)
+            loops.append(Tiles(epilogue.path, epilogue.own_tiles(step), frame.axes, order, lets, found))
         return tuple(loops)
 
     def _made(self, step: StepPlan, epilogue: StepPlan) -> tuple[Op, ...]:
@@ -109,7 +110,7 @@ class Call:
 
     # ----------------------------------------------------------------------------------------------------- call entry
     def _host(self, name: str, body: tuple[Op, ...]) -> None:
-        self._start(H.MAIN, name, "host", Tiles(name, F.of(1), (), body))
+        self._start(H.MAIN, name, "host", Tiles(name, F.of(1), (), (), (), body))
 
     def _start(self, stream: int, name: str, engine: Literal["stream", "host"], loop: Tiles) -> None:
         self.executors.append(Executor(name, engine, (loop,), self.heads[stream]))
@@ -146,11 +147,12 @@ def _subtiles(frame: Frame) -> tuple[Op, ...]:
     return body if frame.step.pieces == 1 or not body else (For(frame.piece, F.of(frame.step.pieces), body),)
 
 
-def _tiles(step: StepPlan, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]) -> Tiles:
+def _tiles(frame: Frame, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]) -> Tiles:
     """Of a run-time split any one tile stands for all: its index counts for nothing."""
+    step = frame.step
     tables: dict[str, F.Like] = {f"{g.table}_tiles": F.of(1) for g in step.grid if g.kind == "table"}
     order = tuple((n, F.substitute(v, tables)) for n, v in step.order)
-    return Tiles(step.path, F.substitute(step.total, tables), (*order, *lets), body, bool(tables))
+    return Tiles(step.path, F.substitute(step.total, tables), frame.axes, order, tuple(lets), body, bool(tables))
 
 
 def _every(loop: Tiles, k: int, streams: int) -> Tiles:
@@ -158,5 +160,5 @@ def _every(loop: Tiles, k: int, streams: int) -> Tiles:
     if streams == 1:
         return loop
     turn = {"t": Sym("t") * streams + k}
-    lets = tuple((n, F.substitute(v, turn)) for n, v in loop.lets)
-    return replace(loop, total=F.cdiv(F.maximum(loop.total - k, 0), streams), lets=lets)
+    order = tuple((n, F.substitute(v, turn)) for n, v in loop.order)
+    return replace(loop, total=F.cdiv(F.maximum(loop.total - k, 0), streams), order=order)

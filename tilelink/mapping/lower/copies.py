@@ -93,10 +93,10 @@ def stream_loop(frame: Frame, *, own: bool, others: bool, kept: bool = False) ->
     )
     if waits or not to_all:
         body = under(frame.tests, copied(frame, own=own, others=others, kept=kept))
-        return Tiles(step.path, step.total, (*step.order, *frame.lets), body)
+        return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), body)
     per = F.maximum(step.total, 1)
     among = {"t": Sym("t") % per}
     peer = ("pe", (step.rank + step.ranks - Sym("t") // per) % step.ranks)
-    lets = (peer, *((n, F.substitute(v, among)) for n, v in step.order), *frame.lets)
+    order = (peer, *((n, F.substitute(v, among)) for n, v in step.order))
     body = under(frame.tests, copied(frame, own=own, others=others, target=Sym("pe"), kept=kept))
-    return Tiles(step.path, step.total * step.ranks, lets, body)
+    return Tiles(step.path, step.total * step.ranks, (("pe", step.ranks), *frame.axes), order, tuple(frame.lets), body)

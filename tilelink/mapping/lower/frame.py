@@ -75,6 +75,11 @@ class Frame:
             if g.var is not None and (v.unit or g.kind == "own"):
                 self.names[g.var] = found.begin
 
+    @property
+    def axes(self) -> tuple[tuple[str, Formula], ...]:
+        """The indices of the step's tiles, and how many there are of each; of a run-time split any one stands for all."""
+        return tuple((f"i{a}", F.of(1) if g.kind == "table" else g.count) for a, g in enumerate(self.step.grid))
+
     def unique(self, name: str) -> str:
         """A name that no other step of the same loop over tiles has."""
         return name if self.host is None else f"{self.step.path.replace('.', '_')}_{name}"

@@ -31,4 +31,4 @@ def called(frame: Frame) -> Tiles:
                 found[type(op)].setdefault(unplaced(lowered), lowered)
     waits, reads, writes, told = (tuple(ops.values()) for ops in found.values())
     ops = (*waits, *reads, Compute(step.library.name, step.step.loc), *writes, *told)
-    return Tiles(step.path, step.total, (*step.order, *frame.lets), under(frame.tests, ops))
+    return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), under(frame.tests, ops))
