@@ -183,7 +183,10 @@ def _quotient(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         quotient = abs(a) // abs(b)
         return quotient if (a < 0) == (b < 0) else -quotient
-    return a // b if _natural(a, b) else np.sign(a) * np.sign(b) * (abs(a) // abs(b))
+    if _natural(a, b):
+        return a // b
+    with np.errstate(divide="ignore"):  # what a program divides by may be 0 where it is not asked
+        return np.sign(a) * np.sign(b) * (abs(a) // abs(b))
 
 
 def _remainder(a: Any, b: Any) -> Any:

@@ -167,9 +167,10 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """`engine`: `workers` share the positions of each loop, and who is through with one begins the next; a `stream`, and the
-    `host`'s kernels, take them one after the other. `after`: executors that end on this rank before it starts. `workers`: how
-    many there are; `kernel`: that they belong to, for those that have to be resident together."""
+    """`engine`: `workers` share the positions of each loop, and who is through with one begins the next; streams take them one
+    after the other, of several stream `k` the positions `k`, `k + workers`, …; so do the `host`'s kernels. `after`: executors
+    that end on this rank before it starts. `workers`: how many there are; `kernel`: that they belong to, for those that have to
+    be resident together."""
 
     name: str
     engine: Literal["workers", "stream", "host"]
@@ -232,6 +233,23 @@ def mapped(op: Op, change: Callable[[Formula], Formula]) -> Op:
         test = None if op.test is None else change(op.test)
         return replace(op, test=test, body=tuple(mapped(o, change) for o in op.body))
     return op
+
+
+def formulas(op: Op) -> tuple[Formula, ...]:
+    """All formulas of an op, those of its body left out."""
+    if isinstance(op, Await):
+        return (op.index,)
+    if isinstance(op, Signal):
+        return tuple(f for f in (op.index, op.rank, op.amount) if f is not None)
+    if isinstance(op, Read | Write):
+        return (op.rank, *(edge for pair in op.box for edge in pair))
+    if isinstance(op, Copy):
+        return (*formulas(op.source), *formulas(op.target))
+    if isinstance(op, For):
+        return (op.count, *(value for _, value in op.lets))
+    if isinstance(op, Check | If):
+        return () if op.test is None else (op.test,)
+    return ()
 
 
 def unplaced(op: Op) -> Op:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tilelink.ir import formula as F
@@ -61,9 +61,10 @@ class Call:
         else:
             own = step.step.moved_to not in self.plan.read_in_place and H.Keep(h.path) not in self.plan.host
             loop = stream_loop(Frame(self.plan, step), own=own, others=True)
-        for k in range(step.streams):
-            name = h.path if step.streams == 1 else f"{h.path}.{k}"
-            self._start(h.stream + k, name, "stream", _every(loop, k, step.streams))
+        streams = range(h.stream, h.stream + step.streams)
+        after = tuple(dict.fromkeys(name for s in streams for name in self.heads[s]))
+        self.executors.append(Executor(h.path, "stream", (loop,), after, step.streams))
+        self.heads |= dict.fromkeys(streams, (h.path,))
 
     def _launch(self, h: H.Launch) -> None:
         kernel, after = self.plan.kernel(h.kernel), self.heads[h.stream]
@@ -153,12 +154,3 @@ def _tiles(frame: Frame, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]
     tables: dict[str, F.Like] = {f"{g.table}_tiles": F.of(1) for g in step.grid if g.kind == "table"}
     order = tuple((n, F.substitute(v, tables)) for n, v in step.order)
     return Tiles(step.path, F.substitute(step.total, tables), frame.axes, order, tuple(lets), body, bool(tables))
-
-
-def _every(loop: Tiles, k: int, streams: int) -> Tiles:
-    """Positions k, k + streams, … of a loop."""
-    if streams == 1:
-        return loop
-    turn = {"t": Sym("t") * streams + k}
-    order = tuple((n, F.substitute(v, turn)) for n, v in loop.order)
-    return replace(loop, total=F.cdiv(F.maximum(loop.total - k, 0), streams), order=order)

@@ -1,0 +1,133 @@
+"""Questions that the tables of a lowered plan answer: what is written, signalled and taken, and that nothing spoilt passes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
+
+import pytest
+
+from benchmarks.mutants.mappings import mappings, operators
+from tests.mapping.oracle import off_any_shelf, verdict_on
+from tilelink.ir import formula as F
+from tilelink.ir.lowered import Copy, Flags, Lowered, Op, Signal, Tiles, Write, rewritten, walk
+from tilelink.mapping.lower import NotLowered, lower
+from tilelink.proof.counts import miscounted
+from tilelink.proof.coverage import uncovered
+from tilelink.proof.orders import untaken
+from tilelink.proof.table import Table
+
+EACH = 40
+SPOILT = ("ag_gemm", "gemm_rs", "gemm_rs_ring", "all_reduce_one_shot", "all_to_all")
+
+
+def found(lowered: Lowered) -> list[str]:
+    table = Table.of(lowered)
+    return [str(f) for f in chain(uncovered(table), miscounted(table), untaken(table))]
+
+
+def lowered_of(name: str) -> Iterator[Lowered]:
+    for mapping in islice(mappings(operators()[name]), 0, None, 5):
+        try:
+            yield lower(mapping.plan)
+        except NotLowered:
+            continue
+
+
+@pytest.mark.parametrize("name", operators())
+def test_operators_of_the_library(name: str) -> None:
+    assert [found(x) for x in lowered_of(name)] == [[] for _ in lowered_of(name)]
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_plans(block: int) -> None:
+    asked = 0
+    for seed in range(block * EACH, block * EACH + EACH):
+        made = off_any_shelf(random.Random(seed))
+        if made is not None and verdict_on(made[1]).ok:
+            try:
+                assert found(lower(made[1])) == [], seed
+                asked += 1
+            except NotLowered:
+                continue
+    assert asked > EACH // 3
+
+
+# ------------------------------------------------------------------------------------------------------------ spoilt plans
+def _twice(op: Op) -> tuple[Op, ...]:
+    return op, op
+
+
+def _dropped(op: Op) -> tuple[Op, ...]:
+    del op
+    return ()
+
+
+def _shifted(op: Op) -> tuple[Op, ...]:
+    """One element, or one flag, further on."""
+    if isinstance(op, Signal):
+        return (replace(op, index=op.index + 1),)
+    write = op.target if isinstance(op, Copy) else op
+    assert isinstance(write, Write)
+    (begin, end), *more = write.box
+    moved = replace(write, box=((begin + 1, end + 1), *more))
+    return (replace(op, target=moved) if isinstance(op, Copy) else moved,)
+
+
+def _spoilt(
+    lowered: Lowered, change: Callable[[Op], tuple[Op, ...]], kinds: tuple[type, ...]
+) -> Iterator[tuple[Op, Lowered]]:
+    """With one op of these kinds changed, one after the other."""
+    for e in lowered.executors:
+        for loop in e.loops:
+            for op in dict.fromkeys(o for o in walk(loop.body) if isinstance(o, kinds) and _matters(lowered, o)):
+                body = rewritten(loop.body, lambda o, op=op: change(o) if o is op or o == op else (o,))
+                yield op, _with(lowered, loop, replace(loop, body=body))
+
+
+def _matters(lowered: Lowered, op: Op) -> bool:
+    """What data decides is taken on trust; and nobody may need what is signalled on entry."""
+    if isinstance(op, Signal):
+        return op.flags not in ("entered", "ready", "left")
+    write = op.target if isinstance(op, Copy) else op
+    assert isinstance(write, Write)
+    return not write.by_data and bool(write.box)
+
+
+def _with(lowered: Lowered, old: Tiles, new: Tiles) -> Lowered:
+    executors = tuple(replace(e, loops=tuple(new if x is old else x for x in e.loops)) for e in lowered.executors)
+    return replace(lowered, executors=executors)
+
+
+@pytest.mark.parametrize("name", SPOILT)
+@pytest.mark.parametrize("change", [_dropped, _twice, _shifted])
+def test_a_spoilt_write_or_signal_is_found(name: str, change: Callable[[Op], tuple[Op, ...]]) -> None:
+    for lowered in lowered_of(name):
+        for op, spoilt in _spoilt(lowered, change, (Write, Copy, Signal)):
+            assert found(spoilt) != [], op
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_loop_that_takes_other_tiles_is_found(name: str) -> None:
+    for lowered in lowered_of(name):
+        for e in lowered.executors:
+            for loop in (x for x in e.loops if x.axes and not x.by_data):
+                fewer = _with(lowered, loop, replace(loop, total=loop.total - 1))
+                again = _with(
+                    lowered, loop, replace(loop, order=(("t", F.minimum(F.Sym("t"), loop.total - 2)), *loop.order))
+                )
+                assert found(fewer) != [] or found(again) != []
+
+
+def test_arrivals_that_are_not_those_of_the_signals_are_found() -> None:
+    for lowered in lowered_of("gemm_rs"):
+        for k, flags in enumerate(lowered.flags):
+            if flags.arrivals is not None:
+                more = replace(flags, arrivals=flags.arrivals + 1)
+                assert found(replace(lowered, flags=_put(lowered.flags, k, more))) != []
+
+
+def _put(flags: tuple[Flags, ...], k: int, other: Flags) -> tuple[Flags, ...]:
+    return (*flags[:k], other, *flags[k + 1 :])

@@ -1,0 +1,96 @@
+"""Each flag is signalled as often in a call as whoever awaits it expects; one that a single signal completes, once at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+
+import numpy as np
+
+from tilelink.ir import formula as F
+from tilelink.ir.lowered import Await, Flags, Signal
+from tilelink.ir.shape import RANK_AXIS
+from tilelink.proof.coverage import Found
+from tilelink.proof.table import Array, Row, Table
+
+
+def miscounted(table: Table) -> Iterator[Found]:
+    rows: dict[str, list[Row]] = {f.name: [] for f in table.lowered.flags}
+    for row in table.rows:
+        if isinstance(row.op, Await | Signal):
+            rows[row.op.flags].append(row)
+    for flags in table.lowered.flags:
+        yield from _of(table, flags, rows[flags.name])
+
+
+def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
+    count = np.broadcast_to(table.each(flags.count), (table.ranks,))
+    width = int(count.max(initial=0))
+    numbers = np.arange(width, dtype=np.int64)[None, :]
+    there = numbers < count[:, None]
+    signals = [r for r in rows if isinstance(r.op, Signal)]
+    if not width or any(r.by_data or (isinstance(r.op, Signal) and r.op.amount is None) for r in signals):
+        return  # data says how often, or the device counts
+    made = np.zeros((table.ranks, width), dtype=np.int64)
+    for row in signals:
+        outside = _add(table, made, row)
+        if outside:
+            yield Found(f"has no flag {outside[1]}", flags.name, (row,), outside[0])
+            return
+    if flags.arrivals is None:
+        if (made > 1).any():
+            yield _at("is signalled twice, and set by each signal", flags, made > 1, rows)
+        awaited = _awaited(table, width, rows)
+        if (awaited & (made == 0)).any():
+            yield _at("is awaited, and never signalled", flags, awaited & (made == 0), rows)
+        return
+    wanted = np.broadcast_to(table.each(flags.arrivals, flag=numbers), (table.ranks, width))
+    if (there & (made != wanted)).any():
+        yield _at("is not signalled as often as it is said to be", flags, there & (made != wanted), rows)
+
+
+def _add(table: Table, made: Array, row: Row) -> tuple[int, int] | None:
+    """Add a row's signals; what is signalled, and does not exist."""
+    assert isinstance(row.op, Signal)
+    index = row(row.op.index)
+    ranks = [row(row.op.rank)] if row.op.rank is not None else _line(table, row, row.op.along)
+    for rank in ranks:
+        on, flag, taken = _executed(row, rank, index)
+        on, flag = on[taken], flag[taken]
+        wrong = (flag < 0) | (flag >= made.shape[1]) | (on < 0) | (on >= made.shape[0])
+        if wrong.any():
+            return int(on[wrong][0]), int(flag[wrong][0])
+        np.add.at(made, (on, flag), int(F.evaluate(row.op.amount if row.op.amount is not None else 1, {})))
+    return None
+
+
+def _awaited(table: Table, width: int, rows: list[Row]) -> Array:
+    out = np.zeros((table.ranks, width), dtype=np.bool_)
+    for row in rows:
+        if isinstance(row.op, Await) and not row.by_data and not row.op.back:
+            on, flag, taken = _executed(row, row.values["rank"], row(row.op.index))
+            out[on[taken], np.clip(flag[taken], 0, width - 1)] = True
+    return out
+
+
+def _executed(row: Row, rank: Array, index: Array) -> tuple[Array, Array, Array]:
+    """Ranks, flags, and where the row is executed, in one shape."""
+    on, flag, where, *taken = np.broadcast_arrays(rank, index, row.values["rank"], *row.taken)
+    found = reduce(np.logical_and, taken, np.ones(where.shape, dtype=np.bool_))
+    return on, flag, found
+
+
+def _line(table: Table, row: Row, along: str) -> list[Array]:
+    """The ranks of each rank's submesh, one by one."""
+    rank, sizes = row.values["rank"], dict(table.lowered.ranks)
+    if along == RANK_AXIS:
+        return [np.full_like(rank, k) for k in range(table.ranks)]
+    names = [n for n, _ in table.lowered.ranks if n != RANK_AXIS]
+    stride = int(np.prod([sizes[n] for n in names[names.index(along) + 1 :]], dtype=np.int64))
+    first = rank - rank // stride % sizes[along] * stride
+    return [first + k * stride for k in range(sizes[along])]
+
+
+def _at(what: str, flags: Flags, where: Array, rows: list[Row]) -> Found:
+    rank, number = (int(k) for k in np.argwhere(where)[0])
+    return Found(f"flag {number} {what}", flags.name, tuple(rows), rank)

@@ -1,0 +1,44 @@
+"""The order of a loop over tiles: which tile each position is, and that each tile is taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilelink.ir.lowered import Tiles
+from tilelink.proof.coverage import Found
+from tilelink.proof.table import Array, Table, positions
+
+
+def untaken(table: Table) -> Iterator[Found]:
+    """Tiles that are taken twice, or never although something is done for them."""
+    for executor in table.lowered.executors:
+        for loop in executor.loops:
+            if loop.axes and not loop.by_data:
+                yield from _of(table, loop)
+
+
+def _of(table: Table, loop: Tiles) -> Iterator[Found]:
+    at = positions(table, loop)
+    total = np.broadcast_to(np.maximum(table.each(loop.total), 0), (table.ranks,))
+    counts = np.stack([np.broadcast_to(table.each(count), (table.ranks,)) for _, count in loop.axes])
+    visited = (at >= 0).reshape(table.ranks, -1).sum(axis=1)
+    if (visited != total).any():
+        rank = int(np.argmax(visited != total))
+        yield Found(f"takes {int(visited[rank])} tiles in {int(total[rank])} turns", loop.path, (), rank)
+        return
+    if (visited == counts.prod(axis=0)).all():
+        return
+    for row in table.rows:
+        if row.loop is loop and _missed(at, row.taken):
+            yield Found("leaves out a tile for which there is something to do", loop.path, (row,))
+            return
+
+
+def _missed(at: Array, taken: tuple[Array, ...]) -> bool:
+    """Whether an op is executed for a tile that no position is; its arrays go on with the turns of loops."""
+    full = at.reshape(at.shape + (1,) * (taken[0].ndim - at.ndim)) < 0
+    for condition in taken:
+        full = full & condition
+    return bool(full.any())

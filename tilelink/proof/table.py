@@ -1,0 +1,166 @@
+"""Lowered -> table: one row for each op of each loop, whose columns are arrays over ranks, tiles and turns.
+
+The axes of an array are (rank, index of the tile, …, turn of a loop, …), each of length 1 where the value does not depend on
+it: most columns depend on one index, so that little is worked out even where there are many tiles. The position of a tile
+stands in the order of its loop alone (`tilelink.ir.lowered.Tiles.order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula
+from tilelink.ir.lowered import (
+    Await,
+    Check,
+    Copy,
+    Executor,
+    For,
+    If,
+    Lowered,
+    Op,
+    Read,
+    Signal,
+    Tiles,
+    Write,
+    formulas,
+    walk,
+)
+from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
+
+Array: TypeAlias = Any
+Leaf: TypeAlias = "Await | Signal | Read | Write | Check"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An op that is executed where all of `taken` hold, once for each tile and turn. `by_data`: or only there, data says;
+    `place`: in the text of its loop."""
+
+    op: Leaf
+    executor: Executor
+    loop: Tiles
+    place: int
+    values: Mapping[str, Array]
+    taken: tuple[Array, ...]
+    by_data: bool
+
+    def __call__(self, formula: Formula) -> Array:
+        """What a formula of the op's comes to."""
+        return np.asarray(F.evaluate(formula, self.values))
+
+
+@dataclass(slots=True)
+class Table:
+    """`ranks`: how many there are in all."""
+
+    lowered: Lowered
+    ranks: int = 0
+    rows: list[Row] = field(default_factory=list[Row])
+
+    @staticmethod
+    def of(lowered: Lowered) -> Table:
+        sizes = dict(lowered.ranks)
+        out = Table(lowered, sizes[RANK_AXIS])
+        for executor in lowered.executors:
+            for loop in executor.loops:
+                out.rows += out._loop(executor, loop)
+        return out
+
+    def world(self, depth: int) -> dict[str, Array]:
+        """The sizes, and each rank's coordinates, as arrays of `depth` axes."""
+        found: dict[str, Array] = dict(self.lowered.sizes)
+        number, stride = np.arange(self.ranks, dtype=np.int64), 1
+        for name, size in reversed([d for d in self.lowered.ranks if d[0] != RANK_AXIS]):
+            found[rank_along(name).name], found[ranks_along(name).name] = number // stride % size, size
+            stride *= size
+        found[rank_along().name], found[ranks_along().name] = number, self.ranks
+        return {k: v.reshape((-1,) + (1,) * (depth - 1)) if isinstance(v, np.ndarray) else v for k, v in found.items()}
+
+    def each(self, formula: Formula, **more: Array) -> Array:
+        """A formula on every rank: (ranks,); with arrays of (1, …) for other symbols, (ranks, …)."""
+        depth = max((np.ndim(v) for v in more.values()), default=1)
+        return np.asarray(F.evaluate(formula, {**self.world(depth), **more}))
+
+    # --------------------------------------------------------------------------------------------------------------- rows
+    def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
+        depth = 1 + len(loop.axes) + _depth(loop.body)
+        values, taken = self.world(depth), list[Array]()
+        for k, (name, count) in enumerate(loop.axes):
+            often = np.asarray(F.evaluate(count, values))
+            values[name] = _along(max(int(often.max(initial=0)), 0), 1 + k, depth)
+            taken.append(values[name] < often)
+        for name, value in loop.lets:
+            values[name] = F.evaluate(value, values)
+        if loop.axes and any("t" in F.symbols(f) for op in walk(loop.body) for f in formulas(op)):
+            at = positions(self, loop)
+            values["t"] = at.reshape(at.shape + (1,) * (depth - at.ndim))
+            taken.append(values["t"] >= 0)
+        start = Row(Check(F.Const(1), ""), executor, loop, 0, values, tuple(taken), loop.by_data)
+        yield from _body(loop.body, start, 1 + len(loop.axes), [0])
+
+
+def positions(table: Table, loop: Tiles) -> Array:
+    """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""
+    counts = [np.broadcast_to(table.each(count), (table.ranks,)) for _, count in loop.axes]
+    out = np.full((table.ranks, *(max(int(c.max(initial=0)), 0) for c in counts)), -1, dtype=np.int64)
+    total = np.broadcast_to(table.each(loop.total), (table.ranks,))
+    values: dict[str, Array] = table.world(2)
+    values["t"] = np.arange(max(int(total.max(initial=0)), 0), dtype=np.int64)[None, :]
+    if not values["t"].size or not out.size:
+        return out
+    for name, rows in table.lowered.tables:
+        longest = max(map(len, rows))
+        values[name] = np.array([[*row, *[0] * (longest - len(row))] for row in rows], dtype=np.int64)
+    for name, value in loop.order:
+        values[name] = F.evaluate(value, values)
+    there = values["t"] < total[:, None]
+    index = [np.broadcast_to(values.get(name, 0), there.shape) for name, _ in loop.axes]
+    # The index along this rank's own coordinate is the coordinate, and there is one tile.
+    index = [np.where(c[:, None] == 1, 0, i) for i, c in zip(index, counts, strict=True)]
+    inside = there & np.logical_and.reduce([(i >= 0) & (i < c[:, None]) for i, c in zip(index, counts, strict=True)])
+    rank = np.broadcast_to(np.arange(table.ranks)[:, None], there.shape)
+    out[(rank[inside], *(i[inside] for i in index))] = np.broadcast_to(values["t"], there.shape)[inside]
+    return out
+
+
+def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterator[Row]:
+    for op in body:
+        if isinstance(op, For):
+            yield from _body(op.body, _turns(op, at, axis), axis + 1, places)
+        elif isinstance(op, If):
+            test = None if op.test is None else at(F.truth(op.test)) != 0
+            taken = at.taken if test is None else (*at.taken, test)
+            yield from _body(op.body, replace(at, taken=taken, by_data=at.by_data or test is None), axis, places)
+        elif isinstance(op, Copy):
+            yield from _body((op.source, op.target), at, axis, places)
+        elif isinstance(op, Await | Signal | Read | Write | Check):
+            places[0] += 1
+            decided = isinstance(op, Read | Write) and op.by_data
+            yield replace(at, op=op, place=places[0], by_data=at.by_data or decided)
+
+
+def _turns(op: For, at: Row, axis: int) -> Row:
+    often = at(op.count)
+    depth = next(v.ndim for v in at.values.values() if isinstance(v, np.ndarray))
+    values = {**at.values, op.var: _along(max(int(often.max(initial=0)), 0), axis, depth)}
+    for name, value in op.lets:
+        values[name] = F.evaluate(value, values)
+    return replace(at, values=values, taken=(*at.taken, values[op.var] < often), by_data=at.by_data or op.by_data)
+
+
+def _along(count: int, axis: int, depth: int) -> Array:
+    shape = [1] * depth
+    shape[axis] = count
+    return np.arange(count, dtype=np.int64).reshape(shape)
+
+
+def _depth(body: tuple[Op, ...]) -> int:
+    """How deep its loops are nested."""
+    inner = (_depth(op.body) + isinstance(op, For) for op in body if isinstance(op, For | If))
+    return max(inner, default=0)
