@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilelink.ir.lowered import Buffer, Read, Write
-from tilelink.mapping.verify.sweep import Boxes, Cells
+from tilelink.proof.cells import Boxes, Cells
 from tilelink.proof.table import Array, Row, Table
 
 

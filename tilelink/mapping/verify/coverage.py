@@ -13,9 +13,9 @@ from tilelink.ir.program import Loop, Store
 from tilelink.ir.wiring import Step, TensorDecl
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.reach import Laid
-from tilelink.mapping.verify.sweep import Boxes, Cells, TooMany, depends
 from tilelink.mapping.verify.touches import Touch, own_axes, read, written
 from tilelink.mapping.verify.turns import Array, Undecided
+from tilelink.proof.cells import Boxes, Cells, TooMany, depends
 
 
 def check_coverage(plan: Plan, world: World, laid: Mapping[str, Laid], trust: list[str]) -> str:

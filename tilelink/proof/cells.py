@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilelink.mapping.verify.turns import Array
+Array: TypeAlias = Any
 
 MOST = 60_000_000
 """Boxes, or cells, that may be looked at one by one."""
