@@ -94,6 +94,21 @@ def test_what_is_said(case: Case, tmp_path: Path) -> None:
     assert said(case, tmp_path) == case.text
 
 
+@tilelink.program("M N, R M N -> M N")
+def push_and_look(x: Any, box: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    for q in tl.tiles(box, axis=0):
+        tl.tile_push_data(box, (q, m, n), tl.tile_load(x, (m, n)))
+        tl.tile_store(out, (m, n), tl.tile_load(box, (q, m, n)))
+        tl.producer_tile_notify(box, (q, m, n))
+
+
+def test_what_is_pushed_to_others_is_not_here() -> None:
+    op = operator("M N -> M N", name="looked")(lambda x: push_and_look(x, tilelink.symmetric("R M N", like=x)))
+    error = refused(plan_of(op, 2, {"M": 4, "N": 4}, push_and_look=sms(M=2, N=2)))
+    assert (error.code, error.message) == ("TL602", "`box` is read and no wait covers it")
+
+
 # ------------------------------------------------------------------------------------- programs that capture does not let in
 def spoilt(plan: Plan, path: str, change: Any) -> Plan:
     """The plan with another body for one program."""
