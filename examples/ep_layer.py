@@ -12,7 +12,7 @@ from tilelink.ops import ep_combine, ep_dispatch_fp8
 from tilelink.ops.ep_dispatch import send
 
 
-@tilelink.program("e r C H, e r i32, e H N -> e r C N")
+@tilelink.program("e r C H, e r i32, e H N -> e r C N partial")
 def expert_matmul(inbox, counts, weight, out):  # computation: one tile of the rows that one rank sent to one expert
     e, r, c, n = tl.tile_id(out)
     tl.consumer_tile_wait(counts, (e, r))

@@ -15,7 +15,7 @@ from tilelink.ops.programs import matmul
 from tilelink.ops.routing import tables
 
 
-@tilelink.program("T H, P i32 <T, e+1 i32 offsets, e R C H, e R i32 -> e R/R i32")
+@tilelink.program("T H, P i32 <T, e+1 i32 offsets, e R C H partial, e R i32 -> e R/R i32")
 def m2n_send(x, order, start, inbox, counts, mine):  # this rank's tokens of expert `e`, to whoever has that expert
     e, s = tl.tile_id(mine)
     tl.consumer_tile_wait(x)
@@ -32,7 +32,7 @@ def m2n_send(x, order, start, inbox, counts, mine):  # this rank's tokens of exp
     tl.producer_tile_notify(inbox, (e, s))
 
 
-@tilelink.program("e R C H, e R i32, l H H, e R/R C H")
+@tilelink.program("e R C H, e R i32, l H H, e R/R C H partial")
 def expert(inbox, counts, weight, back):  # what came from one rank for one expert, and what it makes of that back there
     e, s = tl.tile_id(counts)
     tl.consumer_tile_wait(counts, (e, s))

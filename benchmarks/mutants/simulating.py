@@ -120,7 +120,7 @@ def _rank(mapping: Mapping, loaded: list[Loaded], idle: int | None) -> list[torc
     session = require()
     world, mine = session.world, loaded[session.world.rank]
     plan = mine.plan
-    workspace = session.workspace("mutant", regions(plan), "mutant")
+    workspace = session.workspace("mutant", regions(plan))
     slots: list[Slot] = []
     implied = all(c.implied_by is not None for c in plan.credits)
     out: list[torch.Tensor] = []

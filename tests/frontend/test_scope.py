@@ -428,3 +428,15 @@ def test_not_a_number_is_one_constant() -> None:
 def test_constants_of_enumerations_are_numbers_and_strings() -> None:
     program = with_helper("x = Kind.LAST\nassert Word.FIRST == 'first'", CLASSES)
     assert repr(program.globals) == "(('Kind_LAST', 3), ('Word_FIRST', 'first'))"
+
+
+def test_a_default_that_is_another_number_by_now() -> None:
+    helper = "START = 2\n@triton.jit\ndef from_(x, start=START):\n    return x + start\n\nSTART = 3\n"
+    assert said("x = from_(1)", HELPERS + helper) == (
+        "TL146: the default `START` of `from_` was 2 and is 3 now\n"
+        "     |\n"
+        "  24 | def from_(x, start=START):\n"
+        "     |                    ^^^^^\n"
+        "  why: Python keeps the one, and a helper is copied as source\n"
+        "  do:  write the number, or define the helper again"
+    )

@@ -167,21 +167,43 @@ def test_text_that_python_does_not_keep() -> None:
     )
 
 
+BODY = "def f(a, out):\n    m = tl.tile_id(out)\n    tl.tile_store(out, m, tl.tile_load(a, m) * 2)\n"
+
+
 @pytest.mark.parametrize(
     "changed",
     [
+        HEADER + BODY.replace("2)", "2.0)"),
+        HEADER + BODY.replace("* 2", "- 2"),
+        HEADER + BODY.replace("(a, m)", "(out, m)"),
         "# a line more\n" * 3,
         "x = (\n" * 20,
         "def g():\n    pass\n" * 10,
     ],
 )
 def test_a_file_that_has_changed(tmp_path: Path, changed: str) -> None:
-    module = load(tmp_path, HEADER + "def f(a, out):\n    m = tl.tile_id(out)\n")
+    module = load(tmp_path, HEADER + BODY)
     (tmp_path / "user.py").write_text(changed)
     assert message(lambda: capture(module.f, parse_signature("M -> M")), tmp_path) == (
         "TL110: the source of `f` cannot be read\n"
         "  why: user.py has changed since it was imported\n"
         "  do:  put it into a file or a notebook cell, and import or run that again"
+    )
+
+
+def test_a_file_that_has_changed_elsewhere(tmp_path: Path) -> None:
+    module = load(tmp_path, HEADER + BODY + "x = 1\n")
+    (tmp_path / "user.py").write_text(HEADER + BODY.replace("* 2)", "*  2)  # twice") + "x = 2\n")
+    assert capture(module.f, parse_signature("M -> M")).name == "f"
+
+
+def test_a_helper_whose_file_has_changed(tmp_path: Path) -> None:
+    helper = "import triton\n@triton.jit\ndef twice(x):\n    return x * 2\n\n"
+    program_ = BODY.replace("tl.tile_load(a, m) * 2", "twice(tl.tile_load(a, m))")
+    module = load(tmp_path, HEADER + helper + program_)
+    (tmp_path / "user.py").write_text(HEADER + helper.replace("* 2", "* 3") + program_)
+    assert "TL110: the source of `twice` cannot be read" in message(
+        lambda: capture(module.f, parse_signature("M -> M"))
     )
 
 

@@ -11,6 +11,7 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import assert_right, plan_of
 from tests.mapping.shelf import double, local, patient
+from tests.mapping.shelf_axes import columns
 from tilelink import Operator, copy_engine, fused, operator, sms
 from tilelink.mapping import verify
 from tilelink.ops.programs import gather, keep, matmul, move, share
@@ -114,6 +115,11 @@ def of_other_parts(x: Any) -> Any:
     return of_three(to_heads(x))
 
 
+@operator("M N/R -> M N")
+def of_columns(x: Any) -> Any:
+    return double(columns(x))
+
+
 @operator("M/R N -> M N")
 def of_made(x: Any) -> Any:
     return double(gather(local(x)))
@@ -175,6 +181,7 @@ CASES = {
     "other parts": Case(
         of_other_parts, {"to_heads": copy_engine(), "of_three": sms(M=2, N=2, H=2)}, sizes={"M": 8, "N": 4, "H": 2}
     ),
+    "columns": Case(of_columns, {"columns": copy_engine(), "double": TILE}),
     "made here": Case(of_made, with_gather("double", local=TILE)),
     "a result": Case(returned_too, with_gather("double", gather=copy_engine(push=False))),
     "moved on": Case(moved_on, with_gather("double", keep=copy_engine())),

@@ -12,13 +12,15 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.plans import Sizes, assert_right, plan_of
+from tests.mapping.plans import Sizes, assert_right, plan_of, with_channel
 from tests.mapping.shelf import local, rowwise
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.language import elsewhere, mlp, ring_gather, send
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, sms
+from tilelink.ir import formula as F
 from tilelink.ir.schedule import Placement
 from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
 from tilelink.ops import all_reduce_two_shot, gemm_rs
 from tilelink.ops.programs import gather, keep, keep_parts, matmul, reduce, scatter, share
 from tilelink.ops.ulysses import to_heads, to_sequence
@@ -170,7 +172,11 @@ RIGHT: dict[str, tuple[Operator, Callable[[int], Problem]]] = {
         ),
         products(9, 3, 2),
     ),
-    "pushed, and gathered with the default": (there_and_back, rows_of_all(5, 2)),
+    "parts that are pushed, and pulled on": (there_and_back, rows_of_all(5, 2)),
+    "parts that copy engines push, and pull on": (
+        there_and_back.schedule(to_sequence=copy_engine(S=2, push=True), gather=copy_engine(M=1, push=False)),
+        rows_of_all(5, 2),
+    ),
     "columns of a function, pulled by rows": (
         gemm_rs.schedule(
             matmul=library("torch.mm", M=2, N=2), scatter=copy_engine(M=2, push=False), reduce=sms(M=2, N=2)
@@ -212,11 +218,22 @@ def test_sizes_at_which_the_two_sides_differed(pull: str) -> None:
             plan_of(all_reduce_two_shot, ranks, sizes, scatter=PULLS[pull], reduce=library("torch.sum")),
             plan_of(by_rows, ranks, sizes, rowwise=library(times, M=2, N=2), scatter=PULLS[pull], reduce=TILES),
             plan_of(slices, ranks, sizes, twice=TILES, scatter=PULLS[pull], reduce=TILES),
-            plan_of(there_and_back, ranks, sizes),
+            plan_of(there_and_back, ranks, sizes, gather=PULLS[pull]),
+            plan_of(there_and_back, ranks, sizes, to_sequence=copy_engine(push=True), gather=PULLS[pull]),
         )
         for plan in plans:
             assert_right(plan)
             assert verify(plan).ok
+
+
+def test_who_waits_for_a_word_of_a_function_finds_it_set() -> None:
+    """A rank without columns has no tile to announce: with one word for all columns it would wait for ever."""
+    plan = plan_of(mlp, 2, {"M": 1, "K": 2, "I": 1}, glu=library(gated))
+    assert verify(plan).ok
+    one = with_channel(plan, "glu_out", axes=(), target=F.substitute(plan.channel("glu_out").target, {"c0": 0}))
+    assert examine(one).findings
+    with pytest.raises(TilelinkError, match="`matmul` waits for a word of `glu_out` that no copy engine sets"):
+        verify(one)
 
 
 # -------------------------------------------------------------------------------------------------- what cannot be counted

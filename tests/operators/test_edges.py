@@ -109,7 +109,7 @@ def test_nobody_waits_for_positions_that_are_not_there(rows: int | None) -> None
         torch.testing.assert_close(got, expected[part(M, rank, 3)])
 
 
-@tilelink.program("T H, T i32, S/R H")
+@tilelink.program("T H, T i32, S/R H once")
 def spread(x: Any, to: Any, out: Any) -> None:
     """Rows to where data says."""
     t = tl.tile_id(to)
@@ -349,3 +349,28 @@ def softmax(x: Any) -> Any:
 def test_an_axis_without_a_name_is_one_tile_however_long() -> None:
     x = torch.randn(20, 700)
     torch.testing.assert_close(softmax([x])[0], torch.softmax(x, 1))
+
+
+@tilelink.program("M/R N -> M N")
+def sent(x: Any, rows: Any) -> None:
+    m, n = tl.tile_id(x)
+    tl.tile_push_data(rows, (m, n), 2 * tl.tile_load(x, (m, n)))
+    tl.producer_tile_notify(rows, (m, n))
+
+
+@tilelink.program("M N -> M N")
+def waiting(rows: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows, (m, n))
+    tl.tile_store(out, (m, n), tl.zeros(tl.tile_shape(out), tl.float32) + tl.tile_begin(out, m))
+
+
+@tilelink.operator("M/R N -> M N", schedule={"sent": tilelink.sms(M=8, N=32), "waiting": tilelink.sms(M=8, N=32)})
+def waits_and_reads_nothing(x: Any) -> Any:
+    return waiting(sent(x))
+
+
+def test_a_tensor_that_is_waited_for_and_not_read() -> None:
+    rows = torch.arange(M).float()[:, None].expand(M, N)
+    for got in results(waits_and_reads_nothing, 2, drawn(M, N), M=M):
+        torch.testing.assert_close(got, rows // 8 * 8)

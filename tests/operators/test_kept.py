@@ -43,6 +43,8 @@ class Made:
 
     plan: Any = None
     said = "a call"
+    changed = None
+    in_place = ()
 
 
 def test_ten_thousand_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,3 +172,20 @@ def test_scalars_and_orders_belong_to_their_step(placed: str) -> None:
     x = torch.randn(7, 30, generator=torch.Generator().manual_seed(0))
     for got in tilelink.launch(lambda: similar.schedule(PLACED[placed])(x), RANKS, races=True):
         torch.testing.assert_close(got, 6 * (x + 5) + 7)
+
+
+@tilelink.program("M N -> M N")
+def quoted(x: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    rtne = tl.tile_begin(out, n)
+    half = (tl.tile_load(x, (m, n)) + rtne).to(tl.float16, fp_downcast_rounding="rtne")
+    tl.tile_store(out, (m, n), half)
+
+
+def test_strings_are_no_names() -> None:
+    def body(x: Any) -> Any:
+        return quoted(x)
+
+    operator = tilelink.operator("M N -> M N", schedule={"quoted": sms(M=4, N=4)})(body)
+    (got,) = tilelink.launch(lambda: operator(torch.zeros(4, 8)), 1)
+    torch.testing.assert_close(got, (torch.arange(8) // 4 * 4).float().expand(4, 8))

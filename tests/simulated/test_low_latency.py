@@ -94,7 +94,7 @@ def test_all_or_none(dtype: str, words: set[str]) -> None:
     assert words_of(operator, torch.empty(2, 64), ranks=2) == words
 
 
-@tilelink.program("R/R M N, R M N -> M N")
+@tilelink.program("R/R M N, R M N once -> M N")
 def masked(x: Any, inbox: Any, out: Any) -> None:
     s, m, n = tl.tile_id(x)
     tile = tl.tile_load(x, (s, m, n))

@@ -144,18 +144,18 @@ def test_the_report_is_pinned(breaking: Break) -> None:
 
 
 PINNED = """\
-TL507: a race: rank 0, worker 3 of ag_gemm_matmul reads rows[0:16, 0:16] by a bulk copy (matmul, emitted line 101)
+TL507: a race: rank 1, worker 7 of ag_gemm_matmul reads rows[16:32, 0:16] by a bulk copy (matmul, emitted line 101)
   --> programs.py:47
      |
   47 |         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc, out_dtype=acc.dtype)
      |                      ^^^^^^^^^^^^^^^^^^^^^^^^^^
   why: a bulk copy (TMA) may see memory as it was before the wait, unless a proxy fence lies in between
   do:  put shmem.async_load_fence() behind the wait
-  note: unordered with: rank 0, worker 0 of ag_gemm_matmul writes rows[0:512] (gather, emitted line 61)
+  note: unordered with: rank 1, worker 1 of ag_gemm_matmul writes rows[512:640] (gather, emitted line 61)
   --> programs.py:29
      |
   29 |     tl.tile_pull_data(rows, tile, source=shard)
      |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   note: the missing edge: proxy fence
-  note: since then, rank 0, worker 0 of ag_gemm_matmul has signalled: rows_words[0]
-  note: until then, rank 0, worker 3 of ag_gemm_matmul has waited for: rows_words[0]"""
+  note: since then, rank 1, worker 1 of ag_gemm_matmul has signalled: rows_words[1]
+  note: until then, rank 1, worker 7 of ag_gemm_matmul has waited for: rows_words[2], rows_words[1]"""

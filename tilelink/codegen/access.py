@@ -19,6 +19,7 @@ from tilelink.ir.ring import RANKS
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries, indexed
 
+_QUOTED = r"'[^']*'|" + r'"[^"]*"'
 PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 
@@ -44,8 +45,9 @@ def names_in(scope: Scope, text: str) -> str:
         known["RANKS"] = scope.ranks
     if not known:
         return text
-    pattern = r"(?<![\w.])(" + "|".join(map(re.escape, sorted(known, key=len, reverse=True))) + r")\b(?!\s*=[^=])"
-    return re.sub(pattern, lambda m: known[m.group(1)], text)
+    names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+    pattern = rf"{_QUOTED}|(?<![\w.])({names})\b(?!\s*=[^=])"
+    return re.sub(pattern, lambda m: known[m[1]] if m[1] else m[0], text)
 
 
 def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:

@@ -11,6 +11,7 @@ from tilelink.frontend.capture import capture
 from tilelink.frontend.counting import ranks_here
 from tilelink.frontend.declaring import symmetric
 from tilelink.frontend.grammar import parse_shape, parse_signature
+from tilelink.frontend.outside import Found, Outside, found_by
 from tilelink.frontend.owners import parse_owner
 from tilelink.frontend.program import Program, program
 from tilelink.frontend.running import tracing
@@ -20,11 +21,14 @@ from tilelink.frontend.trace import inline, trace
 
 __all__ = [
     "Extent",
+    "Found",
+    "Outside",
     "Program",
     "SymbolicTensor",
     "bind_sizes",
     "capture",
     "check_keywords",
+    "found_by",
     "inline",
     "parse_owner",
     "parse_shape",

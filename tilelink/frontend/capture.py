@@ -11,9 +11,10 @@ from tilelink.frontend import expressions
 from tilelink.frontend.jitted import Helpers
 from tilelink.frontend.lowering import RESERVED, Lowering
 from tilelink.frontend.movement import recognise
+from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.parameters import read_parameters
 from tilelink.frontend.primitives import VOCABULARY
-from tilelink.frontend.scope import Scope, alike
+from tilelink.frontend.scope import Scope
 from tilelink.frontend.signals import check_signals
 from tilelink.frontend.source import FunctionSource, plain_function, read_source
 from tilelink.frontend.statements import lower_block
@@ -33,6 +34,13 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str | None = Non
     Raises:
         TilelinkError: TL110 to TL164, each with the user's own line.
     """
+    return captured(fn, signature, name)[0]
+
+
+def captured(
+    fn: Callable[..., Any], signature: Signature, name: str | None = None
+) -> tuple[TileProgram, tuple[Found, ...]]:
+    """The same, and what it was found to read outside of itself."""
     source = read_source(plain_function(fn))
     params, constants = read_parameters(source, signature)
     helpers = Helpers(VOCABULARY)
@@ -43,7 +51,7 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str | None = Non
         _no_domain(state, source)
     body = tuple(state.ops)
     check_signals(body)
-    return TileProgram(
+    program = TileProgram(
         name=name or source.node.name,
         signature=signature,
         params=params,
@@ -55,6 +63,7 @@ def capture(fn: Callable[..., Any], signature: Signature, name: str | None = Non
         globals=_globals(state, helpers, source),
         loc=_of_header(source),
     )
+    return program, (*state.scope.found, *helpers.found)
 
 
 def _bind_parameters(state: Lowering, constants: tuple[Constant, ...]) -> None:

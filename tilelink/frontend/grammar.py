@@ -109,10 +109,6 @@ def _signature(source: Text, named: tuple[str, ...]) -> Signature:
             outputs = [_shape(source, t, shift, named) for t in trees(child)]
         else:
             inputs.append(_shape(source, child, shift, named))
-            if inputs[-1].written is not None:
-                why = "it says of an output how much of it is written"
-                message = f"`{inputs[-1].written}` of an input"
-                source.fail("TL102", message, *span(child, shift), why, "write it behind an output, after `->`")
     return Signature(tuple(inputs), tuple(outputs), axes=named)
 
 

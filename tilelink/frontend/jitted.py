@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.scope import BUILTINS, Jitted, Language, Number, Opaque, Primitive, Scope, alike
+from tilelink.frontend.outside import Found, alike
+from tilelink.frontend.scope import BUILTINS, Jitted, Language, Number, Opaque, Primitive, Scope
 from tilelink.frontend.source import FunctionSource, bound_names, read_source
 from tilelink.ir.program import Helper
 
@@ -24,6 +25,7 @@ class Helpers:
 
     def __init__(self, vocabulary: frozenset[str]) -> None:
         self.globals: dict[str, bool | int | float | str] = {}
+        self.found: list[Found] = []
         self._vocabulary = vocabulary
         self._copied: dict[str, tuple[Jitted, Helper | None]] = {}
 
@@ -50,8 +52,10 @@ class Helpers:
         scope = Scope.around(source.function, self._vocabulary)
         own = frozenset(bound_names(source.node))
         renames: dict[str, str] = {}
+        self._check_defaults(source, scope)
         for node in _outer_names(source.node, own):
             self._need(source, scope, node, own, renames)
+        self.found += scope.found
         if all(old == new for old, new in renames.items()):
             return "@triton.jit\n" + _from_def(source)
         tree = _Rename(own, renames).visit(_undecorated(source.node))
@@ -87,6 +91,24 @@ class Helpers:
             _refuse(source, node, f"`{spelled}` cannot be copied", why, "pass it to the helper as an argument")
         elif found is None:
             _refuse(source, node, f"`{spelled}` is not defined", "a helper is copied as source", "define or import it")
+
+    @staticmethod
+    def _check_defaults(source: FunctionSource, scope: Scope) -> None:
+        """Refuses a default that would not be copied as the number that Python has worked out.
+
+        Raises:
+            TilelinkError: TL146.
+        """
+        values = getattr(source.function, "__defaults__", None) or ()
+        for node, value in zip(reversed(source.node.args.defaults), reversed(values), strict=False):
+            found, was = scope.look_up(node, frozenset()), getattr(value, "value", value)
+            if isinstance(found, Number) and not alike(found.value, was):
+                message = (
+                    f"the default `{ast.unparse(node)}` of `{source.node.name}` was {was!r} and is {found.value!r} now"
+                )
+                why = "Python keeps the one, and a helper is copied as source"
+                hint = "write the number, or define the helper again"
+                raise TilelinkError("TL146", message, loc=source.loc(node), why=why, hint=hint)
 
     @staticmethod
     def _check_name(kind: str, name: str, loc: Loc) -> None:

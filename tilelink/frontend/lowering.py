@@ -13,7 +13,8 @@ from typing import NoReturn, TypeAlias, TypeGuard
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.jitted import Helpers
-from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope, alike
+from tilelink.frontend.outside import alike
+from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names
 from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value, Variable
 from tilelink.frontend.wording import nearest, numbered

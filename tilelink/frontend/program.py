@@ -8,8 +8,10 @@ from typing import Any
 from tilelink.errors import TilelinkError
 from tilelink.frontend.calls import call_program
 from tilelink.frontend.callsite import call_site
-from tilelink.frontend.capture import capture
+from tilelink.frontend.capture import captured
 from tilelink.frontend.grammar import parse_signature
+from tilelink.frontend.outside import Outside
+from tilelink.frontend.running import tracing
 from tilelink.frontend.source import plain_function, read_source
 from tilelink.ir.program import TileProgram
 from tilelink.ir.schedule import Placement
@@ -25,23 +27,26 @@ class Program:
         function: the function as written.
     """
 
-    __slots__ = ("_captured", "function", "name", "signature")
+    __slots__ = ("_captured", "_outside", "function", "name", "signature")
 
     def __init__(self, function: Callable[..., Any], signature: Signature, name: str) -> None:
         self.function = function
         self.signature = signature
         self.name = name
         self._captured: TileProgram | None = None
+        self._outside = Outside(())
 
     @property
     def captured(self) -> TileProgram:
-        """The program in the compiler's own form, read from its source at the first use.
+        """The program in the compiler's own form, read from its source at the first use, and when a number or a helper of its
+        module, or of the function around it, is another one.
 
         Raises:
             TilelinkError: TL110 to TL164.
         """
-        if self._captured is None:
-            self._captured = capture(self.function, self.signature, self.name)
+        if self._captured is None or self._outside.changed():
+            self._captured, found = captured(self.function, self.signature, self.name)
+            self._outside = Outside(found)
         return self._captured
 
     def __call__(
@@ -67,7 +72,10 @@ class Program:
         Raises:
             TilelinkError: TL201 to TL209, TL213.
         """
-        return call_program(self.captured, tensors, keywords, name, over, schedule)
+        program = self.captured
+        if (run := tracing()) is not None:
+            run.found += self._outside.found
+        return call_program(program, tensors, keywords, name, over, schedule)
 
     def __repr__(self) -> str:
         return f"<tile program {self.name}: {self.signature}>"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.binding import Dimensions, Ranks
 from tilelink.frontend.callsite import call_site
-from tilelink.frontend.scope import alike
+from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep
 from tilelink.ir.program import TileProgram
@@ -31,7 +31,8 @@ class Frame:
 
 
 class Trace:
-    """One run of an operator's body. `axes`: how many ranks there are along each axis, the outermost first."""
+    """One run of an operator's body. `axes`: how many ranks there are along each axis, the outermost first. `found`: what it
+    and its programs have read outside of themselves."""
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.ranks = Ranks.of(axes)
@@ -40,6 +41,7 @@ class Trace:
         self.steps: list[PendingStep] = []
         self.paths: dict[str, Loc | None] = {}
         self.shipped: dict[str, Placement] = {}
+        self.found: list[Found] = []
         self._outer_names: dict[str, tuple[object, str]] = {}
 
     @property

@@ -7,9 +7,10 @@ import builtins
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
+from tilelink.frontend.outside import GONE, Found
 from tilelink.frontend.source import Function
 
 VOCABULARY_MODULE = "tilelink.language"
@@ -45,11 +46,6 @@ class Number:
     value: bool | int | float | str
 
 
-def alike(a: object, b: object) -> bool:
-    """Whether two constants are one: `0.0` is neither `-0.0` nor `0`, and NaN is NaN."""
-    return repr(a) == repr(b)
-
-
 @dataclass(frozen=True, slots=True)
 class Jitted:
     """A `@triton.jit` function: anything with a Python function in `.fn` that Triton made."""
@@ -77,18 +73,20 @@ Reference: TypeAlias = Language | Primitive | Number | Jitted | Builtin | Opaque
 class Scope:
     """The names around a function: its closure, its module, Python's builtins."""
 
-    names: Mapping[str, Any]
+    globals: dict[str, Any]
+    cells: Mapping[str, CellType]
     vocabulary: frozenset[str]
+    found: list[Found]
+    """What was looked up, but for the language itself."""
 
     @staticmethod
     def around(fn: Function, vocabulary: frozenset[str]) -> Scope:
-        closure: dict[str, Any] = {}
-        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-            try:
-                closure[name] = cell.cell_contents
-            except ValueError:  # not yet assigned in the enclosing function
-                continue
-        return Scope({**fn.__globals__, **closure}, vocabulary)
+        cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+        return Scope(fn.__globals__, cells, vocabulary, [])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.cells, *self.globals)
 
     def look_up(self, node: ast.expr, locals_: frozenset[str]) -> Reference | None:
         """What `name` or `module.attribute...` refers to; None for a name of the function itself or an unknown one."""
@@ -100,14 +98,23 @@ class Scope:
         if isinstance(base, Language):
             return self._of_language(base, node.attr)
         if isinstance(base, Opaque) and isinstance(base.object, (ModuleType, type)):
-            missing = object()
-            found = getattr(base.object, node.attr, missing)
-            return None if found is missing else self.classify(ast.unparse(node).replace(".", "_"), found)
+            space = vars(base.object) if isinstance(base.object, ModuleType) else base.object
+            return self._noted(Found.at(space, node.attr), ast.unparse(node).replace(".", "_"))
         return None
 
+    def _noted(self, found: Found, name: str) -> Reference | None:
+        """What has been found, which is called `name` in a file."""
+        if found.value is GONE:
+            return None
+        reference = self.classify(name, found.value)
+        if not isinstance(reference, (Language, Primitive)) and not isinstance(found.value, ModuleType):
+            self.found.append(found)
+        return reference
+
     def _name(self, name: str) -> Reference | None:
-        if name in self.names:
-            return self.classify(name, self.names[name])
+        for space in (self.cells.get(name), self.globals):
+            if space is not None and (found := self._noted(Found.at(space, name), name)) is not None:
+                return found
         if name in BUILTINS:
             return Builtin(name)
         return Opaque(getattr(builtins, name)) if hasattr(builtins, name) else None

@@ -8,6 +8,8 @@ import linecache
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.machinery import SourceFileLoader
+from os.path import exists
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
@@ -107,7 +109,7 @@ def read_source(fn: Function) -> FunctionSource:
         raise _unreadable(fn, "Python does not keep the text of what is typed at its prompt or run by `exec`")
     # The whole file is parsed and nothing is dedented: continuation lines and strings may stand left of the margin.
     found = _functions("".join(lines)).get((fn.__code__.co_firstlineno, fn.__code__.co_name))
-    if found is None:
+    if found is None or not _is_imported(fn, "".join(lines)):
         raise _unreadable(fn, f"{file} has changed since it was imported")
     if isinstance(found, ast.AsyncFunctionDef):
         hint = "write `def`: waiting is said by `tl.consumer_tile_wait`"
@@ -115,6 +117,39 @@ def read_source(fn: Function) -> FunctionSource:
         loc = Loc(file, found.lineno, len(text) - len(text.lstrip()), None, text)
         raise TilelinkError("TL111", "`async def` in a tile program", loc=loc, why="it becomes a GPU kernel", hint=hint)
     return FunctionSource(fn, found, file, tuple(lines))
+
+
+def _is_imported(fn: Function, text: str) -> bool:
+    """Whether the text is what Python made the function of. Of code that something else than Python has made of its file (as
+    pytest does), or that lies in no file, nobody can tell."""
+    if type(fn.__globals__.get("__loader__")) is not SourceFileLoader or not exists(fn.__code__.co_filename):
+        return True
+    return any(_alike(fn.__code__, code) for code in _compiled(text, fn.__code__.co_filename))
+
+
+@lru_cache(maxsize=64)
+def _compiled(text: str, file: str) -> tuple[CodeType, ...]:
+    """The code of every function of a file."""
+    found, ahead = list[CodeType](), [compile(text, file, "exec", dont_inherit=True)]
+    while ahead:
+        inner = [c for c in ahead.pop().co_consts if isinstance(c, CodeType)]
+        found, ahead = found + inner, ahead + inner
+    return tuple(found)
+
+
+def _alike(a: CodeType, b: CodeType) -> bool:
+    """Whether two functions do the same by the same names, wherever their lines are."""
+    names = ("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_firstlineno")
+    if any(getattr(a, n) != getattr(b, n) for n in names) or len(a.co_consts) != len(b.co_consts):
+        return False
+    return all(map(_alike_within, a.co_consts, b.co_consts))
+
+
+def _alike_within(x: object, y: object) -> bool:
+    if isinstance(x, CodeType) and isinstance(y, CodeType):
+        return _alike(x, y)
+    # As they are called, `1` is not `1.0`; a set may be called in several ways.
+    return repr(x) == repr(y) or (isinstance(x, frozenset) and x == y)
 
 
 @lru_cache(maxsize=64)

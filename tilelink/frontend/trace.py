@@ -21,6 +21,7 @@ from tilelink.frontend.binding import (
     sizes_of,
 )
 from tilelink.frontend.callsite import call_site
+from tilelink.frontend.outside import Found, found_by
 from tilelink.frontend.running import NOWHERE, Frame, Trace, running, tracing
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wiring import assemble
@@ -45,6 +46,7 @@ def trace(
     *,
     ranks: int,
     axes: Mapping[str, int] | None = None,
+    found: list[Found] | None = None,
 ) -> Wiring:
     """Runs an operator's body on symbolic tensors.
 
@@ -58,6 +60,7 @@ def trace(
         loc: where the operator is defined.
         ranks: how many ranks; it is the size of axes `R`, and what the parts of split axes follow from.
         axes: how many there are along each axis of ranks that the signature declares; None: along `R` alone.
+        found: takes up what the body and its programs have read outside of themselves.
 
     Raises:
         TilelinkError: TL201 to TL213, and what `capture` raises for the programs that are called.
@@ -77,6 +80,8 @@ def trace(
     with running(run), run.inside(Frame(name, "", dimensions, signature.dtype(dtypes) or "f32")):
         results = _results(name, fn(*tensors, **constants), loc)
         _check_results(dimensions, name, signature, results, loc)
+    if found is not None:
+        found += [*found_by(fn), *run.found]
     return assemble(
         name=name,
         signature=signature,
@@ -277,6 +282,7 @@ def inline(
     tensors = [_relabelled(dimensions, given, slots) for given, slots in pairs]
     with run.inside(Frame(name, prefix, dimensions, signature.dtype([a.dtype for a in args]) or "f32")):
         returned = fn(*tensors, **constants)
+        run.found += found_by(fn)
         results = _results(name, returned, loc)
         _check_results(dimensions, name, signature, results, loc)
     outer = [SymbolicTensor(r.record) for r in results]

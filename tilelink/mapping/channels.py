@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
@@ -11,7 +11,7 @@ from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.shape import rank_along, ranks_along
+from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping.crossing import crosses, reads_remote
 from tilelink.mapping.raisers import raised, sources_of
@@ -19,8 +19,11 @@ from tilelink.mapping.uses import Use, owned_domain
 from tilelink.mapping.word_axes import waited, words_along
 
 
-def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> Channel:
+def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use], least: Mapping[str, F.Number]) -> Channel:
     """The words of tensor `name`, for all waits that use them and all notifies that raise them.
+
+    Args:
+        least: sizes, on the rank that has least.
 
     Raises:
         TilelinkError: TL303 a run-time split, TL304 a guard that is no formula, TL321 words that copy engines bind,
@@ -35,22 +38,22 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use]) -> C
     joined = _joined(schedule, tensor, told, uses, remote)
     axes: list[ChannelAxis] = []
     axis = _along(tensor, uses, pulled=pulled)
-    _check_makers(wiring, tensor, uses)
     for a, _ in enumerate(tensor.axes):
-        found = words_along(wiring, tensor, a, uses, schedule, along=axis, pulled=pulled, remote=remote)
+        found = words_along(wiring, tensor, a, uses, schedule, along=axis, pulled=pulled, remote=remote, least=least)
         if found is not None:
             axes.append(found)
+    by_part = _says_whose(tensor, axes, axis)
     if pulled:
-        by_source = not _says_whose(tensor, axes, axis)
-    else:
-        by_source = remote and writers == "workers"
-        by_source &= not all(sources_of(wiring, axes, u.producer, u.notify, tensor, pulled=False) for u in told)
-    if by_source:
-        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis, every=not pulled))
+        _check_makers(wiring, tensor, uses, by_part=by_part)
+    sent = [u for u in told if crosses(u.producer, u.notify.param)]
+    untold = any(not sources_of(wiring, axes, u.producer, u.notify, tensor, pulled=pulled) for u in sent)
+    # Of what is pulled the source is the rank that it is pulled from, which has made it, or else whoever writes it there.
+    if (pulled and not by_part) or (untold and (pulled or writers == "workers")):
+        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis, every=not pulled or by_part))
     guard, target = raised(wiring, axes, told, tensor, pulled=pulled)
     # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
     hearing = [u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses]
-    rings = None if remote else _rings(wiring, axes, uses)
+    rings = None if remote else _rings(wiring, axes, uses, least)
     scope = "sys" if remote or writers == "stream" else "gpu"
     counted = all(hearing) and scope == "gpu" and joined is None
     if counted and rings is not None:
@@ -75,20 +78,21 @@ def _says_whose(tensor: TensorDecl, axes: list[ChannelAxis], along: str) -> bool
     return any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
 
 
-def _rings(wiring: Wiring, axes: list[ChannelAxis], uses: list[Use]) -> Formula | None:
+def _rings(wiring: Wiring, axes: list[ChannelAxis], uses: list[Use], least: Mapping[str, F.Number]) -> Formula | None:
     """Which words ring a bell: those that the streams wait for which hear of them, if all of them wait for the same. None: all
     of them."""
     streams = {u.consumer.path: u for u in uses if u.consumer.engine == "stream"}
-    found = {_heard(wiring, axes, u) for u in streams.values()}
+    found = {_heard(wiring, axes, u, least) for u in streams.values()}
     return found.pop() if len(found) == 1 else None
 
 
-def _heard(wiring: Wiring, axes: list[ChannelAxis], u: Use) -> Formula | None:
+def _heard(wiring: Wiring, axes: list[ChannelAxis], u: Use, least: Mapping[str, F.Number]) -> Formula | None:
     """The words that a stream waits for: none on ranks where it has no tiles along another axis, and of other ranks' parts alone,
     if it moves by parts and leaves its own out."""
     s, named = u.consumer, [waited(u, c.axis) for c in axes if c.axis is not None]
-    counts = [g.count for g in s.grid if g not in named and g.size not in [made.size for made in u.producer.grid]]
-    tiles = [F.binary("!=", n, 0) for n in counts if rank_along(s.axis).name in F.symbols(n)]
+    others = [g for g in s.grid if g not in named and g.kind != "table"]
+    counts = [g.count for g in others if g.size not in [made.size for made in u.producer.grid]]
+    tiles = [F.binary("!=", n, 0) for n in counts if F.evaluate(n, least) == 0]
     found = [*tiles, *_leaving(wiring, axes, s)]
     return functools.reduce(lambda a, b: F.binary("and", a, b), found) if found else None
 
@@ -148,10 +152,11 @@ def _writers(tensor: TensorDecl, told: list[Use]) -> str:
     return "stream" if streams else "workers"
 
 
-def _check_makers(wiring: Wiring, tensor: TensorDecl, uses: list[Use]) -> None:
-    """What a rank pulls from an instance, the rank of that instance has made."""
+def _check_makers(wiring: Wiring, tensor: TensorDecl, uses: list[Use], *, by_part: bool) -> None:
+    """What is pulled is made by the rank that it is pulled from, or else everyone hears whose part of the tensor it is."""
     for u in uses:
-        if crosses(u.producer, u.notify.param) and reads_remote(u.consumer, u.wait.param, tensor):
+        sent = crosses(u.producer, u.notify.param) and not (by_part and u.notify.peer is None)
+        if sent and reads_remote(u.consumer, u.wait.param, tensor):
             raise TilelinkError(
                 "TL334",
                 f"`{u.consumer.path}` would pull `{tensor.name}` from instances that `{u.producer.path}` writes on other ranks",

@@ -90,10 +90,11 @@ def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str
         return None
     views = zip(step.binding(movement.source).view, step.binding(movement.destination).view, strict=True)
     straight = all(a.axis == b.axis for a, b in views)
-    parts = [a.split for a in source.axes if a.split is not None]
+    # Along an axis in front of the split one, elements of the part lie closer together than those of the whole.
+    outermost = [a.split for a in source.axes if a.split is not None] == ["R"] and source.axes[0].split == "R"
     whole = all(a.split is None for a in tensor.axes)
     slices = any(a.own_slice for a in source.axes)
-    return source if straight and parts == ["R"] and whole and not slices else None
+    return source if straight and outermost and whole and not slices else None
 
 
 def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> str | None:

@@ -187,9 +187,11 @@ def _made_along_another(step: Step, wiring: Wiring) -> bool:
 def _made_by_others(
     step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
 ) -> bool:
-    """Whether ranks write to one another what a movement takes: nobody could pull it."""
+    """Whether ranks write to one another what a movement takes, and not parts of it: nobody could pull it."""
     assert step.program.movement is not None
     source = step.binding(step.program.movement.source).tensor
+    if any(a.over == step.axis and not a.own_slice for a in wiring.tensor(source).axes):
+        return False
     for s in wiring.steps[: wiring.steps.index(step)]:
         if source not in s.writes:
             continue

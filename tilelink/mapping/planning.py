@@ -56,7 +56,8 @@ def make_plan(
     where = kernels.assign(wiring, steps, topology)
     workers = {path: n for k in where.kernels for path, n in k.roles}
     steps = tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in steps)
-    found = lower(wiring, schedule, steps, where)
+    # Parts get no longer with the rank's coordinates.
+    found = lower(wiring, schedule, steps, where, env_of(sizes, topology, topology.ranks - 1))
     steps = with_behind(wiring, steps, placed, where.kernels, found.signals, sizes, topology)
     buffers = tuple(
         b for t in wiring.tensors if (b := _buffer(wiring, t, steps, dict(layouts), schedule.slots)) is not None

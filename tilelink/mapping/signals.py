@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.errors import TilelinkError
+from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Link, Signal, StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Wait
@@ -24,8 +26,14 @@ class Signals:
     links: tuple[Link, ...]
 
 
-def lower(wiring: Wiring, schedule: Schedule, steps: tuple[StepPlan, ...], where: Assignment) -> Signals:
-    """Every wait and notify of every step, and the channels they need.
+def lower(
+    wiring: Wiring,
+    schedule: Schedule,
+    steps: tuple[StepPlan, ...],
+    where: Assignment,
+    least: Mapping[str, F.Number],
+) -> Signals:
+    """Every wait and notify of every step, and the channels they need. `least`: sizes, on the rank that has least.
 
     Raises:
         TilelinkError: TL301 a wait for what nobody notifies, TL302 a mode that does not hold, and those of `channel`.
@@ -42,7 +50,7 @@ def lower(wiring: Wiring, schedule: Schedule, steps: tuple[StepPlan, ...], where
                 links += kept
                 if signal.channel is not None:
                     uses.setdefault(signal.channel, []).extend(served)
-    channels = tuple(channel(wiring, schedule, tensor, found) for tensor, found in sorted(uses.items()))
+    channels = tuple(channel(wiring, schedule, tensor, found, least) for tensor, found in sorted(uses.items()))
     named = {c.tensor: c for c in channels}
     for s in steps:
         for op in signal_ops(s.step.program):

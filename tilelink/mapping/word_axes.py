@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilelink.errors import Note, TilelinkError
+from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
@@ -24,9 +27,10 @@ def words_along(
     along: str,
     pulled: bool,
     remote: bool,
+    least: Mapping[str, F.Number],
 ) -> ChannelAxis | None:
     """The words along one axis of the tensor; None where one word serves the whole axis. `along`: the axis of ranks along
-    which they are raised."""
+    which they are raised. `least`: sizes, on the rank that has least."""
     axis = tensor.axes[a]
     over = axis.over or along
     if axis.own_slice:
@@ -35,9 +39,10 @@ def words_along(
     if any(grid is None and not _each_once(producer, entry) for producer, entry, grid in found):
         return None
     grids = [grid for _, _, grid in found if grid is not None]
-    # One word does for all of an axis, unless a rank has nothing of it: a stream then sets none, and nobody waits for any.
-    streams = any(u.producer.engine == "stream" for u in uses)
-    if any(g.tile is None and g.kind == "plain" for g in grids) and not (streams and axis.over is not None):
+    whole = [g for g in grids if g.tile is None and g.kind == "plain"]
+    # One word does for all of an axis, unless a rank has nothing of it: a stream then sets none, and nobody is to wait for one.
+    set_ = any(u.producer.engine == "stream" for u in uses) and axis.over is not None
+    if whole and not (set_ and any(F.evaluate(g.count, least) == 0 for g in whole)):
         return None
     if not all(_waits_by_tile(u, a) for u in uses) and not _told_by_tile(wiring, uses, grids):
         return None

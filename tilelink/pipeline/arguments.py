@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,12 +20,32 @@ from tilelink.runtime.memory import NAMES
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a call's arguments say: global sizes, dtypes, memory layouts, compiled-in constants."""
+    """What a call's arguments say: global sizes, dtypes, memory layouts, compiled-in constants.
+
+    `exactly`: the constants as they are told apart.
+    """
 
     sizes: tuple[tuple[str, int], ...]
     dtypes: tuple[str, ...]
     layouts: tuple[Layout, ...]
-    constants: tuple[tuple[str, Any], ...]
+    constants: tuple[tuple[str, Any], ...] = field(compare=False)
+    exactly: tuple[tuple[str, object], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "exactly", tuple([(name, exact(value)) for name, value in self.constants]))
+
+
+def is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, str))
+
+
+def exact(value: Any) -> object:
+    """A constant as part of a key: Python takes `True` for `1` and for `1.0`, `-0.0` for `0.0`, and NaN for nothing."""
+    kind = type(value)
+    if kind is int or kind is str or not is_plain(value):
+        return value
+    # Zeros and NaN by what they are called, which takes longer.
+    return (kind, value if kind is bool or (kind is float and value and value == value) else repr(value))
 
 
 def bind(

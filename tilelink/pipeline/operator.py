@@ -19,7 +19,7 @@ from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Bound, bind, check_results, constants_of, in_words
+from tilelink.pipeline.arguments import Bound, bind, check_results, constants_of, exact, in_words, is_plain
 from tilelink.pipeline.choosing import Choice, choose, even, named_sizes, problem_of
 from tilelink.pipeline.preparing import again, bind_here, prepare, run, stated, workspace
 from tilelink.pipeline.schedules import checked, refuse
@@ -50,8 +50,10 @@ def _facts(t: Any, session: Session) -> object:
     return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, session.shares(t)
 
 
-def _hashable(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, str))
+def _prepared(cached: Recent[Prepared], key: object) -> Prepared | None:
+    """What has been prepared for a call, if all that it was made of is still so."""
+    found = cached.get(key)
+    return None if found is None or (found.changed is not None and found.changed()) else found
 
 
 def _are_lists(tensors: Sequence[Any]) -> bool:
@@ -282,16 +284,16 @@ class Operator:
     def _run(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
         session.vigil.begin()
         outs = () if out is None else _tuple(out)
-        key = (tuple([_facts(t, session) for t in tensors]), *given.items())
+        key = (tuple([_facts(t, session) for t in tensors]), *[(name, exact(value)) for name, value in given.items()])
         # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
         whole = (self.scheduled, key, tuple([_facts(t, session) for t in outs]))
-        keyed = not given or all(_hashable(v) for v in given.values())
+        keyed = not given or all(is_plain(v) for v in given.values())
         operator, cached = self, session.cached(self.maker.identity)
-        prepared = cached.get(whole) if keyed else None
+        prepared = _prepared(cached, whole) if keyed else None
         if prepared is None and not self.scheduled:
             operator = self._chosen(session, key, tensors, given)
             cached = session.cached(operator.maker.identity)
-            prepared = cached.get(whole) if keyed else None
+            prepared = _prepared(cached, whole) if keyed else None
         if prepared is None:
             if operator.schedules.sequential:
                 known = session.cached((operator.maker.identity, "plain"))
@@ -429,7 +431,7 @@ class Operator:
         """This operator with the schedule that is chosen for a call; itself where that is its own."""
         world = session.world
         at = (world.ranks, world.topology.world, key)
-        known = self._choices.get(at) if all(_hashable(v) for v in given.values()) else None
+        known = self._choices.get(at) if all(is_plain(v) for v in given.values()) else None
         if known is None:
             try:
                 bound = bind_here(self.maker, session, tensors, given)
@@ -520,7 +522,8 @@ def operator(
     schedule: Mapping[str, Placement] | None = None,
     axes: str | None = None,
 ) -> Callable[[Callable[..., Any]], Operator]:
-    """Declare an operator: its body is Python, run once per plan on symbolic tensors; it wires tile programs.
+    """Declare an operator: its body is Python, run once per plan on symbolic tensors; it wires tile programs. Where it, or they,
+    read a number of a module or a closure that is another one by now, it is run again: on all ranks, which change it alike.
 
     Args:
         signature: shapes of arguments and results, `"M/R K, K N -> M N"`.

@@ -58,7 +58,9 @@ def prepare(
     loaded, memory = stages.on(world.rank), workspace(maker, session, found, plan)
     source = stages.source
     watch = vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None
-    return Prepared.of(loaded, memory, said, watch, written)
+    prepared = Prepared.of(loaded, memory, said, watch, written)
+    prepared.changed = stages.outside.changed if stages.outside is not None else None
+    return prepared
 
 
 def stated(

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilelink.codegen import emit
 from tilelink.errors import Loc
-from tilelink.frontend import trace
+from tilelink.frontend import Found, Outside, found_by, trace
 from tilelink.ir.host import Keep, Transfer
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
@@ -30,11 +30,13 @@ STAGES_KEPT = 256
 
 @dataclass(slots=True, eq=False)
 class Stages:
-    """What has been made for one set of sizes on one topology."""
+    """What has been made for one set of sizes on one topology. `outside`: what its functions read in modules and closures; None:
+    nothing."""
 
     plan: Plan
     verdict: Verdict
     source: KernelSource
+    outside: Outside | None = None
     loaded: dict[int, Loaded] = field(default_factory=dict[int, Loaded])
 
     def on(self, rank: int) -> Loaded:
@@ -78,16 +80,18 @@ class Maker:
         self.name = name
         self.loc = loc
         self.schedule = schedule
-        self.identity = Identity(name, loc, schedule)
+        self.identity = Identity(fn, signature, name, loc, schedule)
         self.kept = Recent[Stages](STAGES_KEPT)
 
     def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:
         """Plan, verdict and source for bound arguments, made once."""
         key = (bound, topology, checks)
         known = self.kept.get(key)
-        if known is None:
-            plan = self._planned(bound, topology)
-            known = self.kept[key] = Stages(plan, verify(plan), emit(plan, checks))
+        if known is None or (known.outside is not None and known.outside.changed()):
+            found: list[Found] = []
+            plan = self._planned(bound, topology, found)
+            outside = Outside(found) if found else None
+            known = self.kept[key] = Stages(plan, verify(plan), emit(plan, checks), outside)
         return known
 
     def judged(self, bound: Bound, topology: Topology) -> Verdict:
@@ -99,7 +103,9 @@ class Maker:
         plan = self._planned(bound, topology)
         return replace(plan, notes=(*plan.notes, "its proof was left out: a call may be refused"))
 
-    def _planned(self, bound: Bound, topology: Topology) -> Plan:
+    def _planned(self, bound: Bound, topology: Topology, found: list[Found] | None = None) -> Plan:
+        """The plan; `found`: takes up what it depends on outside of the operator."""
+        found = [] if found is None else found
         wiring = trace(
             self.name,
             self.fn,
@@ -110,11 +116,13 @@ class Maker:
             self.loc,
             ranks=topology.ranks,
             axes=axes_of(self.name, self.signature, topology, self.loc),
+            found=found,
         )
         layouts = dict(zip(wiring.arguments, bound.layouts, strict=True))
         plan = make_plan(wiring, topology, self.schedule, dict(bound.sizes), layouts)
         others, notes = instead(plan)
-        if not others:
-            return plan
-        plan = make_plan(wiring, topology, self.schedule.merged(others), dict(bound.sizes), layouts)
-        return replace(plan, notes=plan.notes + notes)
+        if others:
+            plan = make_plan(wiring, topology, self.schedule.merged(others), dict(bound.sizes), layouts)
+            plan = replace(plan, notes=plan.notes + notes)
+        found += [f for s in plan.steps if s.sort_key is not None for f in found_by(s.sort_key)]
+        return plan

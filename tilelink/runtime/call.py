@@ -65,10 +65,11 @@ class Prepared:
     """A plan in one workspace, for calls with arguments of one kind: what a cached call needs and nothing else.
 
     `said`: what this rank says of the call, which is the same on all ranks. `results`: name, shape and dtype of each;
-    `fresh` makes them. `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with an
-    axis of one element, its slice's. `in_place`: the arguments that peers read where they lie, by number; `places`: where
-    they have lain in calls that the ranks have agreed on. `written`: what calls write. `slots`: the steps of a call on each
-    slot; made at the first call, all of them, so that the second is like every other.
+    `fresh` makes them. `watch`: where kernels that were emitted with checks report. `sliced`: an argument may come with
+    an axis of one element, its slice's. `changed`: whether something is another one by now of what the plan's functions
+    read in modules and closures (None: they read nothing). `in_place`: the arguments that peers read where they lie, by
+    number; `places`: where they have lain in calls that the ranks have agreed on. `written`: what calls write. `slots`:
+    the steps of a call on each slot; made at the first call, all of them, so that the second is like every other.
     """
 
     loaded: Loaded
@@ -83,6 +84,7 @@ class Prepared:
     in_place: tuple[int, ...]
     written: Written
     places: Recent[bool] = field(default_factory=lambda: Recent[bool](PLACES_KEPT))
+    changed: Callable[[], bool] | None = None
     slots: tuple[Slot, ...] = ()
 
     @property
@@ -381,7 +383,8 @@ class _Preparation:
         return self.events.kernels[kernel]
 
     def _comes_with_the_call(self, tensor: str) -> bool:
-        return self.plan.buffer(tensor).space in ("argument", "result")
+        buffer = self.plan.buffer_or_none(tensor)  # of a tensor that nobody reads there are signals alone
+        return buffer is not None and buffer.space in ("argument", "result")
 
     def _scalar(self, name: str) -> float:
         path, _, constant = name.rpartition(".")

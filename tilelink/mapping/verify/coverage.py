@@ -94,9 +94,9 @@ class _Tensor:
     def _declared(self) -> str | None:
         """What the programs that write the tensor say of it: `once`, `partial`, or nothing."""
         words = {
-            s.program.param(b.param).shape.written
-            for s in self.makers
-            for b in s.bindings
+            s.step.program.param(b.param).shape.written
+            for s in self.plan.steps
+            for b in s.step.bindings
             if b.tensor == self.tensor.name
         }
         found = next((w for w in ("partial", "once") if w in words), None)
@@ -132,8 +132,10 @@ class _Tensor:
         never = gaps
         for where in perhaps:
             never = never & ~where
-        if declared == "partial" and never.any():
-            declared = None  # data may leave out some of it, and not what is never written whatever it says
+        idle = any(bool(w.laid.idle(w.site).any()) for w in self.writes)
+        if declared == "partial" and never.any() and not idle:
+            # Data may leave out some of it, and not what is never written whatever it says; but on ranks without any tile.
+            declared = None
         if self.result and declared == "partial":
             self._check_signature()
         elif self.result and never.any():

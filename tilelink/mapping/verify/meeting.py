@@ -95,8 +95,9 @@ class _Meeting:
                 raise self._refused("the tile is written on one rank and announced on another")
 
     def _check_makers(self) -> None:
-        """The words of a rank whose instance is pulled from are raised by whoever writes it: by that rank."""
-        if self._sends():
+        """The words of a rank whose instance is pulled from are raised by whoever writes it: by that rank. (Where words are those
+        of parts, it does not matter by whom.)"""
+        if self._sends() and any(a.axis is None and not a.every for a in self.channel.axes):
             raise unproven(self.wait, f"`{self.notify.path}` writes the instances that it pulls from on other ranks")
 
     def _sends(self) -> bool:
