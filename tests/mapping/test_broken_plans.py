@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -325,6 +326,19 @@ def test_a_ring_that_runs_against_its_order(order: str) -> None:
     plan = plan_of(gemm_rs_ring, 4, SIZES, ring=sms(4, M=2, N=8, order=order), matmul=tile)
     assert refused(plan).code == "TL605"
     assert deadlocks(plan)
+
+
+def test_a_kernel_that_starts_behind_one_that_waits_for_it() -> None:
+    """Whatever runs the tiles are in: between kernels that start one behind the other nothing is earlier."""
+    tile: dict[str, Any] = {"M": 2, "N": 2, "order": "ring+1", "own_kernel": True}
+    plan = plan_of(gemm_rs_ring, 3, SIZES, ring=sms(2, **tile), matmul=sms(K=2, **tile))
+    assert verify(plan)
+    made, ring = (next(h for h in plan.host if isinstance(h, Launch) and h.kernel == k) for k in ("matmul", "ring"))
+    around = [(Fork(h.stream), h, Join(h.stream)) for h in (made, ring)]
+    assert verify(replace(plan, host=(plan.host[0], *(s for at in zip(*around, strict=True) for s in at))))
+    host = (plan.host[0], *around[1], *around[0])
+    assert refused(replace(plan, host=host)).code == "TL605"
+    assert deadlocks(replace(plan, host=host))
 
 
 def test_the_circle_of_a_large_world_is_shown_in_a_small_one() -> None:
