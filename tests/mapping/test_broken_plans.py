@@ -76,6 +76,13 @@ def test_a_target_of_something_unknown() -> None:
     assert refused(with_channel(small(EPILOGUE), "dst", target=F.Sym("c7"))).message == "the target of `dst` names `c7`"
 
 
+def test_a_target_that_a_table_says() -> None:
+    """It has as many rows as a rank has tiles, and says nothing of words."""
+    plan = replace(small(EPILOGUE), tables=(("sorted", ((0, 1), (1, 0), (0, 1))),))
+    error = refused(with_channel(plan, "dst", target=F.Sym("sorted")))
+    assert (error.code, error.message) == ("TL607", "the target of `dst` names `sorted`")
+
+
 def test_a_guard_that_is_not_there() -> None:
     """Own rows are not pushed: their words are not raised."""
     assert refused(with_channel(small(EPILOGUE), "dst", guard=None)).code == "TL607"
