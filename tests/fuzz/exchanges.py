@@ -150,7 +150,9 @@ class Spoilt:
             lines[k] = f"{indent}if {named[1].split(', ')[0]} >= 1:\n{indent}    {bare}"
         elif self.how == "moved":
             other = k + 1 if self.call == "consumer_tile_wait" else k - 1
-            lines[k], lines[other] = lines[other], line
+            while lines[other + 1].startswith(f"{indent} "):
+                other += 1  # what is inside a neighbour goes with it
+            lines.insert(other, lines.pop(k))
         else:
             names = named[1].split(", ")
             names[0 if self.how == "first" else -1] = "0"
@@ -158,12 +160,28 @@ class Spoilt:
         return "\n".join(lines)
 
 
-SPOILT = {
-    "consumer_tile_wait": ("left out", "under a test", "moved", "first", "last"),
-    "producer_tile_notify": ("left out", "under a test", "moved", "first", "last"),
-    "tile_push_data": ("left out", "under a test"),
+WITHOUT_WAIT, WITHOUT_NOTIFY, WITHOUT_PUSH = ("TL602",), ("TL603",), ("TL604",)
+RANKS_ONLY = "TL122"
+"""A program may test numbers of ranks, and none of tiles."""
+SPOILT: dict[str, dict[str, tuple[str, ...]]] = {
+    "consumer_tile_wait": {
+        "left out": WITHOUT_WAIT,
+        "under a test": (RANKS_ONLY, *WITHOUT_WAIT),
+        "moved": WITHOUT_WAIT,
+        "first": WITHOUT_WAIT,
+        "last": WITHOUT_WAIT,
+    },
+    "producer_tile_notify": {
+        "left out": ("TL301",),
+        "under a test": (RANKS_ONLY, *WITHOUT_NOTIFY),
+        "moved": WITHOUT_NOTIFY,
+        "first": WITHOUT_NOTIFY,
+        "last": WITHOUT_NOTIFY,
+    },
+    "tile_push_data": {"left out": WITHOUT_PUSH, "under a test": (RANKS_ONLY, *WITHOUT_PUSH)},
 }
-"""What is loaded and stored stays as it is: that is the program's own affair."""
+"""What is spoilt how, and what that is refused with, if it does harm. What is loaded and stored stays as it is: that is the
+program's own affair."""
 
 
 @dataclass(frozen=True)

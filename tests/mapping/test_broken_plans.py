@@ -10,8 +10,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import tilelink
-import tilelink.language as tl
 from benchmarks.mutants.bodies import with_op
 from tests.mapping.plans import (
     assert_right,
@@ -76,6 +74,13 @@ def test_a_target_that_is_too_small() -> None:
 
 def test_a_target_of_something_unknown() -> None:
     assert refused(with_channel(small(EPILOGUE), "dst", target=F.Sym("c7"))).message == "the target of `dst` names `c7`"
+
+
+def test_a_target_that_a_table_says() -> None:
+    """It has as many rows as a rank has tiles, and says nothing of words."""
+    plan = replace(small(EPILOGUE), tables=(("sorted", ((0, 1), (1, 0), (0, 1))),))
+    error = refused(with_channel(plan, "dst", target=F.Sym("sorted")))
+    assert (error.code, error.message) == ("TL607", "the target of `dst` names `sorted`")
 
 
 def test_a_guard_that_is_not_there() -> None:
@@ -174,6 +179,16 @@ def test_an_argument_that_is_not_staged() -> None:
     assert error.message.endswith("the argument is never put where its peers can read it")
 
 
+def test_a_stage_that_is_never_filled() -> None:
+    """The argument itself could be read by peers, and they look elsewhere."""
+    op = operator("M/R N -> M N", name="alone")(lambda x: gather(x))
+    plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=sms(2, M=2, push=False))
+    assert verify(plan)
+    buffers = tuple(replace(b, stage=b.extents) if b.tensor == "x" else b for b in plan.buffers)
+    error = refused(replace(plan, buffers=buffers))
+    assert error.message.endswith("the argument is never put where its peers can read it")
+
+
 def test_a_kernel_that_is_never_launched() -> None:
     plan = small("gemm_rs push")
     *first, _ = [h for h in plan.host if isinstance(h, Launch)]
@@ -190,6 +205,23 @@ def test_a_call_that_goes_on_behind_its_end() -> None:
     for kernels in (enter.kernels[:1], enter.kernels[::-1], (*enter.kernels, "another")):
         error = refused(replace(plan, host=(Enter(kernels), *plan.host[1:])))
         assert error.message == "the kernels that begin and end the call are not all that there is of it"
+
+
+@pytest.mark.parametrize("moved", [sms(2, M=2, push=False), copy_engine(push=False)], ids=["workers", "stream"])
+def test_a_call_without_words_begins_too(moved: Placement) -> None:
+    """What says that an argument is ready is the number of the call."""
+    op = operator("M/R N -> M N", name="alone")(lambda x: gather(x))
+    plan = plan_of(op, 2, {"M": 4, "N": 2}, gather=moved)
+    assert (plan.channels, isinstance(plan.host[0], Enter)) == ((), True)
+    error = refused(replace(plan, host=plan.host[1:]))
+    assert (error.code, error.message) == ("TL609", "the epoch of a call is not advanced before everything else")
+
+
+def test_a_copy_engine_that_tells_its_own_rank() -> None:
+    """What it has moved is not what this GPU's threads have written."""
+    plan = small("ag_gemm copy engine pull")
+    assert {s.to for s in plan.signals if s.action == "notify"} == {"self"}
+    assert refused(with_channel(plan, "rows", scope="gpu")).code == "TL612"
 
 
 def test_a_side_stream_that_nobody_joins() -> None:
@@ -229,6 +261,26 @@ def test_an_order_that_takes_a_tile_twice() -> None:
     order = tuple((n, F.of(0)) if n == "i1" else (n, v) for n, v in plan.step("matmul").order)
     error = refused(with_step(plan, "matmul", order=order))
     assert (error.code, error.message) == ("TL604", "`matmul` on rank 0 takes tile 0 3 times")
+
+
+def test_a_circle_of_another_length_on_each_rank() -> None:
+    """What is right on the first rank is so on all that go round the same circle."""
+    plan = form("ag_gemm pull", 2, {"M": 4, "K": 4, "N": 2}, 2)
+    assert [name for name, _ in plan.step("gather").order] == ["i1", "i0"]
+    turned = (F.Sym("t") + F.Sym("rank")) % F.select(F.Sym("rank"), 1, 2)
+    error = refused(with_step(plan, "gather", order=(("i1", F.of(0)), ("i0", turned))))
+    assert (error.code, error.message) == ("TL604", "`gather` on rank 1 takes tile 0 2 times")
+
+
+@pytest.mark.parametrize(("at", "row", "column"), [(2, -1, 2), (1, 1, -2)])
+def test_a_tile_beyond_an_edge_is_no_tile_of_another_row(at: int, row: int, column: int) -> None:
+    """Counted row by row, it would be the one that it stands for."""
+    plan = form("gemm_rs pull", 1, {"M": 4, "K": 4, "N": 4}, 2)
+    t = F.Sym("t")
+    here = F.binary("==", t, at)
+    order = (("i0", t // 2 + F.select(here, row, 0)), ("i1", t % 2 + F.select(here, column, 0)))
+    error = refused(with_step(plan, "matmul", order=order))
+    assert (error.code, error.message) == ("TL604", f"`matmul` on rank 0 takes tile {at % 2 + column} of 2 along `N`")
 
 
 def test_an_order_with_tiles_left_over() -> None:
@@ -281,6 +333,19 @@ def test_a_ring_that_runs_against_its_order(order: str) -> None:
     plan = plan_of(gemm_rs_ring, 4, SIZES, ring=sms(4, M=2, N=8, order=order), matmul=tile)
     assert refused(plan).code == "TL605"
     assert deadlocks(plan)
+
+
+def test_a_kernel_that_starts_behind_one_that_waits_for_it() -> None:
+    """Whatever runs the tiles are in: between kernels that start one behind the other nothing is earlier."""
+    tile: dict[str, Any] = {"M": 2, "N": 2, "order": "ring+1", "own_kernel": True}
+    plan = plan_of(gemm_rs_ring, 3, SIZES, ring=sms(2, **tile), matmul=sms(K=2, **tile))
+    assert verify(plan)
+    made, ring = (next(h for h in plan.host if isinstance(h, Launch) and h.kernel == k) for k in ("matmul", "ring"))
+    around = [(Fork(h.stream), h, Join(h.stream)) for h in (made, ring)]
+    assert verify(replace(plan, host=(plan.host[0], *(s for at in zip(*around, strict=True) for s in at))))
+    host = (plan.host[0], *around[1], *around[0])
+    assert refused(replace(plan, host=host)).code == "TL605"
+    assert deadlocks(replace(plan, host=host))
 
 
 def test_the_circle_of_a_large_world_is_shown_in_a_small_one() -> None:
@@ -339,90 +404,6 @@ def test_what_is_neither_shown_nor_refuted() -> None:
     sizes = {"M": 16 * 1024, "K": 512, "N": 8192}
     error = refused(plan_of(gemm_rs, 16, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile))
     assert (error.code, error.message) == ("TL606", "it cannot be shown that `matmul` ever ends")
-
-
-# ---------------------------------------------------------------------------------------------------------------- epochs
-def assuming(plan: Plan) -> Plan:
-    return replace(plan, credits=tuple(replace(c, implied_by=c.tensor) for c in plan.credits))
-
-
-def test_a_credit_is_not_implied_where_a_rank_has_no_rows() -> None:
-    plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2)
-    assert [c.implied_by for c in plan.credits] == [None]
-    assert verify(plan)
-    error = refused(assuming(plan))
-    assert (error.code, error.message) == (
-        "TL610",
-        "rank 0 may write `x` again while rank 3 still uses it from 2 calls ago",
-    )
-
-
-def test_a_ring_hears_from_one_rank_only() -> None:
-    """And by way of that rank from all others, within a call: a small world shows it, structure does not."""
-    small, large = (assuming(form("gemm_rs_ring", ranks, {**SIZES, "M": 4 * ranks}, 2)) for ranks in (4, 64))
-    proof = verify(small).proofs[-1]
-    assert (proof.rule, "and yet all accesses are ordered, by the exact graph" in proof.text) == ("epochs", True)
-    assert refused(large).code == "TL610"
-
-
-@pytest.mark.parametrize("slots", [2, 3])
-def test_a_rank_that_is_never_heard_may_be_arbitrarily_slow(slots: int) -> None:
-    """Three rows on four ranks: the last has none, and nobody hears from it."""
-    plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2, slots=slots)
-    assert verify(plan)
-    assert refused(assuming(plan)).code == "TL610"
-    finding = examine(assuming(plan)).finding
-    assert finding is not None
-    assert (finding.kind, finding.second is not None) == ("reuse", True)
-
-
-@tilelink.program("M N, T/R N -> T/R N")
-def of_all(rows: Any, mine: Any, out: Any) -> None:
-    """Waits for everything, for each tile of its own rows."""
-    t, n = tl.tile_id(out)
-    tl.consumer_tile_wait(rows)
-    tl.tile_store(out, (t, n), tl.tile_load(mine, (t, n)) + tl.sum(tl.tile_load(rows)))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "heard"),
-    [({"M": 3, "T": 3}, True), ({"M": 1, "T": 3}, False), ({"M": 3, "T": 1}, False)],
-    ids=["all", "some send nothing", "some wait for nothing"],
-)
-def test_who_sends_nothing_is_not_heard_and_who_has_no_tile_hears_nobody(sizes: dict[str, int], heard: bool) -> None:
-    """Each rank's rows have a word of their own, which exists whether or not anybody raises it or waits for it."""
-    op = operator("M/R N, T/R N -> T/R N", name="of_every_rank")(lambda x, mine: of_all(gather(x), mine))
-    plan = plan_of(op, 3, {**sizes, "N": 2}, gather=sms(2, M=2, push=True), of_all=sms(T=2, N=2))
-    assert [c.implied_by is not None for c in plan.credits] == [heard]
-    assert verify(plan)
-    assert_right(plan)
-    if not heard:
-        assert refused(assuming(plan)).code == "TL610"
-        assert any(f.kind == "reuse" for f in examine(assuming(plan)).findings)
-
-
-def test_two_copies_for_three_calls_are_used_twice_running() -> None:
-    """The third call has the first copy, and so has the next one."""
-    plan = form("ag_gemm push", 2, SIZES, 2, slots=3)
-    assert verify(plan)
-    fewer = replace(plan, buffers=tuple(replace(b, slots=2) if b.shared else b for b in plan.buffers))
-    error = refused(fewer)
-    assert (error.code, error.message) == (
-        "TL610",
-        "rank 0 may write `rows` again while rank 1 still uses it from 1 calls ago",
-    )
-    assert any(f.kind == "reuse" for f in examine(fewer).findings)
-
-
-@pytest.mark.parametrize("name", ["ag_gemm pull", "gemm_rs push"])
-def test_with_one_slot_nothing_implies_a_credit(name: str) -> None:
-    plan = form(name, 2, SIZES, 2, slots=1)
-    assert verify(plan)
-    assert refused(assuming(plan)).code == "TL610"
-
-
-def test_a_credit_that_is_not_mentioned_is_not_waited_for() -> None:
-    assert refused(replace(form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2), credits=())).code == "TL610"
 
 
 # ------------------------------------------------------------------------------------------------- whatever is accepted runs

@@ -572,3 +572,13 @@ def test_amd_gets_two_stages_at_most(capability: int, stages: int) -> None:
     topology = Topology(2, "peer", device=Device(sms=132, capability=capability))
     plan = placed.plan(torch.empty(64, 64), torch.empty(64, 64), topology=topology)
     assert [k.stages for k in plan.kernels] == [stages]
+
+
+def test_a_word_beyond_the_last_row_counts_no_tile() -> None:
+    """There are as many words of each part as of the first, and the last part is shorter than tiles are."""
+    tile = sms(M=4, N=2, K=4)
+    plan = plan_of(gemm_rs, 3, {"M": 7, "K": 4, "N": 4}, scatter=copy_engine(M=1), reduce=sms(M=1, N=2), matmul=tile)
+    assert verify(plan)
+    channel = plan.channel("matmul_out")
+    assert F.evaluate(channel.words, plan.env(0)) > 7
+    assert_right(plan)

@@ -94,6 +94,38 @@ def test_what_is_said(case: Case, tmp_path: Path) -> None:
     assert said(case, tmp_path) == case.text
 
 
+@tilelink.program("M N, R M N -> M N")
+def push_and_look(x: Any, box: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    for q in tl.tiles(box, axis=0):
+        tl.tile_push_data(box, (q, m, n), tl.tile_load(x, (m, n)))
+        tl.tile_store(out, (m, n), tl.tile_load(box, (q, m, n)))
+        tl.producer_tile_notify(box, (q, m, n))
+
+
+def test_what_is_pushed_to_others_is_not_here() -> None:
+    op = operator("M N -> M N", name="looked")(lambda x: push_and_look(x, tilelink.symmetric("R M N", like=x)))
+    error = refused(plan_of(op, 2, {"M": 4, "N": 4}, push_and_look=sms(M=2, N=2)))
+    assert (error.code, error.message) == ("TL602", "`box` is read and no wait covers it")
+
+
+@tilelink.program("M N, R M N -> M N")
+def push_and_tell_of_another(x: Any, box: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    q = 0
+    tl.tile_push_data(box, (q, m, n), tl.tile_load(x, (m, n)))
+    q = 1
+    tl.producer_tile_notify(box, (q, m, n))
+    tl.consumer_tile_wait(box, (0, m, n))
+    tl.tile_store(out, (m, n), tl.tile_load(box, (0, m, n)))
+
+
+def test_a_notify_of_the_tile_that_a_name_has_come_to_mean() -> None:
+    body = lambda x: push_and_tell_of_another(x, tilelink.symmetric("R M N", like=x), name="f")  # noqa: E731
+    error = refused(plan_of(operator("M N -> M N", name="told")(body), 2, {"M": 4, "N": 4}, f=sms(M=2, N=2)))
+    assert (error.code, error.message) == ("TL603", "no notify covers this tile of `box`")
+
+
 # ------------------------------------------------------------------------------------- programs that capture does not let in
 def spoilt(plan: Plan, path: str, change: Any) -> Plan:
     """The plan with another body for one program."""
@@ -204,6 +236,14 @@ def without(kind: type[Op]) -> Any:
 def test_a_statement_that_is_taken_out(path: str, kind: Any, code: str) -> None:
     """Movements are right by construction; they are looked at all the same."""
     assert refused(spoilt(ag(), path, without(kind))).code == code
+
+
+def test_a_wait_for_an_argument_of_other_ranks_that_is_taken_out() -> None:
+    """Written as a push, the movement has a load, which is one of other ranks' memory when it pulls."""
+    op = operator("M K -> M/R K", name="scattered")(lambda x: reduce(scatter(x)))
+    plan = plan_of(op, 2, SIZES, scatter=sms(2, M=16, push=False), reduce=sms(M=16, N=16))
+    assert verify(plan)
+    assert refused(spoilt(plan, "scatter", without(Wait))).code == "TL602"
 
 
 def test_a_wait_in_a_loop_that_is_taken_out() -> None:

@@ -52,6 +52,14 @@ def only_its_own_rank_is_told() -> Plan:
     return with_channel(plan, "matmul_out", target=target)
 
 
+def announced_here_and_written_there() -> Plan:
+    """A push tells its own rank alone, and nothing is due for rows of others."""
+    plan = with_signal(small("ag_gemm push"), "gather", "rows", "notify", to="self")
+    words = plan.channel("rows")
+    own = F.binary("==", F.Sym("c0") // words.axes[0].per, F.Sym("rank"))
+    return with_channel(plan, "rows", target=F.select(own, words.target, 0))
+
+
 def bells_that_nobody_rings() -> Plan:
     return with_channel(small(CHUNKS), "matmul_out", rings=F.of(0), guard=None, counted=False)
 
@@ -160,6 +168,10 @@ WRONG: dict[Callable[[], Plan], tuple[str, str]] = {
     only_its_own_rank_is_told: (
         "TL608",
         "this wait of `src` does not wait for `matmul`: the tile is pulled by ranks that are not told",
+    ),
+    announced_here_and_written_there: (
+        "TL608",
+        "this wait of `rows` does not wait for `gather`: the tile is written on one rank and announced on another",
     ),
     bells_that_nobody_rings: ("TL606", "it cannot be shown that this wait of `src` is counted right"),
     a_tile_of_two_parts_in_place: (

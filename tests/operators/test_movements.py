@@ -35,6 +35,15 @@ def keep(x: Any, out: Any) -> None:
     tl.tile_store(out, tile, tl.tile_load(x, tile))
 
 
+def test_a_copy_engine_waits_for_all_who_push() -> None:
+    """Rows of each rank have one word, that of the rank, and all of them are moved at once."""
+    op = tilelink.operator("M/R N -> M N", name="kept")(lambda x: programs.keep(gather(x)))
+    placed = op.schedule(gather=sms(2, M=4, push=True), keep=copy_engine(push=False))
+    x = torch.randn(3, 2, 4)
+    for got in tilelink.launch(lambda: placed(x[tilelink.rank()]), 3, races=True, straggler=2):
+        assert torch.equal(got, x.flatten(0, 1))
+
+
 @tilelink.program("e M ... -> e M ...")
 def keep_each(x: Any, out: Any) -> None:
     e, m = tl.tile_id(out)

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import tilelink
+from tests.mapping.plans import plan_of
 from tests.operators import raw
-from tilelink import TilelinkError
+from tilelink import TilelinkError, sms
 from tilelink.explore import as_markdown
 from tilelink.ir.plan import Plan
+from tilelink.ops.programs import gather
 from tilelink.runtime.simulated import RaceDetector
 from tilelink.runtime.simulated.raceerror import RaceError
 
@@ -68,6 +72,21 @@ def test_its_memory_is_everyones_and_its_credits_are_taken() -> None:
     assert spaces["inbox"] == spaces["flags"] == ("symmetric", 2)
     assert (spaces["x"][0], spaces["out"][0]) == ("argument", "result")
     assert {c.tensor: c.implied_by for c in plan.credits} == {"inbox": None, "flags": None}
+
+
+def test_beside_it_no_credit_is_left_out() -> None:
+    """Nothing is proven of such a plan, nor is that all who used a slot have left it."""
+
+    @tilelink.operator("M K, T/R K -> R M K, T K", name="both")
+    def both(x: Any, rows: Any) -> Any:
+        return raw.exchange(x, tilelink.symmetric("R i64"), tilelink.symmetric("R M K")), gather(rows)
+
+    alone = tilelink.operator("T/R K -> T K", name="alone")(lambda rows: gather(rows))
+    pulled = sms(2, M=2, push=False)
+    credits = {c.tensor: c.implied_by for c in plan_of(alone, 2, {"T": 8, "K": 4}, gather=pulled).credits}
+    assert credits == {"rows": "rows"}
+    credits = {c.tensor: c.implied_by for c in plan_of(both, 2, {"M": 4, "T": 8, "K": 4}, gather=pulled).credits}
+    assert credits == {"inbox": None, "flags": None, "rows": None}
 
 
 def test_other_programs_are_as_before() -> None:

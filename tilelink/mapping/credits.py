@@ -18,7 +18,7 @@ def derive(plan: Plan) -> tuple[Credit, ...]:
     sends none, and with one slot nothing does.
     """
     shared = [b for b in plan.buffers if b.shared]
-    sure = not plan.unverified and shared and min(b.slots for b in shared) > 1
+    sure = not plan.unverified and shared and plan.schedule.slots > 1
     implied = _implied_by(plan) if sure else None
     return tuple(Credit(b.tensor, implied) for b in shared)
 

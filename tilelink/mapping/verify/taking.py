@@ -124,8 +124,9 @@ def _check_rank(world: World, step: StepPlan, rank: int) -> None:
         if g.kind == "own":
             continue
         count, index = int(F.evaluate(g.count, env)), env[f"i{a}"]
-        if int(np.min(index)) < 0 or int(np.max(index)) >= count:
-            raise _wrong(step, rank, f"takes tile {int(np.max(index))} of {count} along `{g.dim}`")
+        least, most = int(np.min(index)), int(np.max(index))
+        if least < 0 or most >= count:
+            raise _wrong(step, rank, f"takes tile {least if least < 0 else most} of {count} along `{g.dim}`")
         flat = flat * count + index
     taken = np.bincount(flat, minlength=total)
     if len(taken) != total or bool((taken != 1).any()):

@@ -1,0 +1,156 @@
+"""Credits: what is left out is implied, and a slot is written again only when all who used it have left that call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilelink
+import tilelink.language as tl
+from tests.mapping.plans import assert_right, form, plan_of
+from tests.mapping.test_broken_plans import SIZES, refused, small
+from tilelink import copy_engine, operator, sms
+from tilelink.ir.plan import Plan
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine
+from tilelink.mapping.verify.epochs import heard
+from tilelink.mapping.verify.geometry import World
+from tilelink.mapping.verify.reach import lay
+from tilelink.ops.programs import gather
+from tilelink.ops.ulysses import to_heads
+
+
+def assuming(plan: Plan) -> Plan:
+    return replace(plan, credits=tuple(replace(c, implied_by=c.tensor) for c in plan.credits))
+
+
+def test_a_credit_is_not_implied_where_a_rank_has_no_rows() -> None:
+    plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2)
+    assert [c.implied_by for c in plan.credits] == [None]
+    assert verify(plan)
+    error = refused(assuming(plan))
+    assert (error.code, error.message) == (
+        "TL610",
+        "rank 0 may write `x` again while rank 3 still uses it from 2 calls ago",
+    )
+
+
+def test_a_ring_hears_from_one_rank_only() -> None:
+    """And by way of that rank from all others, within a call: a small world shows it, structure does not."""
+    small, large = (assuming(form("gemm_rs_ring", ranks, {**SIZES, "M": 4 * ranks}, 2)) for ranks in (4, 64))
+    proof = verify(small).proofs[-1]
+    assert (proof.rule, "and yet all accesses are ordered, by the exact graph" in proof.text) == ("epochs", True)
+    assert refused(large).code == "TL610"
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+def test_a_rank_that_is_never_heard_may_be_arbitrarily_slow(slots: int) -> None:
+    """Three rows on four ranks: the last has none, and nobody hears from it."""
+    plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2, slots=slots)
+    assert verify(plan)
+    assert refused(assuming(plan)).code == "TL610"
+    finding = examine(assuming(plan)).finding
+    assert finding is not None
+    assert (finding.kind, finding.second is not None) == ("reuse", True)
+
+
+@tilelink.program("M N, T/R N -> T/R N")
+def of_all(rows: Any, mine: Any, out: Any) -> None:
+    """Waits for everything, for each tile of its own rows."""
+    t, n = tl.tile_id(out)
+    tl.consumer_tile_wait(rows)
+    tl.tile_store(out, (t, n), tl.tile_load(mine, (t, n)) + tl.sum(tl.tile_load(rows)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "heard"),
+    [({"M": 3, "T": 3}, True), ({"M": 1, "T": 3}, False), ({"M": 3, "T": 1}, False)],
+    ids=["all", "some send nothing", "some wait for nothing"],
+)
+def test_who_sends_nothing_is_not_heard_and_who_has_no_tile_hears_nobody(sizes: dict[str, int], heard: bool) -> None:
+    """Each rank's rows have a word of their own, which exists whether or not anybody raises it or waits for it."""
+    op = operator("M/R N, T/R N -> T/R N", name="of_every_rank")(lambda x, mine: of_all(gather(x), mine))
+    plan = plan_of(op, 3, {**sizes, "N": 2}, gather=sms(2, M=2, push=True), of_all=sms(T=2, N=2))
+    assert [c.implied_by is not None for c in plan.credits] == [heard]
+    assert verify(plan)
+    assert_right(plan)
+    if not heard:
+        assert refused(assuming(plan)).code == "TL610"
+        assert any(f.kind == "reuse" for f in examine(assuming(plan)).findings)
+
+
+@tilelink.program("R/R M N, R M N")
+def all_but_the_first(x: Any, box: Any) -> None:
+    s, m, n = tl.tile_id(x)
+    if s >= 1:
+        tl.tile_push_data(box, (s, m, n), 2 * tl.tile_load(x, (s, m, n)))
+        tl.producer_tile_notify(box, (s, m, n))
+
+
+@tilelink.program("R M N -> M N")
+def sum_of_the_others(box: Any, out: Any) -> None:
+    m, n = tl.tile_id(out)
+    acc = tl.zeros(tl.tile_shape(out), tl.acc_dtype(box))
+    for q in tl.tiles(box, axis=0):
+        if q >= 1:
+            tl.consumer_tile_wait(box, (q, m, n))
+            acc += tl.tile_load(box, (q, m, n))
+    tl.tile_store(out, (m, n), acc)
+
+
+def test_a_rank_that_a_test_leaves_out_is_not_heard() -> None:
+    @operator("M N -> M N", name="others")
+    def op(x: Any) -> Any:
+        box = tilelink.symmetric("R M N", like=x)
+        all_but_the_first(x, box)
+        return sum_of_the_others(box)
+
+    tile = sms(2, M=2, N=2)
+    plan = plan_of(op, 3, {"M": 2, "N": 2}, all_but_the_first=tile, sum_of_the_others=tile)
+    assert [c.implied_by for c in plan.credits] == [None]
+    assert verify(plan)
+    assert_right(plan)
+    assert refused(assuming(plan)).code == "TL610"
+
+
+def test_who_pulls_nothing_hears_nobody() -> None:
+    """There is one column, of which the first rank alone pulls the rows."""
+    op = operator("M/R N -> M N/R", name="turned")(lambda x: to_heads(x))
+    plan = plan_of(op, 3, {"M": 3, "N": 1}, to_heads=copy_engine(push=False))
+    assert [c.implied_by for c in plan.credits] == [None]
+    assert verify(plan)
+    assert refused(assuming(plan)).code == "TL610"
+    assert any(f.kind == "reuse" for f in examine(assuming(plan)).findings)
+
+
+def test_who_tells_the_rank_before_is_not_heard_by_the_next() -> None:
+    plan = small("gemm_rs_ring", 4)
+    world = World(plan)
+    known = heard(plan, world, {s.path: lay(world, s) for s in plan.steps})
+    assert known.tolist() == [[source in (rank, (rank + 1) % 4) for source in range(4)] for rank in range(4)]
+
+
+def test_two_copies_for_three_calls_are_used_twice_running() -> None:
+    """The third call has the first copy, and so has the next one."""
+    plan = form("ag_gemm push", 2, SIZES, 2, slots=3)
+    assert verify(plan)
+    fewer = replace(plan, buffers=tuple(replace(b, slots=2) if b.shared else b for b in plan.buffers))
+    error = refused(fewer)
+    assert (error.code, error.message) == (
+        "TL610",
+        "rank 0 may write `rows` again while rank 1 still uses it from 1 calls ago",
+    )
+    assert any(f.kind == "reuse" for f in examine(fewer).findings)
+
+
+@pytest.mark.parametrize("name", ["ag_gemm pull", "gemm_rs push"])
+def test_with_one_slot_nothing_implies_a_credit(name: str) -> None:
+    plan = form(name, 2, SIZES, 2, slots=1)
+    assert verify(plan)
+    assert refused(assuming(plan)).code == "TL610"
+
+
+def test_a_credit_that_is_not_mentioned_is_not_waited_for() -> None:
+    assert refused(replace(form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2), credits=())).code == "TL610"
