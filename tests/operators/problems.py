@@ -91,6 +91,7 @@ def assert_calls(
     *,
     seed: int = 0,
     straggler: int | None = None,
+    races: bool = False,
 ) -> None:
     """All calls back to back on every rank of a simulated world, each result compared."""
     ranks = len(calls[0].tensors)
@@ -99,7 +100,7 @@ def assert_calls(
         me = tilelink.rank()
         return [operator(*c.tensors[me], **dict(c.sizes)) for c in calls]
 
-    assert_results(tilelink.launch(main, ranks, seed=seed, straggler=straggler), calls)
+    assert_results(tilelink.launch(main, ranks, seed=seed, straggler=straggler, races=races), calls)
 
 
 def assert_results(results: Sequence[Sequence[torch.Tensor]], calls: Sequence[Call]) -> None:

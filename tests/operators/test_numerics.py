@@ -112,6 +112,32 @@ def test_a_weight_may_be_a_transposed_view(placed: Placed) -> None:
         assert_calls(placed.operator, [placed.kind.call(*sizes, 2, torch.bfloat16, turned=True)], seed=3)
 
 
+@pytest.mark.parametrize("weight", ["from the second element", "of longer rows"])
+def test_arguments_that_descriptors_do_not_take(weight: str) -> None:
+    """They are loaded by pointers, before and after one of the same shape that is not."""
+    operator = ag_gemm.schedule(gather=sms(2, M=16), matmul=sms(M=32, N=32, K=32))
+    x, whole = torch.randn(64, 32).bfloat16(), torch.randn(32, 33).bfloat16()
+    fit = whole[:, :32].contiguous()
+    moved = whole.flatten()[1:1025].view(32, 32) if weight == "from the second element" else whole[:, :32]
+
+    def main() -> list[torch.Tensor]:
+        mine = x[32 * tilelink.rank() :][:32]
+        return [operator(mine, w) for w in (fit, moved, fit)]
+
+    for found in tilelink.launch(main, 2):
+        for got, w in zip(found, (fit, moved, fit), strict=True):
+            torch.testing.assert_close(got.float(), x.float() @ w.float(), rtol=2e-2, atol=1e-1)
+
+
+@pytest.mark.parametrize("sizes", [(12, 24, 12), (24, 12, 24)])
+def test_bells_of_one_size_stand_for_other_rows_in_the_next(sizes: tuple[int, ...]) -> None:
+    """So none is rung that nobody hears: what stays on its rank has none."""
+    tile = sms(M=2, N=4, K=4, order="ring+1")
+    operator = gemm_rs.schedule(scatter=copy_engine(M=2, order="ring+1"), reduce=fused("matmul"), matmul=tile, slots=1)
+    given = [RS.call(rows, 4, 4, 2, torch.bfloat16, salt=salt) for salt, rows in enumerate(sizes)]
+    assert_calls(operator, given, seed=0, straggler=1, races=True)
+
+
 LARGE = (
     Placed("ag_gemm", AG, ag_gemm.schedule(gather=sms(2, M=128, order="ring"), matmul=sms(M=128, N=32, K=32))),
     Placed("ag_gemm, pushed", AG, ag_gemm.schedule(gather=copy_engine(M=256, push=True), matmul=sms(M=64, N=32, K=32))),
