@@ -557,7 +557,7 @@ def operator(
     read a number of a module or a closure that is another one by now, it is run again: on all ranks, which change it alike.
 
     Args:
-        signature: shapes of arguments and results, `"M/R K, K N -> M N"`.
+        signature: shapes of arguments and results, `"M/R K, K N -> M N"`; a parameter `*rest` takes the arguments that follow.
         name: instead of the function's own.
         schedule: placements that the operator comes with; `Operator.schedule` replaces them step by step.
         axes: the axes of ranks that the signature may name instead of `R`, the outermost first, such as `"NODE GPU"`. Each
