@@ -10,6 +10,7 @@ from tilelink.pipeline import Operator, operator
 from tilelink.pipeline.schedules import by_runs, copy_engine, fused, library, sms
 from tilelink.pipeline.tiling import adding, exchanging, moving, one_hop, streaming
 from tilelink.runtime.launching import check, empty, group, launch, rank, ranks
+from tilelink.torch_ops import install, report, uninstall
 from tilelink.version import __version__
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "exchanging",
     "fused",
     "group",
+    "install",
     "launch",
     "library",
     "moving",
@@ -32,7 +34,9 @@ __all__ = [
     "program",
     "rank",
     "ranks",
+    "report",
     "sms",
     "streaming",
     "symmetric",
+    "uninstall",
 ]

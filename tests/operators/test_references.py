@@ -69,7 +69,7 @@ from tilelink import ops
 folder, child = sys.argv[1], os.fork()
 rank = 0 if child else 1
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
-found = {n: getattr(ops, n.split()[0]).reference_fn(*t[rank], **given, group=None) for n, (t, given) in cases().items()}
+found = {n: getattr(ops, n.split()[0])(*t[rank], **given) for n, (t, given) in cases().items()}
 pickle.dump(found, open(f"{folder}/{rank}", "wb"))
 dist.destroy_process_group()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)

@@ -46,8 +46,8 @@ def test_unknown_world(monkeypatch: pytest.MonkeyPatch) -> None:
         environment.world()
     assert str(caught.value) == (
         "TL400: TILELINK_WORLD is 'moon', which is no world\n"
-        "  why: operators run in one of three worlds\n"
-        "  do:  set it to one of simulated, peer, nvshmem, or unset it"
+        "  why: operators run in one of four worlds\n"
+        "  do:  set it to one of simulated, peer, nvshmem, gloo, or unset it"
     )
 
 

@@ -101,7 +101,7 @@ def _symbols(signature: Signature, rest: int) -> tuple[str, ...]:
 
 
 def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc: Loc | None) -> list[str]:
-    """The names of an operator's tensor parameters.
+    """The names of an operator's tensor parameters; those that `*rest` takes are numbered.
 
     Raises:
         TilelinkError: TL202 if their number is not the signature's, TL209 a constant that is a size of the inputs.
@@ -109,6 +109,8 @@ def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     parameters = parameters_of(fn).parameters.values()
     names = [p.name for p in parameters if p.kind in kinds]
+    rest = [p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL]
+    names += [f"{rest[0]}{k}" for k in range(len(signature.inputs) - len(names))] if rest else []
     sizes = sizes_of(signature)
     for constant in (p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name in sizes):
         raise TilelinkError(

@@ -111,10 +111,18 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
 
 def even(signature: Signature, bound: Bound, topology: Topology, uneven: frozenset[str] = frozenset()) -> bool:
     """Whether all ranks hold parts of one size, which is what libraries know, along all dimensions but `uneven`."""
+    return not undivided(signature, bound, topology, uneven, unknown=1)
+
+
+def undivided(
+    signature: Signature, bound: Bound, topology: Topology, uneven: frozenset[str], *, unknown: int
+) -> list[str]:
+    """Dimensions, but for `uneven` ones, of which the ranks do not hold parts of one size; `unknown`: the size of those that
+    the arguments do not tell."""
     sizes = dict(bound.sizes)
     split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and not a.own_slice]
-    known = [a for a in split if str(a.size) not in uneven]
-    return all(sizes.get(str(a.size), 1) % topology.size(a.split or "") == 0 for a in known)
+    names = {a.name: topology.size(a.split or "") for a in split if a.name not in uneven}
+    return [name for name, ranks in names.items() if sizes.get(name, unknown) % ranks]
 
 
 def named_sizes(reference: Callable[..., Any] | None, signature: Signature) -> frozenset[str]:

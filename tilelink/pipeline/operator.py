@@ -20,7 +20,7 @@ from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.pipeline.arguments import Bound, bind, check_results, constants_of, exact, in_words, is_plain
-from tilelink.pipeline.choosing import Choice, choose, even, named_sizes, problem_of
+from tilelink.pipeline.choosing import Choice, choose, even, named_sizes, problem_of, undivided
 from tilelink.pipeline.preparing import again, bind_here, prepare, run, stated, workspace
 from tilelink.pipeline.schedules import checked, refuse
 from tilelink.pipeline.stages import Maker, Stages
@@ -31,6 +31,7 @@ from tilelink.runtime.apart import Written
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
 from tilelink.runtime.recent import Recent
+from tilelink.runtime.refusals import no_kernels
 from tilelink.runtime.session import Session, checks_here, current, require
 from tilelink.runtime.world import World
 from tilelink.tracing import Trace
@@ -290,7 +291,7 @@ class Operator:
         keyed = not given or all(is_plain(v) for v in given.values())
         operator, cached = self, session.cached(self.maker.identity)
         prepared = _prepared(cached, whole) if keyed else None
-        if prepared is None and not self.scheduled:
+        if prepared is None and (not self.scheduled or session.world.only_references):
             operator = self._chosen(session, key, tensors, given)
             cached = session.cached(operator.maker.identity)
             prepared = _prepared(cached, whole) if keyed else None
@@ -298,8 +299,10 @@ class Operator:
             if operator.schedules.sequential:
                 known = session.cached((operator.maker.identity, "plain"))
                 if not keyed or session.vigil.debug or known.get(key) is None:
-                    said = stated(operator.maker, session, bind_here(operator.maker, session, tensors, given))
-                    session.vigil.compare(operator.maker.identity, said)
+                    bound = bind_here(operator.maker, session, tensors, given)
+                    if session.world.only_references:
+                        self._require_reference(session.world, bound)
+                    session.vigil.compare(operator.maker.identity, stated(operator.maker, session, bound))
                     known[key] = True
                 return operator._plain(session, tensors, out, given)
             prepared = cached[whole] = prepare(operator.maker, session, tensors, outs, given)
@@ -344,13 +347,15 @@ class Operator:
             the same on every rank, with lists too: `picture(path)`, `chrome(path)`, `totals()`, `lanes`.
 
         Raises:
-            TilelinkError: as a call.
+            TilelinkError: as a call; TL475 processes on the CPU run no kernels.
         """
         session = session or (current() if group is None else require())
         if session is None:
             lists = tensors if _are_lists(tensors) else [[t] for t in tensors]
             return spread(lambda *mine: self.trace(*mine, **given), lists)[0]
         session = session.of(group)
+        if session.world.only_references:
+            raise no_kernels()
         chosen = self._tiled(bind_here(self.maker, session, tensors, given), session.world.topology)
         plain = prepare(chosen.maker, session, tensors, (), given)
         prepared = prepare(chosen.maker, session, tensors, (), given, traced=True)
@@ -375,7 +380,8 @@ class Operator:
         """The operator with the fastest schedule for calls like this one, measured; from the cache if it was before.
 
         Collective: all ranks try the same candidates at the same time, and the slowest rank's time counts. What does not
-        run on one rank is tried on none. The plain form (`reference`) is one of the candidates.
+        run on one rank is tried on none. The plain form (`reference`) is one of the candidates. In processes on the CPU, where
+        nothing else runs, it is this operator as it is.
 
         Args:
             tensors: as of a call.
@@ -389,7 +395,10 @@ class Operator:
         Raises:
             TilelinkError: as a call; TL460 a candidate does not end, TL462 nothing runs.
         """
-        tuning = self.tuning(*tensors, group=group, session=session, **given)
+        session = (session or require()).of(group)
+        if session.world.only_references:
+            return self
+        tuning = self.tuning(*tensors, session=session, **given)
         entry = None if fresh else tuning.known(space)
         if entry is None:
             entry = tuning.kept(tuning.search(budget, space))
@@ -425,11 +434,33 @@ class Operator:
             and even(self.signature, bound, world.topology, self.uneven)
         )
 
+    def _require_reference(self, world: World, bound: Bound) -> None:
+        """Raises:
+        TilelinkError: TL474, processes on CPUs run nothing but references, and this call has none.
+        """
+        ragged = undivided(self.signature, bound, world.topology, self.uneven, unknown=0)
+        if self.reference_fn is not None and not ragged:
+            return
+        why, hint = "it has no reference", f"write its unfused form in torch, `@{self.name}.reference`"
+        if self.reference_fn is not None:
+            shown = ", ".join(f"{name}={dict(bound.sizes)[name]}" for name in ragged)
+            why = f"its reference takes parts of one size, and {world.ranks} ranks do not divide {shown}"
+            hint = f"give its reference the parameter `{ragged[0]}`"
+        raise TilelinkError(
+            "TL474",
+            f"`{self.name}` cannot run in processes on the CPU",
+            loc=self.loc,
+            why=f"operators run their references there, and {why}",
+            hint=f"{hint}, or simulate the ranks: tilelink.launch without torchrun",
+        )
+
     def _chosen(
         self, session: Session, key: tuple[Any, ...], tensors: Sequence[Any], given: dict[str, Any]
     ) -> Operator:
         """This operator with the schedule that is chosen for a call; itself where that is its own."""
         world = session.world
+        if world.only_references:
+            return self._variant(Schedule(sequential=True))
         at = (world.ranks, world.topology.world, key)
         known = self._choices.get(at) if all(is_plain(v) for v in given.values()) else None
         if known is None:
@@ -526,7 +557,7 @@ def operator(
     read a number of a module or a closure that is another one by now, it is run again: on all ranks, which change it alike.
 
     Args:
-        signature: shapes of arguments and results, `"M/R K, K N -> M N"`.
+        signature: shapes of arguments and results, `"M/R K, K N -> M N"`; a parameter `*rest` takes the arguments that follow.
         name: instead of the function's own.
         schedule: placements that the operator comes with; `Operator.schedule` replaces them step by step.
         axes: the axes of ranks that the signature may name instead of `R`, the outermost first, such as `"NODE GPU"`. Each

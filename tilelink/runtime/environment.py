@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tilelink.errors import TilelinkError
 
-WORLDS = ("simulated", "peer", "nvshmem")
+WORLDS = ("simulated", "peer", "nvshmem", "gloo")
 
 _NO_MULTICAST = {
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -58,7 +58,7 @@ def world() -> str | None:
         raise TilelinkError(
             "TL400",
             f"TILELINK_WORLD is {value!r}, which is no world",
-            why="operators run in one of three worlds",
+            why="operators run in one of four worlds",
             hint=f"set it to one of {', '.join(WORLDS)}, or unset it",
         )
     return value or None

@@ -67,3 +67,13 @@ def tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
             why="TMA needs the first byte and all rows at multiples of 16 bytes, and a contiguous last axis",
             hint="make the last axis a multiple of 16 bytes, or load this tensor by pointers",
         ) from error
+
+
+def no_kernels() -> TilelinkError:
+    """TL475: something asks for kernels, or for their times."""
+    return TilelinkError(
+        "TL475",
+        "there are no kernels to trace or to time in processes on the CPU",
+        why="operators run their references there, in plain torch",
+        hint="do it on GPUs, or on simulated ranks: TILELINK_WORLD=simulated, and no torchrun",
+    )

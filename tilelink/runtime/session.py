@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
@@ -229,18 +230,28 @@ def current() -> Session | None:
     found = _current.get() or _of_process.get()
     if found is not None:
         return found
-    info = environment.distributed()
-    if environment.world() == "simulated" or (info is None and not torch.cuda.is_available()):
+    asked = environment.world()
+    if asked == "simulated" or not (asked == "gloo" or torch.cuda.is_available() or _in_processes()):
         return None
     session = _process_session()
     _of_process.set(session)
     return session
 
 
+def _in_processes() -> bool:
+    """Whether a launcher has started this process, or it has made a process group with others."""
+    made = dist.is_available() and dist.is_initialized()
+    return environment.distributed() is not None or (made and dist.get_world_size() > 1)
+
+
 @cache
 def _process_session() -> Session:
     """The session of a process started by torchrun (or alone, on one GPU)."""
-    name = environment.world() or "peer"
+    name = environment.world() or ("peer" if torch.cuda.is_available() else "gloo")
+    if name == "gloo":
+        from tilelink.runtime.gloo import GlooWorld
+
+        return Session(GlooWorld.from_environment(), environment.watchdog(), environment.debug())
     if name == "nvshmem":
         from tilelink.runtime.nvshmem import NvshmemWorld
 

@@ -1,6 +1,6 @@
 """What an operator needs of the world it runs in: memory, streams, and the ranks' agreement.
 
-Three worlds implement it: `simulated`, `peer`, `nvshmem`. One `World` object is one rank.
+Four worlds implement it: `simulated`, `peer`, `nvshmem` and `gloo`, which runs no kernels. One `World` object is one rank.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ class World(Protocol):
     topology: Topology
     group: Any
     """The ranks as a group of torch.distributed; None where they are simulated."""
+    only_references: bool
+    """Whether nothing but an operator's reference runs here: processes on CPUs."""
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -16,7 +16,6 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
 from tilelink.runtime.agreeing import one_size
-from tilelink.runtime.grid import Grid, laid_out, suffix
 from tilelink.runtime.guard import Guard
 from tilelink.runtime.peer import clocks, driver, reach
 from tilelink.runtime.peer import group as groups
@@ -24,6 +23,7 @@ from tilelink.runtime.peer.arena import Arena, Arenas
 from tilelink.runtime.peer.heap import Heap, TorchHeap
 from tilelink.runtime.peer.launch import Launcher
 from tilelink.runtime.peer.liveness import Process, this_process
+from tilelink.runtime.peer.processes import ProcessWorld
 from tilelink.runtime.peer.steps import settled
 from tilelink.runtime.peer.stopwatch import Stopwatch
 from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, SideStreams
@@ -34,7 +34,7 @@ OFTEN = 2**30
 """More often than any bell is rung in a call: what ends a stream's wait for one."""
 
 
-class GpuWorld(ABC):
+class GpuWorld(ProcessWorld):
     """One rank of a process group on its own GPU; ranks are the group's.
 
     Args:
@@ -45,9 +45,7 @@ class GpuWorld(ABC):
     share a GPU and the world is not made for that.
     """
 
-    topology: Topology
-    members: tuple[int, ...]
-    """Each rank's number among all processes."""
+    only_references = False
     numbers: tuple[int, ...]
     """Each rank's number where device functions are told of it."""
     _heap: Heap
@@ -55,10 +53,7 @@ class GpuWorld(ABC):
     def __init__(self, group: dist.ProcessGroup | None = None, name: str = "peer") -> None:
         environment.disable_multicast()
         self.device = reach.current_device()
-        self.group = groups.existing(group)
-        self.rank = self.group.rank()
-        self.ranks = self.group.size()
-        self.members = tuple(dist.get_process_group_ranks(self.group))
+        super().__init__(group)
         self.numbers = self.members
         self.places: list[reach.Place] = self.agree(reach.place_of(self.device))
         shared = self._share()
@@ -82,21 +77,6 @@ class GpuWorld(ABC):
         groups.join()
         return cls()
 
-    @property
-    def name(self) -> str:
-        return self.group.group_name + suffix(self.topology)
-
-    def named(self, name: str) -> dist.ProcessGroup:
-        return groups.named(name)
-
-    def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
-        """A process group of some of this world's ranks, which alone need to call this; of all others it knows nothing.
-
-        Raises:
-            TilelinkError: TL455, this rank is not among them.
-        """
-        return groups.part(ranks, self.group)
-
     def within(self, group: Any) -> GpuWorld:
         """The world of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension. Streams are shared with it.
 
@@ -105,29 +85,10 @@ class GpuWorld(ABC):
         Raises:
             TilelinkError: TL454 it is no group, TL455 this rank is not in it.
         """
-        given = groups.process_group(group)
-        if tuple(dist.get_process_group_ranks(given)) == self.members:
-            return self
-        made = self._part(given)
-        made._sides, made.launcher = self._sides, self.launcher
+        made: GpuWorld = super().within(group)
+        if made is not self:
+            made._sides, made.launcher = self._sides, self.launcher
         return made
-
-    def grid(self, group: Any) -> Grid | None:
-        """The axes of a DeviceMesh of several dimensions, by its names in upper case."""
-        return groups.grid_of_mesh(group, self.members)
-
-    def laid_out(self, grid: Grid) -> Self:
-        """This world with its ranks along several axes, the last one of neighbours.
-
-        Raises:
-            TilelinkError: TL457, there are more or fewer ranks.
-        """
-        return laid_out(self, self.topology, grid, self._reach_along)
-
-    def _reach_along(self, line: tuple[int, ...]) -> str:
-        """How some ranks reach one another."""
-        del line
-        return self.topology.reach
 
     def _share(self) -> bool:
         """Whether ranks may share GPUs.
@@ -192,7 +153,7 @@ class GpuWorld(ABC):
             return torch.zeros(count, dtype=torch.int64, pin_memory=True)
         return self.zeros(count, torch.int64)
 
-    def limit_waits(self, seconds: float | None) -> None:  # noqa: B027  # not every world has to
+    def limit_waits(self, seconds: float | None) -> None:  # not every world has to
         """Nothing: GPUs have clocks."""
 
     def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
@@ -254,7 +215,7 @@ class GpuWorld(ABC):
         """Whether the caller's current stream is being captured into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
-    def finish(self) -> None:  # noqa: B027  # not every world has to
+    def finish(self) -> None:  # not every world has to
         """Nothing: GPUs run by themselves."""
 
     @property
@@ -289,11 +250,7 @@ class GpuWorld(ABC):
             TilelinkError: TL437, while capturing.
         """
         self._require_no_capture("ranks cannot agree")
-        if self.ranks == 1:
-            return [value]
-        values: list[Any] = [None] * self.ranks
-        dist.all_gather_object(values, value, group=self.group)
-        return values
+        return super().agree(value)
 
     def barrier(self) -> None:
         """Collective, on host and device: all earlier work of all ranks is complete.

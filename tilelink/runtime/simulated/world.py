@@ -127,6 +127,7 @@ class SimulatedWorld:
     """One rank. Implements `runtime.world.World`."""
 
     late = False
+    only_references = False
 
     def __init__(self, machine: Machine, interpreter: Interpreter, meetings: Meetings, host: Agent) -> None:
         self.group: Any = None

@@ -1,0 +1,143 @@
+"""`install`: torch's fused operators on symmetric memory become tilelink's, for a program that stays as it is."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.runtime.session import Session, require
+
+log = logging.getLogger("tilelink")
+
+OURS, TORCHS = "tilelink", "torch"
+SCALED = "tilelink has no scaled product"
+SCALED_NAMES = ("fused_all_gather_scaled_matmul", "fused_scaled_matmul_reduce_scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Calls of one of torch's operators. `by`: `tilelink` or `torch`; `why` it was torch; `calls`: None where all are."""
+
+    operator: str
+    by: str
+    calls: int | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `tilelink.report()` gives. `installed`: whether torch's operators are tilelink's now; `rows`: who served them, since
+    the last `install`."""
+
+    installed: bool
+    rows: tuple[Served, ...]
+
+    def __str__(self) -> str:
+        lines = [f"tilelink is {'' if self.installed else 'not '}installed"]
+        for row in self.rows:
+            calls = "every call" if row.calls is None else f"{row.calls} call{'s' if row.calls != 1 else ''}"
+            lines.append(f"symm_mem::{row.operator}: {calls} by {row.by}{': ' if row.why else ''}{row.why}")
+        return "\n".join(lines)
+
+
+@dataclass(slots=True, eq=False)
+class Door:
+    """What is installed in this process, and who served which call."""
+
+    library: torch.library.Library | None = None
+    served: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+    closed: dict[str, str] = field(default_factory=dict[str, str])
+    """Groups whose ranks tilelink cannot run on, and why: found once, because finding out is collective."""
+
+    def count(self, operator: str, why: str | None) -> bool:
+        """Note a call. Whether tilelink serves it."""
+        key = (operator, OURS if why is None else TORCHS, why or "")
+        if why is not None and key not in self.served:
+            log.warning("symm_mem::%s runs as torch has it: %s", operator, why)
+        self.served[key] += 1
+        return why is None
+
+    def session(self, group: str) -> Session | None:
+        """The session of the ranks of a group of torch; None where tilelink cannot run on them, as `closed` says."""
+        if group not in self.closed:
+            try:
+                return require().named(group)
+            except TilelinkError as error:
+                self.closed[group] = f"{error.code}: {error.message}"
+        return None
+
+
+@cache
+def door() -> Door:
+    """This process's: torch's table of kernels is the process's, too."""
+    return Door()
+
+
+class Installation:
+    """What `install` gives: a context manager that uninstalls what this call has installed."""
+
+    def __init__(self, made: bool) -> None:
+        self._made = made
+
+    def __enter__(self) -> Installation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._made:
+            uninstall()
+
+
+def install() -> Installation:
+    """Let tilelink serve torch's `symm_mem::fused_all_gather_matmul` and `symm_mem::fused_matmul_reduce_scatter`.
+
+    These are what async tensor parallelism of `torch.compile` ends in (`torch._inductor.config._micro_pipeline_tp`). On GPUs
+    they run `ag_gemm` and `gemm_rs`, in processes on the CPU their references; they have gradients. Calls that tilelink does not
+    serve (another dtype, GPUs that do not reach one another) run as torch has them: `report` says which and why, and the log
+    does once. Again, without `uninstall`: nothing.
+
+    Returns:
+        a context manager: `with tilelink.install(): …` uninstalls at its end, if it was this call that installed.
+
+    Raises:
+        TilelinkError: TL476, torch has no such operators here.
+    """
+    here = door()
+    if here.library is not None:
+        return Installation(False)
+    if not torch.distributed.is_available():
+        raise TilelinkError(
+            "TL476",
+            "this build of torch has no operators on symmetric memory",
+            why="`install` replaces the fused products of torch.distributed, and torch was built without it",
+            hint="install a build of torch with distributed, or call tilelink.ops",
+        )
+    from tilelink.torch_ops.kernels import register
+
+    here.served.clear()
+    here.closed.clear()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
+        here.library = register(here)
+    return Installation(True)
+
+
+def uninstall() -> None:
+    """Let torch serve its operators itself again; nothing if `install` was not called. What was counted can still be reported."""
+    here = door()
+    if here.library is not None:
+        here.library._destroy()
+        here.library = None
+
+
+def report() -> Report:
+    """Who served torch's fused operators since the last `install`, and why torch did where it did."""
+    here = door()
+    rows = [Served(operator, by, calls, why) for (operator, by, why), calls in here.served.items()]
+    rows += [Served(operator, TORCHS, None, SCALED) for operator in SCALED_NAMES]
+    return Report(here.library is not None, tuple(rows))
