@@ -73,7 +73,7 @@ class Expansion:
             inner = {**env, "t": t}
             for name, value in (*loop.order, *loop.lets):
                 inner[name] = self._number(value, inner)
-            seen.add(tuple(0 if name not in inner else inner[name] for name, _ in loop.axes))
+            seen.add(tuple(inner.get(name, 0) for name, _ in loop.axes))
             self._body(loop.body, inner, (rank, loop.path))
         assert not loop.axes or len(seen) == self._number(loop.total, env), f"{loop.path} takes a tile twice"
 
