@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
@@ -10,22 +11,25 @@ from itertools import chain, islice
 import pytest
 
 from benchmarks.mutants.mappings import mappings, operators
-from tests.mapping.oracle import off_any_shelf, verdict_on
+from tests.mapping.oracle import any_plan, off_any_shelf, verdict_on
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import Copy, Flags, Lowered, Op, Signal, Tiles, Write, rewritten, walk
 from tilelink.mapping.lower import NotLowered, lower
+from tilelink.proof.bounds import outside
 from tilelink.proof.counts import miscounted
 from tilelink.proof.coverage import uncovered
+from tilelink.proof.cycles import stuck
 from tilelink.proof.orders import untaken
 from tilelink.proof.table import Table
 
 EACH = 40
+MANY = 150
 SPOILT = ("ag_gemm", "gemm_rs", "gemm_rs_ring", "all_reduce_one_shot", "all_to_all")
 
 
 def found(lowered: Lowered) -> list[str]:
     table = Table.of(lowered)
-    return [str(f) for f in chain(uncovered(table), miscounted(table), untaken(table))]
+    return [str(f) for f in chain(outside(table), uncovered(table), miscounted(table), untaken(table), stuck(table))]
 
 
 def lowered_of(name: str) -> Iterator[Lowered]:
@@ -53,6 +57,29 @@ def test_random_plans(block: int) -> None:
             except NotLowered:
                 continue
     assert asked > EACH // 3
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_spoilt_plans(block: int) -> None:
+    """What the proof of plans accepts is accepted, and a cycle that it finds is found. A scope that is too narrow for streams is
+    refused here even where no other rank listens."""
+    seen: Counter[str] = Counter()
+    for seed in range(block * MANY, block * MANY + MANY):
+        made = any_plan(random.Random(seed))
+        if made is None:
+            continue
+        _, what, plan = made
+        verdict = verdict_on(plan)
+        code = "proved" if verdict.ok else verdict.error.code if verdict.error is not None else ""
+        if code not in ("proved", "TL605") or what == "weaker_scope":
+            continue
+        try:
+            assert (found(lower(plan)) == []) == verdict.ok, (seed, made[:2], code)
+            seen[code] += 1
+        except NotLowered:
+            continue
+    assert seen["proved"] > MANY // 8
+    assert seen["TL605"]
 
 
 # ------------------------------------------------------------------------------------------------------------ spoilt plans

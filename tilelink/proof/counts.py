@@ -1,4 +1,4 @@
-"""Each flag is signalled as often in a call as whoever awaits it expects; one that a single signal completes, once at most."""
+"""Each flag is signalled as often in a call as whoever awaits it expects, by an engine that can, and where it is heard."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     numbers = np.arange(width, dtype=np.int64)[None, :]
     there = numbers < count[:, None]
     signals = [r for r in rows if isinstance(r.op, Signal)]
+    for row in signals:
+        yield from _unable(table, flags, row)
     if not width or any(r.by_data or (isinstance(r.op, Signal) and r.op.amount is None) for r in signals):
         return  # data says how often, or the device counts
     made = np.zeros((table.ranks, width), dtype=np.int64)
@@ -37,24 +39,35 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         if outside:
             yield Found(f"has no flag {outside[1]}", flags.name, (row,), outside[0])
             return
+    awaited = _awaited(table, width, rows)
     if flags.arrivals is None:
         if (made > 1).any():
             yield _at("is signalled twice, and set by each signal", flags, made > 1, rows)
-        awaited = _awaited(table, width, rows)
-        if (awaited & (made == 0)).any():
-            yield _at("is awaited, and never signalled", flags, awaited & (made == 0), rows)
+        if ((awaited > 0) & (made == 0)).any():
+            yield _at("is awaited, and never signalled", flags, (awaited > 0) & (made == 0), rows)
         return
     wanted = np.broadcast_to(table.each(flags.arrivals, flag=numbers), (table.ranks, width))
     if (there & (made != wanted)).any():
         yield _at("is not signalled as often as it is said to be", flags, there & (made != wanted), rows)
+    if flags.style == "doorbell" and (wrong := there & (awaited != (made > 0))).any():
+        yield _at("is not awaited once, and reset by each await", flags, wrong, rows)
+
+
+def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
+    """A stream sets a flag to the number of the call, and cannot add; what workers see of their own GPU no peer hears."""
+    if row.executor.engine == "stream" and flags.style in ("count", "doorbell"):
+        yield Found("is signalled by a stream, which cannot add", flags.name, (row,))
+    if flags.scope != "sys":
+        away = [_executed(row, rank, np.asarray(0)) for rank in ranks_of(table, row)]
+        if row.executor.engine == "stream" or any((taken & (on != row.values["rank"])).any() for on, _, taken in away):
+            yield Found("is signalled from elsewhere, and heard on its own GPU alone", flags.name, (row,))
 
 
 def _add(table: Table, made: Array, row: Row) -> tuple[int, int] | None:
     """Add a row's signals; what is signalled, and does not exist."""
     assert isinstance(row.op, Signal)
     index = row(row.op.index)
-    ranks = [row(row.op.rank)] if row.op.rank is not None else _line(table, row, row.op.along)
-    for rank in ranks:
+    for rank in ranks_of(table, row):
         on, flag, taken = _executed(row, rank, index)
         on, flag = on[taken], flag[taken]
         wrong = (flag < 0) | (flag >= made.shape[1]) | (on < 0) | (on >= made.shape[0])
@@ -65,11 +78,12 @@ def _add(table: Table, made: Array, row: Row) -> tuple[int, int] | None:
 
 
 def _awaited(table: Table, width: int, rows: list[Row]) -> Array:
-    out = np.zeros((table.ranks, width), dtype=np.bool_)
+    """How often each flag is awaited in its own call, as far as no data decides it."""
+    out = np.zeros((table.ranks, width), dtype=np.int64)
     for row in rows:
         if isinstance(row.op, Await) and not row.by_data and not row.op.back:
             on, flag, taken = _executed(row, row.values["rank"], row(row.op.index))
-            out[on[taken], np.clip(flag[taken], 0, width - 1)] = True
+            np.add.at(out, (on[taken], np.clip(flag[taken], 0, width - 1)), 1)
     return out
 
 
@@ -80,8 +94,12 @@ def _executed(row: Row, rank: Array, index: Array) -> tuple[Array, Array, Array]
     return on, flag, found
 
 
-def _line(table: Table, row: Row, along: str) -> list[Array]:
-    """The ranks of each rank's submesh, one by one."""
+def ranks_of(table: Table, row: Row) -> list[Array]:
+    """The ranks that a signal goes to, one by one: of a signal to all, those of each rank's submesh."""
+    assert isinstance(row.op, Signal)
+    if row.op.rank is not None:
+        return [row(row.op.rank)]
+    along = row.op.along
     rank, sizes = row.values["rank"], dict(table.lowered.ranks)
     if along == RANK_AXIS:
         return [np.full_like(rank, k) for k in range(table.ranks)]

@@ -40,7 +40,7 @@ Leaf: TypeAlias = "Await | Signal | Read | Write | Check"
 @dataclass(frozen=True, slots=True)
 class Row:
     """An op that is executed where all of `taken` hold, once for each tile and turn. `by_data`: or only there, data says;
-    `place`: in the text of its loop."""
+    `place`: in the text of its loop; `around`: the places of the `For`s around it, and the axes of their turns."""
 
     op: Leaf
     executor: Executor
@@ -49,6 +49,7 @@ class Row:
     values: Mapping[str, Array]
     taken: tuple[Array, ...]
     by_data: bool
+    around: tuple[tuple[int, int], ...] = ()
 
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
@@ -132,7 +133,9 @@ def positions(table: Table, loop: Tiles) -> Array:
 def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterator[Row]:
     for op in body:
         if isinstance(op, For):
-            yield from _body(op.body, _turns(op, at, axis), axis + 1, places)
+            places[0] += 1
+            inner = replace(_turns(op, at, axis), around=(*at.around, (places[0], axis)))
+            yield from _body(op.body, inner, axis + 1, places)
         elif isinstance(op, If):
             test = None if op.test is None else at(F.truth(op.test)) != 0
             taken = at.taken if test is None else (*at.taken, test)
