@@ -158,6 +158,8 @@ def differences(plan: Plan, lowered: Tally, exact: Tally) -> list[str]:
     out: list[str] = []
     mine, theirs = _steps(lowered.flags.items()), _steps(exact.flags.items())
     mine = {k: n for k, n in mine.items() if n and not k[2].startswith("made.")}
+    once = {s.path for s in plan.steps if s.library is not None}
+    mine, theirs = _awaited(mine, once), _awaited(theirs, once)
     out += [
         f"{k}: {mine.get(k, 0)} times, {theirs.get(k, 0)} by the graph"
         for k in {*mine, *theirs}
@@ -178,3 +180,8 @@ def differences(plan: Plan, lowered: Tally, exact: Tally) -> list[str]:
 
 def _steps(items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
     return {k: v for k, v in items if k[0][1] not in HOST}
+
+
+def _awaited(found: dict[Any, Any], once: set[str]) -> dict[Any, Any]:
+    """Of what a function of a library waits for, whether: two waits that have some flags in common are written out in two ways."""
+    return {k: min(n, 1) if k[1] == "await" and k[0][1] in once else n for k, n in found.items()}

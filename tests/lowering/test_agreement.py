@@ -15,17 +15,14 @@ from tilelink.ir.plan import Plan
 from tilelink.mapping.exact import NotExact
 from tilelink.mapping.exact.calls import call_of
 from tilelink.mapping.exact.tiles import Sizes
-from tilelink.mapping.lower import NotLowered, lower
+from tilelink.mapping.lower import lower
 
 EACH = 40
 
 
 def outcome(plan: Plan) -> str:
-    """same | data decides | by panels"""
-    try:
-        lowered = lower(plan)
-    except NotLowered:
-        return "by panels"
+    """same | data decides"""
+    lowered = lower(plan)
     try:
         exact = tally_of(plan, call_of(Sizes(plan)))
     except NotExact:

@@ -13,7 +13,7 @@ from tilelink.mapping.lower.frame import NotLowered
 def lower(plan: Plan) -> Lowered:
     """
     Raises:
-        NotLowered: a program uses raw pointers; or, for now, a function of a library takes its tiles by panels.
+        NotLowered: a program uses raw pointers; or data says which panels a function of a library takes.
     """
     if plan.unverified:
         raise NotLowered(f"`{plan.unverified[0]}` uses raw pointers")

@@ -16,11 +16,14 @@ from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Who
 from tilelink.ir.ring import around
 from tilelink.ir.shape import RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+from tilelink.mapping.libraries import RUN
 
 RANK = rank_along()
 """This rank's number among all."""
 Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
 STAGE = "@stage"
+PANEL = RUN
+"""The tile that a panel is, among the tiles that indices name."""
 
 
 class NotLowered(Exception):
@@ -51,7 +54,7 @@ class Frame:
     tests: list[Formula] = field(default_factory=list[Formula])
     lets: list[tuple[str, Formula]] = field(default_factory=list[tuple[str, Formula]])
     walked: frozenset[str] | None = None
-    """Of a step that a function of a library computes: the program's loops, of which it gets all at once."""
+    """Of a step that a function of a library computes: the program's loops, of which it gets all at once, or panel by panel."""
 
     def __post_init__(self) -> None:
         step = self.step
@@ -130,8 +133,14 @@ class Frame:
             return [(v, OfTile(str(k))) for k, v in enumerate(view)]
         found = entries(self.step.step, param, index)
         if self.walked is not None:
-            found = tuple(e if isinstance(e, OfTile) and e.var not in self.walked else Whole() for e in found)
+            found = tuple(self._taken(e) for e in found)
         return list(zip(view, found, strict=True))
+
+    def _taken(self, e: IndexEntry) -> IndexEntry:
+        """What a function of a library gets along an axis."""
+        if not isinstance(e, OfTile) or self.walked is None:
+            return Whole()
+        return e if e.var not in self.walked else OfTile(PANEL) if self.step.by_runs else Whole()
 
     def interval(self, param: str, v: ViewAxis, e: IndexEntry) -> Interval:
         tensor = self.tensor(param)
@@ -243,7 +252,7 @@ class Frame:
         of that shard; None: all of it is read from the tensor."""
         tensor = self.tensor(param)
         found = next((i for i in self.step.in_place if i.tensor == tensor.name), None)
-        if found is None or self.step.by_runs:
+        if found is None or found.var not in self.tiles:
             return None
         of = tensor.axes[found.axis]
         test = F.binary("==", self.tiles[found.var].begin // part(of.size, self.step.axis), self.step.rank)

@@ -1,34 +1,114 @@
-"""Programs whose tiles a function of a library computes, on streams."""
+"""Programs whose tiles a function of a library computes, on streams: all of what a loop walks at once, or panel by panel."""
 
 from __future__ import annotations
 
-from tilelink.ir.lowered import Compute, Op, Tiles, unplaced
-from tilelink.ir.program import Bounds, Load, Notify, Store, Wait, walk
-from tilelink.ir.program import Tiles as Loop
-from tilelink.mapping.lower.frame import Frame, NotLowered, under
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from tilelink.ir import formula as F
+from tilelink.ir import program as P
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import Compute, For, Op, Tiles, unplaced
+from tilelink.ir.partition import GridAxis
+from tilelink.mapping.libraries import turns, walk_of
+from tilelink.mapping.lower.frame import PANEL, Frame, Interval, NotLowered, under
 from tilelink.mapping.lower.programs import Body, bounds
 
 
 def called(frame: Frame) -> Tiles:
-    """All waits of the program, the function on views of the tile, all notifies: what a loop walks, the function gets whole.
-
-    Raises:
-        NotLowered: it is called panel by panel.
-    """
+    """Tile by tile: waits, the function on views of the tile, notifies."""
     step = frame.step
     assert step.library is not None
-    if step.by_runs:
-        raise NotLowered(f"`{step.path}` takes its tiles by panels")
     program = step.step.program
-    frame.walked = frozenset(op.var for op in walk(program.body) if isinstance(op, Loop))
-    found: dict[type, dict[Op, Op]] = {kind: {} for kind in (Wait, Load, Store, Notify)}
-    for op in walk(program.body):
-        if isinstance(op, Bounds):
-            bounds(frame, op)
-        elif type(op) in found:
+    frame.walked = frozenset(op.var for op in P.walk(program.body) if isinstance(op, P.Tiles))
+    ops = [op for op in P.walk(program.body) if isinstance(op, P.Wait | P.Load | P.Store | P.Notify)]
+    intervals = [*_intervals(frame, program.body)]
+    behind = (*_lowered(frame, ops, P.Store), *_lowered(frame, ops, P.Notify))
+    if step.by_runs:
+        panels = {
+            op
+            for op in ops
+            if any(isinstance(e, P.OfTile) and e.var == PANEL for _, e in frame.index(op.param, op.index))
+        }
+        waits = _lowered(frame, [op for op in ops if op not in panels], P.Wait)
+        body = (*waits, *_panels(frame, intervals, ops, panels), *behind)
+    else:
+        call = Compute(step.library.name, step.step.loc)
+        body = (*_lowered(frame, ops, P.Wait), *_lowered(frame, ops, P.Load), call, *behind)
+    return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), under(frame.tests, body))
+
+
+def _lowered(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify], kind: type[P.Op]) -> tuple[Op, ...]:
+    """Once, whatever lines of the program say it: a doorbell that is waited for twice is never rung again."""
+    found: dict[Op, Op] = {}
+    for op in ops:
+        if isinstance(op, kind):
             for lowered in Body(frame).op(op):
-                # Once, whatever lines of the program say it: a doorbell that is waited for twice is never rung again.
-                found[type(op)].setdefault(unplaced(lowered), lowered)
-    waits, reads, writes, told = (tuple(ops.values()) for ops in found.values())
-    ops = (*waits, *reads, Compute(step.library.name, step.step.loc), *writes, *told)
-    return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), under(frame.tests, ops))
+                found.setdefault(unplaced(lowered), lowered)
+    return tuple(found.values())
+
+
+# -------------------------------------------------------------------------------------------------------------- panels
+def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[Formula, Formula]]:
+    """From where to where each loop over tiles goes, in the program's order; names on the way are those of the frame.
+
+    Raises:
+        NotLowered: data says where one begins or ends, and the function takes panels of it.
+    """
+    for op in body:
+        if isinstance(op, P.Bounds):
+            bounds(frame, op)
+        elif isinstance(op, P.Loop):
+            for turn in range(turns(op, frame.step.step) or 0):
+                if op.target is not None:
+                    frame.names[op.target] = F.substitute(op.at(turn), frame.names)
+                yield from _intervals(frame, op.body)
+        elif isinstance(op, P.Tiles) and frame.step.by_runs:
+            size = frame.step.loop(op).size
+            low = F.of(0) if op.start is None else frame.value(op.start)
+            high = size if op.stop is None else frame.value(op.stop)
+            if low is None or high is None:
+                raise NotLowered(f"data says which panels `{frame.step.path}` takes")
+            yield F.maximum(low, 0), F.minimum(high, size)
+
+
+def _panels(
+    frame: Frame,
+    intervals: list[tuple[Formula, Formula]],
+    ops: list[P.Wait | P.Load | P.Store | P.Notify],
+    panels: set[P.Wait | P.Load | P.Store | P.Notify],
+) -> tuple[Op, ...]:
+    """Shard by shard, this rank's own first, as they arrive; each interval of a shard in panels that end where tiles do."""
+    axis = frame.step.loop(walk_of(frame.step.step))
+    if axis.kind != "cut":
+        return tuple(
+            op for low, high in intervals for op in _between(frame, axis, F.of(0), axis.size, low, high, ops, panels)
+        )
+    shard = (frame.step.rank + Sym("shard")) % frame.step.ranks * axis.part
+    first, last = Sym("shard_begin"), Sym("shard_end")
+    body = tuple(op for low, high in intervals for op in _between(frame, axis, first, last, low, high, ops, panels))
+    lets = ((first.name, shard), (last.name, F.minimum(first + axis.part, axis.size)))
+    return (For("shard", frame.step.ranks, body, lets=lets),)
+
+
+def _between(
+    frame: Frame,
+    axis: GridAxis,
+    first: Formula,
+    last: Formula,
+    low: Formula,
+    high: Formula,
+    ops: list[P.Wait | P.Load | P.Store | P.Notify],
+    panels: set[P.Wait | P.Load | P.Store | P.Notify],
+) -> tuple[Op, ...]:
+    """The panels of an interval within a shard."""
+    assert frame.step.library is not None
+    length = last - first if axis.tile is None else F.of(axis.tile)
+    count = F.of(1) if axis.tile is None else F.cdiv(F.maximum(last - first, 0), length)
+    begin, end = Sym("panel_begin"), Sym("panel_end")
+    at = first + Sym("panel") * length
+    frame.tiles[PANEL] = Interval(begin, end, grid=replace(axis, kind="free"))
+    call = Compute(frame.step.library.name, frame.step.step.loc)
+    body = (*_lowered(frame, [op for op in ops if op in panels], P.Wait), *_lowered(frame, ops, P.Load), call)
+    lets = ((begin.name, F.maximum(at, low)), (end.name, F.minimum(F.minimum(at + length, last), high)))
+    return (For("panel", count, under([F.binary("<", begin, end)], body), lets=lets),)
