@@ -183,5 +183,5 @@ def _steps(items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _awaited(found: dict[Any, Any], once: set[str]) -> dict[Any, Any]:
-    """Of what a function of a library waits for, whether: two waits that have some flags in common are written out in two ways."""
+    """Of what a function of a library waits for, whether: two waits with flags in common are written out in two ways."""
     return {k: min(n, 1) if k[1] == "await" and k[0][1] in once else n for k, n in found.items()}
