@@ -91,7 +91,7 @@ def assert_calls(
     *,
     seed: int = 0,
     straggler: int | None = None,
-    races: bool = False,
+    races: bool = True,
 ) -> None:
     """All calls back to back on every rank of a simulated world, each result compared."""
     ranks = len(calls[0].tensors)

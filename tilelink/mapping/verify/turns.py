@@ -6,6 +6,7 @@ An array is as short as it can be along an axis on which it does not depend.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -46,6 +47,8 @@ class Turns:
     taken: list[Array] = field(default_factory=list[Array])
     undecided: list[Undecided] = field(default_factory=list[Undecided])
     by_table: set[Key] = field(default_factory=set[Key])
+    vectors: dict[str, Callable[[], Array | None]] = field(default_factory=dict[str, "Callable[[], Array | None]"])
+    """Names of positions, lane by lane, which are worked out for who asks."""
 
     @property
     def dims(self) -> int:
@@ -69,7 +72,14 @@ class Turns:
 
     def value(self, formula: Formula | None) -> Array | None:
         """None: data decides it."""
-        if formula is None or not F.symbols(formula) - {"RANKS"} <= self.names.keys():
+        if formula is None:
+            return None
+        named = F.symbols(formula) - {"RANKS"}
+        for name in named & self.vectors.keys():
+            found = self.vectors.pop(name)()
+            if found is not None:
+                self.names[name] = found
+        if not named <= self.names.keys():
             return None
         found = np.asarray(F.evaluate(formula, {**self.names, "RANKS": self.laid.world.along(self.laid.step.axis)}))
         return found.reshape((1,) * (self.dims - found.ndim) + found.shape)
@@ -225,20 +235,25 @@ def _bounds(out: Turns, op: Bounds) -> None:
     if op.what in ("begin", "end"):
         out.names[op.name] = begin if op.what == "begin" else end
         return
-    place = begin + out.lanes(out.block[key])
+    out.names.pop(op.name, None)
+    out.vectors[op.name] = lambda: _lanes(out, op, begin, end, out.block[key])
+
+
+def _lanes(out: Turns, op: Bounds, begin: Array, end: Array, length: int) -> Array | None:
+    """The positions of a tile, or which of them are inside its end and the limits of the mask."""
+    place = begin + out.lanes(length)
     if op.what == "range":
-        out.names[op.name] = place
-        return
+        return place
     inside = place < end
     for limit, first in ((op.start, True), (op.stop, False)):
         if limit is None:
             continue
         found = out.value(limit.formula)
         if found is None:
-            return
+            return None
         found = np.swapaxes(found, -1, -2) if limit.vector else found
         inside = inside & (place >= found if first else place < found)
-    out.names[op.name] = inside
+    return inside
 
 
 def _holder(out: Turns, op: Holder) -> None:
