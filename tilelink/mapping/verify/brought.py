@@ -88,7 +88,7 @@ def _named_by(step: StepPlan, own: InPlace) -> bool:
         )
         if v.axis == own.axis
     ]
-    return set(at) <= {own.var}
+    return len(at) == len(ops) and set(at) <= {own.var}
 
 
 def _wrong(step: StepPlan, tensor: str, what: str, makers: list[StepPlan]) -> TilelinkError:

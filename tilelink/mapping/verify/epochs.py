@@ -138,7 +138,7 @@ def _done(told: Told, world: World) -> Bools:
     if told.mask.data or not all(_goes_round(laid, loop) for loop in told.site.loops):
         return never
     keys = [*range(len(laid.step.grid)), *(loop.var for loop in told.site.loops if isinstance(loop, Tiles))]
-    done = ~never
+    done = ~never & told.mask.by.get(None, ~never)
     for key in keys:
         spans = laid.spans[key]
         if spans is not None:

@@ -134,7 +134,7 @@ class _Meeting:
         axis = self.channel.axes[k]
         mine, theirs = self.wait.words[k], self.notify.words[k]
         if axis.axis is None:
-            if bool((mine.last >= self.world.number(axis.count) - 1).all()):
+            if bool((mine.first <= 0).all()) and bool((mine.last >= self.world.number(axis.count) - 1).all()):
                 return  # those of all ranks
             own = not self._sends() or to.stays
             if not remote and not own and self._several():

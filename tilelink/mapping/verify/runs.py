@@ -160,7 +160,7 @@ def _rotation(world: World, host: StepPlan, axis: int, total: Any) -> Order | No
             env[n] = world.value(value, env)
     size = int(world.value(length, env).max())
     steps = world.value(rises, env)
-    if size < 1 or bool((np.diff(steps, axis=1) < 0).any()):
+    if size < 1 or bool((np.diff(steps, axis=1) < 0).any()) or int(steps.max()) >= size:
         return None
     index = _index_on_circle(world, host, axis, name, size)
     parts = _part_of(world, host, axis, index) if index is not None else None
