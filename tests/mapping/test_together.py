@@ -10,7 +10,7 @@ import pytest
 import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import assert_right, deadlocks, plan_of
-from tilelink import Operator, operator, sms
+from tilelink import Operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.mapping import verify
@@ -38,21 +38,6 @@ def too_late(x: Any) -> Any:
     return late(x, tilelink.symmetric("R M N", like=x))
 
 
-@tilelink.program("R/R M N, R M N -> M N")
-def all_but_one(x: Any, inbox: Any, out: Any) -> None:
-    """The first rank sends nothing, and nobody waits for it."""
-    s, m, n = tl.tile_id(x)
-    if s >= 1:
-        tl.tile_push_data(inbox, (s, m, n), tl.tile_load(x, (s, m, n)))
-        tl.producer_tile_notify(inbox, (s, m, n))
-    acc = tl.zeros(tl.tile_shape(x), tl.float32)
-    for q in tl.tiles(inbox, axis=0):
-        if q >= 1:
-            tl.consumer_tile_wait(inbox, (q, m, n))
-            acc += tl.tile_load(inbox, (q, m, n))
-    tl.tile_store(out, (m, n), acc)
-
-
 def planned(ranks: int, m: int, n: int, operator: Operator = all_reduce_one_shot, **words: int) -> Plan:
     name = "exchange" if operator is all_reduce_one_shot else "late"
     return plan_of(operator.schedule(channels=words), ranks, {"M": m, "N": n}, **{name: sms(M=1, N=8)})
@@ -66,14 +51,6 @@ def test_each_tile_waits_for_itself_elsewhere() -> None:
     small = planned(3, 2, 20)
     assert TOGETHER in proof(small)
     assert_right(small)
-
-
-def test_a_rank_that_sends_nothing_is_not_waited_for() -> None:
-    op = operator("M N -> M N", name="most")(lambda x: all_but_one(x, tilelink.symmetric("R M N", like=x)))
-    small, large = (plan_of(op, n, {"M": m, "N": 64}, all_but_one=sms(M=1, N=8)) for n, m in ((3, 2), (64, 16)))
-    assert TOGETHER in proof(small)
-    assert_right(small)
-    assert TOGETHER in proof(large)
 
 
 def test_it_does_not_look_at_tiles_one_by_one() -> None:

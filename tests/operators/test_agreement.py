@@ -234,7 +234,8 @@ def test_constants_are_those_of_all_ranks(given: Any, here: str, there: str, fir
 
 def test_a_constant_may_be_left_out_where_it_is_the_default() -> None:
     given: list[dict[str, Any]] = [{}, {"causal": True}, {"scale": None}]
-    tilelink.launch(lambda: attention(**given[tilelink.rank()]), RANKS, device=FEW)
+    found = tilelink.launch(lambda: attention(**given[tilelink.rank()]), RANKS, device=FEW)
+    torch.testing.assert_close(found, tilelink.launch(attention, RANKS, device=FEW))
 
 
 # -------------------------------------------------------------------------------------------------- schedules and programs

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.mutants.mappings import mappings, operators
 from tests.mapping.oracle import any_plan, off_any_shelf, verdict_on
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Copy, Flags, Lowered, Op, Signal, Tiles, Write, rewritten, walk
+from tilelink.ir.lowered import Copy, Flags, For, If, Lowered, Op, Signal, Tiles, Write, walk
 from tilelink.mapping.lower import lower
 from tilelink.proof.bounds import outside
 from tilelink.proof.counts import miscounted
@@ -101,8 +101,16 @@ def _spoilt(
     for e in lowered.executors:
         for loop in e.loops:
             for op in dict.fromkeys(o for o in walk(loop.body) if isinstance(o, kinds) and _matters(lowered, o)):
-                body = rewritten(loop.body, lambda o, op=op: change(o) if o is op or o == op else (o,))
+                body = _rewritten(loop.body, lambda o, op=op: change(o) if o is op or o == op else (o,))
                 yield op, _with(lowered, loop, replace(loop, body=body))
+
+
+def _rewritten(body: tuple[Op, ...], change: Callable[[Op], tuple[Op, ...]]) -> tuple[Op, ...]:
+    """The body with each op replaced by what `change` gives for it, inner ones first."""
+    out: list[Op] = []
+    for op in body:
+        out += change(replace(op, body=_rewritten(op.body, change)) if isinstance(op, (For, If)) else op)
+    return tuple(out)
 
 
 def _matters(lowered: Lowered, op: Op) -> bool:

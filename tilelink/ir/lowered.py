@@ -204,14 +204,6 @@ def walk(body: tuple[Op, ...]) -> Iterator[Op]:
             yield from walk(op.body)
 
 
-def rewritten(body: tuple[Op, ...], change: Callable[[Op], tuple[Op, ...]]) -> tuple[Op, ...]:
-    """The body with each op replaced by what `change` gives for it, inner ones first."""
-    out: list[Op] = []
-    for op in body:
-        out += change(replace(op, body=rewritten(op.body, change)) if isinstance(op, (For, If)) else op)
-    return tuple(out)
-
-
 def mapped(op: Op, change: Callable[[Formula], Formula]) -> Op:
     """An op with each of its formulas replaced, those of its body included."""
     if isinstance(op, Await):

@@ -56,7 +56,7 @@ def _same(world: World, grid: GridAxis) -> bool:
 def _tile_by_tile(world: World, host: StepPlan, wait: Told, notify: Told) -> bool:
     """Whether the notify comes before the wait in every tile, and each tile has words of its own for both."""
     step = wait.laid.step
-    if wait.path != notify.path or step.own_rows or notify.site.loops:
+    if wait.path != notify.path or step.own_rows or notify.site.tests or notify.site.loops:
         return False
     axes = step.host_axes if step.into is not None else tuple(range(len(step.grid)))
     tiled = world.several(host)
