@@ -13,12 +13,14 @@ import pytest
 from benchmarks.mutants.mappings import mappings, operators
 from tests.mapping.oracle import any_plan, off_any_shelf, verdict_on
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Copy, Flags, For, If, Lowered, Op, Signal, Tiles, Write, walk
+from tilelink.ir.lowered import Await, Copy, Executor, Flags, For, If, Lowered, Op, Read, Signal, Tiles, Write, walk
 from tilelink.mapping.lower import lower
 from tilelink.proof.bounds import outside
+from tilelink.proof.calls import unfinished, unfree
 from tilelink.proof.counts import miscounted
 from tilelink.proof.coverage import uncovered
 from tilelink.proof.cycles import stuck
+from tilelink.proof.order import unordered
 from tilelink.proof.orders import untaken
 from tilelink.proof.table import Table
 
@@ -29,7 +31,8 @@ SPOILT = ("ag_gemm", "gemm_rs", "gemm_rs_ring", "all_reduce_one_shot", "all_to_a
 
 def found(lowered: Lowered) -> list[str]:
     table = Table.of(lowered)
-    return [str(f) for f in chain(outside(table), uncovered(table), miscounted(table), untaken(table), stuck(table))]
+    asked = (outside, uncovered, miscounted, untaken, stuck, unordered, unfree, unfinished)
+    return [str(f) for f in chain.from_iterable(question(table) for question in asked)]
 
 
 def lowered_of(name: str) -> Iterator[Lowered]:
@@ -55,8 +58,9 @@ def test_random_plans(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_spoilt_plans(block: int) -> None:
-    """What the proof of plans accepts is accepted, and a cycle that it finds is found. A scope that is too narrow for streams is
-    refused here even where no other rank listens."""
+    """What the proof of plans accepts is accepted, and a cycle or a missing credit that it finds is found. A scope that is too
+    narrow for streams is refused here even where no other rank listens, and a slot that is used again where only calls of
+    the same sizes say that it is free."""
     seen: Counter[str] = Counter()
     for seed in range(block * MANY, block * MANY + MANY):
         made = any_plan(random.Random(seed))
@@ -65,7 +69,7 @@ def test_spoilt_plans(block: int) -> None:
         _, what, plan = made
         verdict = verdict_on(plan)
         code = "proved" if verdict.ok else verdict.error.code if verdict.error is not None else ""
-        if code not in ("proved", "TL605") or what == "weaker_scope":
+        if code not in ("proved", "TL605", "TL610") or what in ("weaker_scope", "one_slot"):
             continue
         assert (found(lower(plan)) == []) == verdict.ok, (seed, made[:2], code)
         seen[code] += 1
@@ -115,7 +119,7 @@ def _rewritten(body: tuple[Op, ...], change: Callable[[Op], tuple[Op, ...]]) -> 
 
 def _matters(lowered: Lowered, op: Op) -> bool:
     """What data decides is taken on trust; and nobody may need what is signalled on entry."""
-    if isinstance(op, Signal):
+    if isinstance(op, Await | Signal):
         return op.flags not in ("entered", "ready", "left")
     write = op.target if isinstance(op, Copy) else op
     assert isinstance(write, Write)
@@ -133,6 +137,24 @@ def test_a_spoilt_write_or_signal_is_found(name: str, change: Callable[[Op], tup
     for lowered in lowered_of(name):
         for op, spoilt in _spoilt(lowered, change, (Write, Copy, Signal)):
             assert found(spoilt) != [], op
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_an_await_that_is_left_out_is_found(name: str) -> None:
+    for lowered in lowered_of(name):
+        needed = [op for e in lowered.executors for op in _needed(e)]
+        for op, spoilt in _spoilt(lowered, _dropped, (Await,)):
+            assert found(spoilt) != [] or op not in needed, op
+
+
+def _needed(e: Executor) -> Iterator[Op]:
+    """Awaits behind which something is read, unless the executor comes after those that make it."""
+    if any(before not in ("enter", "stage") for before in e.after):
+        return
+    for loop in e.loops:
+        ops = list(walk(loop.body))
+        last = max((k for k, op in enumerate(ops) if isinstance(op, Read | Copy)), default=0)
+        yield from (op for op in ops[:last] if isinstance(op, Await))
 
 
 @pytest.mark.parametrize("name", SPOILT)

@@ -23,6 +23,8 @@ Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
 Lets: TypeAlias = "tuple[tuple[str, Formula], ...]"
 """Names and what they stand for, each known to those behind it."""
 ONE: Formula = Const(1)
+ENTERED = "entered"
+"""The flags by which each rank tells all that it has begun a call: flag `k` is of rank `k`."""
 Style: TypeAlias = Literal["count", "epoch", "doorbell", "data"]
 
 

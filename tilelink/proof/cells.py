@@ -200,16 +200,16 @@ class Cells:
         """The cell of each turn where all ranks have the same boxes, of one cell each and no two alike, as tiles are."""
         if len(places) != 1 or any(len(x) > 1 for x in ends):
             return None
-        first, last = (self._cell_of(places[0], x[0]) for x in ends)
+        first, last = (self.cell_of(places[0], x[0]) for x in ends)
         alone = bool(np.all(last == first + 1)) and bool(np.all(np.diff(first) > 0))
         return first if alone else None
 
-    def _cell_of(self, k: int, x: Array) -> Array:
+    def cell_of(self, k: int, x: Array) -> Array:
         inside, numbers = np.clip(x, 0, self.extents[k]), self.numbers[k]
         return np.searchsorted(self.edges[k], inside) if numbers is None else numbers[inside]
 
     def _cells(self, k: int, x: Array, shape: tuple[int, ...], row: Array, column: Array) -> Array:
-        return np.broadcast_to(self._cell_of(k, x), shape)[row, column]
+        return np.broadcast_to(self.cell_of(k, x), shape)[row, column]
 
 
 def _flat(arrays: Sequence[Array], axes: tuple[int, ...], *, each: bool = False) -> Any:

@@ -58,7 +58,7 @@ def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
     if row.executor.engine == "stream" and flags.style in ("count", "doorbell"):
         yield Found("is signalled by a stream, which cannot add", flags.name, (row,))
     if flags.scope != "sys":
-        away = [_executed(row, rank, np.asarray(0)) for rank in ranks_of(table, row)]
+        away = [executed(row, rank, np.asarray(0)) for rank in ranks_of(table, row)]
         if row.executor.engine == "stream" or any((taken & (on != row.values["rank"])).any() for on, _, taken in away):
             yield Found("is signalled from elsewhere, and heard on its own GPU alone", flags.name, (row,))
 
@@ -68,7 +68,7 @@ def _add(table: Table, made: Array, row: Row) -> tuple[int, int] | None:
     assert isinstance(row.op, Signal)
     index = row(row.op.index)
     for rank in ranks_of(table, row):
-        on, flag, taken = _executed(row, rank, index)
+        on, flag, taken = executed(row, rank, index)
         on, flag = on[taken], flag[taken]
         wrong = (flag < 0) | (flag >= made.shape[1]) | (on < 0) | (on >= made.shape[0])
         if wrong.any():
@@ -82,12 +82,12 @@ def _awaited(table: Table, width: int, rows: list[Row]) -> Array:
     out = np.zeros((table.ranks, width), dtype=np.int64)
     for row in rows:
         if isinstance(row.op, Await) and not row.by_data and not row.op.back:
-            on, flag, taken = _executed(row, row.values["rank"], row(row.op.index))
+            on, flag, taken = executed(row, row.values["rank"], row(row.op.index))
             np.add.at(out, (on[taken], np.clip(flag[taken], 0, width - 1)), 1)
     return out
 
 
-def _executed(row: Row, rank: Array, index: Array) -> tuple[Array, Array, Array]:
+def executed(row: Row, rank: Array, index: Array) -> tuple[Array, Array, Array]:
     """Ranks, flags, and where the row is executed, in one shape."""
     on, flag, where, *taken = np.broadcast_arrays(rank, index, row.values["rank"], *row.taken)
     found = reduce(np.logical_and, taken, np.ones(where.shape, dtype=np.bool_))
@@ -100,13 +100,27 @@ def ranks_of(table: Table, row: Row) -> list[Array]:
     if row.op.rank is not None:
         return [row(row.op.rank)]
     along = row.op.along
-    rank, sizes = row.values["rank"], dict(table.lowered.ranks)
+    rank = row.values["rank"]
     if along == RANK_AXIS:
         return [np.full_like(rank, k) for k in range(table.ranks)]
+    stride, size = _stride(table, along)
+    first = rank - rank // stride % size * stride
+    return [first + k * stride for k in range(size)]
+
+
+def in_line(table: Table, a: Array, b: Array, along: str) -> Array:
+    """Whether ranks differ in their coordinate along a mesh dimension at most."""
+    if along == RANK_AXIS:
+        return np.ones(np.broadcast_shapes(a.shape, b.shape), dtype=np.bool_)
+    stride, size = _stride(table, along)
+    return a - a // stride % size * stride == b - b // stride % size * stride
+
+
+def _stride(table: Table, along: str) -> tuple[int, int]:
+    """By how much the number of a rank grows from one coordinate to the next, and how many there are."""
+    sizes = dict(table.lowered.ranks)
     names = [n for n, _ in table.lowered.ranks if n != RANK_AXIS]
-    stride = int(np.prod([sizes[n] for n in names[names.index(along) + 1 :]], dtype=np.int64))
-    first = rank - rank // stride % sizes[along] * stride
-    return [first + k * stride for k in range(sizes[along])]
+    return int(np.prod([sizes[n] for n in names[names.index(along) + 1 :]], dtype=np.int64)), sizes[along]
 
 
 def _at(what: str, flags: Flags, where: Array, rows: list[Row]) -> Found:

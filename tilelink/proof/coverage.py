@@ -49,7 +49,7 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
     reads = [r for r in rows if isinstance(r.op, Read)]
     if not writes and (buffer.space == "argument" or (not reads and buffer.space != "result")):
         return
-    memory, longest = _memory(table, buffer)
+    memory, longest = memory_of(table, buffer)
     boxes = {id(r): boxes_of(r) for r in rows}
     cells = Cells.of((table.ranks, *longest), table.ranks, [memory, *boxes.values()])
     if 0 in cells.shape:
@@ -75,17 +75,11 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
 def boxes_of(row: Row) -> Boxes:
     """The elements that a read or write touches: the rank whose memory it is, then along each of its axes."""
     assert isinstance(row.op, Read | Write)
-    depth = next(v.ndim for v in row.values.values() if isinstance(v, np.ndarray))
-    rank = _spread(row(row.op.rank), depth)
-    axes = tuple((_spread(row(lo), depth), _spread(row(hi), depth)) for lo, hi in row.op.box)
-    return Boxes(((rank, rank + 1), *axes), tuple(_spread(t, depth) for t in row.taken))
+    rank = row(row.op.rank)
+    return Boxes(((rank, rank + 1), *((row(lo), row(hi)) for lo, hi in row.op.box)), row.taken)
 
 
-def _spread(value: Array, depth: int) -> Array:
-    return value if value.ndim == depth else value.reshape((1,) * depth)
-
-
-def _memory(table: Table, buffer: Buffer) -> tuple[Boxes, tuple[int, ...]]:
+def memory_of(table: Table, buffer: Buffer) -> tuple[Boxes, tuple[int, ...]]:
     """All elements that there are, on every rank; and the most along each axis."""
     extents = [np.broadcast_to(table.each(e), (table.ranks,)) for e in buffer.extents]
     ranks = np.arange(table.ranks)

@@ -2,15 +2,17 @@
 
 One worker for each executor is the hardest case: it takes all tiles one after the other. So the order in which an executor does
 things are edges, as are those from a signal to its flag and from a flag to whoever awaits it; an await ends when all signals of
-its flag have been made. A cycle is a deadlock.
+its flag have been made. A cycle is a deadlock. Executors that do not wait for one another in a cycle on any ranks have none among
+their tiles; nor has an executor in which, on all ranks, each signal comes at an earlier position than the awaits of its flag.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+import networkx as nx
 import numpy as np
 
 from tilelink.ir.lowered import Await, Executor, Signal
@@ -26,9 +28,11 @@ MOST = 20_000_000
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Awaits and signals of an executor, in order: `rank`, `chain` (one after the other within each), the node of the flag that
-    each is about, and whether it is an await; `row`: of the table."""
+    each is about, and whether it is an await; `row`: of the table; `position`: a number that grows within each chain, and means
+    the same on all ranks."""
 
     rank: Array
+    position: Array
     chain: Array
     flag: Array
     waits: Array
@@ -40,16 +44,47 @@ def stuck(table: Table) -> Iterator[Found]:
     Raises:
         TooMany: there are more awaits and signals than can be looked at.
     """
-    graph = _Graph(table)
+    for group in _groups(table):
+        graph = _Graph(table)
+        chains = [(e, *graph.chains(e)) for e in group]
+        if len(chains) == 1 and len(chains[0]) == 2 and _ahead(chains[0][1]):
+            continue
+        for executor, *steps in chains:
+            graph.add(executor, steps)
+        rows = [table.rows[k] for k in graph.left()]
+        if rows:
+            first = next((r for r in rows if isinstance(r.op, Await)), rows[0])
+            paths = ", ".join(f"`{p}`" for p in dict.fromkeys(r.loop.path for r in rows))
+            flags = first.op.flags if isinstance(first.op, Await) else ""
+            yield Found(f"is awaited in a cycle of {paths}", flags, tuple(rows))
+
+
+def _groups(table: Table) -> Iterator[list[Executor]]:
+    """Executors that wait for one another, or for themselves, on whatever ranks."""
+    waits: nx.DiGraph[str] = nx.DiGraph()
+    signalled: dict[str, list[str]] = {}
+    for row in table.rows:
+        if isinstance(row.op, Signal):
+            signalled.setdefault(row.op.flags, []).append(row.executor.name)
     for executor in table.lowered.executors:
-        graph.add(executor)
-    rows = [table.rows[k] for k in graph.left()]
-    if rows:
-        first = next((r for r in rows if isinstance(r.op, Await)), rows[0])
-        paths = ", ".join(f"`{p}`" for p in dict.fromkeys(r.loop.path for r in rows))
-        yield Found(
-            f"is awaited in a cycle of {paths}", first.op.flags if isinstance(first.op, Await) else "", tuple(rows)
-        )
+        waits.add_edges_from((before, executor.name) for before in executor.after)
+    for row in table.rows:
+        if isinstance(row.op, Await) and not row.op.back:
+            waits.add_edges_from((name, row.executor.name) for name in signalled.get(row.op.flags, ()))
+    for names in nx.strongly_connected_components(waits):
+        if len(names) > 1 or waits.has_edge(*(2 * [*names])):
+            yield [e for e in table.lowered.executors if e.name in names]
+
+
+def _ahead(steps: Steps) -> bool:
+    """Whether on all ranks every signal of a flag comes at an earlier position than every await of it."""
+    known = steps.flag >= 0
+    flags, at = np.unique(steps.flag[known], return_inverse=True)
+    signals, awaits = np.full(len(flags), -1, dtype=np.int64), np.full(len(flags), np.iinfo(np.int64).max)
+    told, waits = known & ~steps.waits, known & steps.waits
+    np.maximum.at(signals, at[~steps.waits[known]], steps.position[told])
+    np.minimum.at(awaits, at[steps.waits[known]], steps.position[waits])
+    return bool((signals < awaits).all())
 
 
 @dataclass(slots=True)
@@ -79,12 +114,12 @@ class _Graph:
         self.base[name], self.width[name] = self.nodes, width
         self.nodes += width * self.table.ranks
 
-    def add(self, executor: Executor) -> None:
+    def add(self, executor: Executor, chains: Sequence[Steps]) -> None:
         ranks = np.arange(self.table.ranks)
         ends = self.base[_end(executor.name)] + ranks
         for before in executor.after:
             self._edge(self.base[_end(before)] + ranks, ends)
-        for steps in self._chains(executor):
+        for steps in chains:
             nodes = self.nodes + np.arange(len(steps.flag))
             self.nodes += len(nodes)
             self.rows.append(steps.row)
@@ -103,7 +138,7 @@ class _Graph:
         self.target.append(target)
 
     # ---------------------------------------------------------------------------------------------------------- in order
-    def _chains(self, executor: Executor) -> Iterator[Steps]:
+    def chains(self, executor: Executor) -> Iterator[Steps]:
         """All steps of an executor, those of a rank and chain one after the other."""
         keys: list[Array] = []
         flags: list[Array] = []
@@ -117,17 +152,20 @@ class _Graph:
                         key, node = _keyed(row, at, flag, taken, number, depth)
                         keys.append(np.stack([*key, np.full(len(node), k)]))
                         flags.append(node)
-        if not keys:
+        if not sum(len(f) for f in flags):
             return
         every, flag = np.concatenate(keys, axis=1), np.concatenate(flags)
         if len(flag) > MOST:
             raise TooMany
-        rank, number, t = every[0], every[1], every[2]
+        rank, t = every[0], every[2]
         chain = t % executor.workers if executor.engine == "stream" else np.zeros_like(t)
-        order = np.lexsort((*every[3:-1][::-1], t, number, chain, rank))
+        position = np.zeros_like(t)
+        for key in every[1:-1]:
+            position = position * (int(key.max(initial=0)) + 1) + key
+        order = np.lexsort((position, chain, rank))
         row = every[-1][order]
         waits = np.array([isinstance(r.op, Await) for r in self.table.rows])[row]
-        yield Steps(rank[order], chain[order], flag[order], waits, row)
+        yield Steps(rank[order], position[order], chain[order], flag[order], waits, row)
 
     def _flags(self, row: Row) -> Iterator[tuple[Array, Array]]:
         """The node of the flag of each execution, and where it is executed."""

@@ -53,7 +53,18 @@ class Row:
 
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
-        return np.asarray(F.evaluate(formula, self.values))
+        found = np.asarray(F.evaluate(formula, self.values))
+        return found if found.ndim else found.reshape((1,) * self.depth)
+
+    @property
+    def depth(self) -> int:
+        """How many axes its arrays have."""
+        return self.values["rank"].ndim
+
+    @property
+    def conditions(self) -> list[Array]:
+        """Those of `taken` that do not hold everywhere."""
+        return [c for c in self.taken if not c.all()]
 
 
 @dataclass(slots=True)
@@ -63,12 +74,15 @@ class Table:
     lowered: Lowered
     ranks: int = 0
     rows: list[Row] = field(default_factory=list[Row])
+    ended: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """By executor those that have ended on its rank before it starts."""
 
     @staticmethod
     def of(lowered: Lowered) -> Table:
         sizes = dict(lowered.ranks)
         out = Table(lowered, sizes[RANK_AXIS])
         for executor in lowered.executors:
+            out.ended[executor.name] = frozenset(executor.after).union(*(out.ended[e] for e in executor.after))
             for loop in executor.loops:
                 out.rows += out._loop(executor, loop)
         return out
@@ -82,6 +96,11 @@ class Table:
             stride *= size
         found[rank_along().name], found[ranks_along().name] = number, self.ranks
         return {k: v.reshape((-1,) + (1,) * (depth - 1)) if isinstance(v, np.ndarray) else v for k, v in found.items()}
+
+    def width(self, flags: str) -> int:
+        """The most flags of a kind that a rank has."""
+        found = next(f for f in self.lowered.flags if f.name == flags)
+        return int(np.max(self.each(found.count), initial=0))
 
     def each(self, formula: Formula, **more: Array) -> Array:
         """A formula on every rank: (ranks,); with arrays of (1, …) for other symbols, (ranks, …)."""
@@ -150,8 +169,7 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
 
 def _turns(op: For, at: Row, axis: int) -> Row:
     often = at(op.count)
-    depth = next(v.ndim for v in at.values.values() if isinstance(v, np.ndarray))
-    values = {**at.values, op.var: _along(max(int(often.max(initial=0)), 0), axis, depth)}
+    values = {**at.values, op.var: _along(max(int(often.max(initial=0)), 0), axis, at.depth)}
     for name, value in op.lets:
         values[name] = F.evaluate(value, values)
     return replace(at, values=values, taken=(*at.taken, values[op.var] < often), by_data=at.by_data or op.by_data)

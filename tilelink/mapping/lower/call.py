@@ -8,7 +8,7 @@ from typing import Literal
 from tilelink.ir import formula as F
 from tilelink.ir import host as H
 from tilelink.ir.formula import Sym
-from tilelink.ir.lowered import Await, Copy, Executor, Flags, For, If, Op, Read, Signal, Tiles, Write
+from tilelink.ir.lowered import ENTERED, Await, Copy, Executor, Flags, For, If, Op, Read, Signal, Tiles, Write
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import copied, stream_loop
@@ -123,10 +123,10 @@ class Call:
 
     def _enter(self) -> tuple[Op, ...]:
         """Tell all; take the credits: who has entered the call behind the one that used the slots has left that one."""
-        told = self._tell("entered")
+        told = self._tell(ENTERED)
         if all(c.implied_by is not None for c in self.plan.credits):
             return (told,)
-        return told, For("pe", RANKS, (Await("entered", Sym("pe"), self.plan.schedule.slots - 1),))
+        return told, For("pe", RANKS, (Await(ENTERED, Sym("pe"), self.plan.schedule.slots - 1),))
 
     def _staged(self, tensor: str) -> Op:
         # What an argument has of its shard: the last ranks may have less than there is room for.

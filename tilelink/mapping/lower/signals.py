@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Await, Flags, For, Op, Signal
+from tilelink.ir.lowered import ENTERED, Await, Flags, For, Op, Signal
 from tilelink.ir.plan import Plan
 from tilelink.ir.plan import Signal as Said
 from tilelink.ir.program import At, Gather, Notify, OfTile, Wait
@@ -39,9 +39,7 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
     if found.action == "ready":
         staged = frame.plan.buffer(frame.tensor(op.param).name).staged
         return (
-            Await(
-                "ready" if staged else "entered", frame.peer(frame.step.rank if source is None else source), 0, op.loc
-            ),
+            Await("ready" if staged else ENTERED, frame.peer(frame.step.rank if source is None else source), 0, op.loc),
         )
     channel = frame.plan.channel(found.channel or "")
     at = frame.step.rank if source is None else source
