@@ -26,13 +26,13 @@ from rich.table import Table
 import tilelink
 from tilelink import Operator
 from tilelink.bench.running import commit
-from tilelink.codegen import emit
 from tilelink.frontend import trace
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping import make_plan, verify
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.pipeline.arguments import Bound, bind
+from tilelink.pipeline.stages import emitted
 
 RANKS = 64
 H200 = Device("NVIDIA H200", 132, 227 * 1024, 3, 90)
@@ -84,7 +84,7 @@ def compiling(operator: Operator, rounds: int) -> Iterable[Row]:
     plan = planned(operator, bound, topology)
     subject = f"{operator.name}, M={M} on {RANKS} ranks"
     yield Row("plan and verify", subject, seconds(lambda: verify(planned(operator, bound, topology)), rounds), 0.1)
-    yield Row("emit", subject, seconds(lambda: emit(plan), rounds), 0.1)
+    yield Row("emit", subject, seconds(lambda: emitted(plan), rounds), 0.1)
 
 
 def simulating(rounds: int) -> Iterable[Row]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.mutants.mutations import Edit, Mutation
-from tilelink.codegen import emit
 from tilelink.codegen.naming import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
@@ -17,6 +16,7 @@ from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify
 from tilelink.mapping import expand, kept
+from tilelink.pipeline.stages import emitted
 
 Transfers = Mapping[Transfer | Keep, tuple[tuple[StreamOp, ...], ...]]
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
@@ -44,7 +44,7 @@ class Running:
 def running(plan: Plan) -> Running:
     moving = [h for h in plan.host if isinstance(h, (Transfer, Keep))]
     ranks = range(plan.topology.ranks)
-    return Running(plan, emit(plan), tuple({h: _moved(plan, h, r) for h in moving} for r in ranks))
+    return Running(plan, emitted(plan), tuple({h: _moved(plan, h, r) for h in moving} for r in ranks))
 
 
 def _moved(plan: Plan, h: Transfer | Keep, rank: int) -> tuple[tuple[StreamOp, ...], ...]:

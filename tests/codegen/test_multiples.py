@@ -10,7 +10,7 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tilelink import sms
-from tilelink.codegen import emit
+from tilelink.pipeline.stages import emitted
 
 
 @tilelink.program("M N -> M N")
@@ -28,5 +28,5 @@ def double(x: Any) -> Any:
 def test_also_where_the_last_rank_holds_nothing(columns: int, said: bool) -> None:
     """Of 488 columns on 32 ranks, 16 each, the last but one has 8 and the last has none."""
     plan = plan_of(double, 32, {"M": 16, "N": columns}, doubled=sms(M=16, N=16))
-    (held,) = {line.split("=")[1] for line in emit(plan).text.splitlines() if line.strip().startswith("N_here = ")}
+    (held,) = {line.split("=")[1] for line in emitted(plan).text.splitlines() if line.strip().startswith("N_here = ")}
     assert held.strip().startswith("tl.multiple_of(") is said

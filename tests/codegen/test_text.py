@@ -13,8 +13,8 @@ import pytest
 
 from tests.codegen.emitting import GOLDEN, text
 from tests.mapping.plans import form
-from tilelink.codegen import emit
 from tilelink.ops import programs
+from tilelink.pipeline.stages import emitted
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +65,7 @@ def test_waits_stand_before_the_loads_and_notifies_after_the_stores() -> None:
 
 def test_a_call_ends_when_what_descriptors_store_is_there() -> None:
     plan = form("gemm_rs_ring", 2, {"M": 64, "K": 64, "N": 64}, 32)
-    lines = [line.strip() for line in emit(plan).text.splitlines()]
+    lines = [line.strip() for line in emitted(plan).text.splitlines()]
     (over,) = [k for k, line in enumerate(lines) if line.startswith("if shmem.is_last(through_at")]
     before = [line for line in lines[:over] if not line.startswith("#")]
     assert before[-1] == "shmem.async_store_quiet()"

@@ -17,12 +17,12 @@ from tests.mapping.oracle import agreement, verdict_on
 from tests.mapping.plans import plan_along, with_channel, with_signal
 from tests.mapping.shelf_axes import sound_plan, wired
 from tilelink import Operator, copy_engine, fused, sms
-from tilelink.codegen import emit
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import RankAxis, Topology
 from tilelink.mapping import verify
 from tilelink.mapping.exact import examine, shrunk
 from tilelink.mapping.verify import judge
+from tilelink.pipeline.stages import emitted
 
 PUTS = sms(2, M=2, push=True)
 TILES = sms(M=2, K=4)
@@ -61,7 +61,7 @@ def test_each_step_has_an_axis_and_peers_along_it() -> None:
     assert {s.path: s.axis for s in plan.steps} == {"across": "NODE", "inside": "GPU", "keep": "GPU"}
     words = {c.tensor: [(a.kind, a.over) for a in c.axes if a.axis is not None] for c in plan.channels}
     assert words["across_dst"][:2] == [("unit", "NODE"), ("part", "GPU")]
-    contexts = {k.name: [(a.name, a.along) for a in k.args if a.kind == "context"] for k in emit(plan).kernels}
+    contexts = {k.name: [(a.name, a.along) for a in k.args if a.kind == "context"] for k in emitted(plan).kernels}
     # The first kernel enters the call, which is everybody's affair.
     assert contexts["across"] == [("NODE_ctx", "NODE"), ("ctx", "R")]
     assert contexts["all_gather_keep"] == [("GPU_ctx", "GPU")]

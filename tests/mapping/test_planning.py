@@ -20,7 +20,6 @@ from tests.mapping.plans import Sizes, assert_right, plan_of, with_axis
 from tests.operators import language, loops
 from tests.operators.test_movements import made_and_gathered
 from tilelink import Operator, copy_engine, fused, operator, program, sms
-from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Launch
@@ -33,6 +32,7 @@ from tilelink.mapping.exact import examine
 from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, flash_decode, gemm_rs, ulysses, ulysses_back
 from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot
 from tilelink.ops.programs import gather, keep, matmul, scatter
+from tilelink.pipeline.stages import emitted
 
 TILE = sms(M=16, N=16, K=16, order="ring+1")
 SIZES = {"M": 64, "K": 16, "N": 48}
@@ -352,7 +352,7 @@ def plus_rank(x: Any) -> Any:
 
 
 def lines(plan: Plan) -> list[str]:
-    return [line.strip() for line in emit(plan).text.splitlines()]
+    return [line.strip() for line in emitted(plan).text.splitlines()]
 
 
 def test_the_holder_of_what_a_program_sees_only_its_part_of_is_this_rank() -> None:
@@ -494,7 +494,7 @@ def test_a_wait_for_all_that_all_ranks_write_looks_at_the_words_of_each(ranks: i
     assert verify(plan)
     assert_right(plan)
     # With a time limit each word is waited for by itself: a report names it.
-    assert [waits_of(emit(plan, Checks(watchdog=w)).text) for w in (False, True)] == [
+    assert [waits_of(emitted(plan, Checks(watchdog=w)).text) for w in (False, True)] == [
         ["signal_wait_each"],
         ["signal_wait_within"],
     ]
@@ -532,7 +532,7 @@ def test_a_wait_for_one_peer_is_no_wait_for_all_that_write() -> None:
 def test_two_words_raised_for_everyone_side_by_side_take_one_release() -> None:
     """Behind the last of what is stored for either; each of the two is awaited by itself."""
     plan = plan_of(flash_decode, 2, {"b": 1, "g": 2, "Q": 1, "D": 16, "S": 9}, partial_decode=sms(S=16))
-    (function,) = [n for n in ast.parse(emit(plan).text).body if getattr(n, "name", "") == "partial_decode"]
+    (function,) = [n for n in ast.parse(emitted(plan).text).body if getattr(n, "name", "") == "partial_decode"]
     called = [n for n in ast.walk(function) if isinstance(n, ast.Call) and ast.unparse(n.func) == "shmem.signal_all"]
     told = [ast.unparse(a).split(" + ")[0] for call in called for a in call.args if "words" in ast.unparse(a)]
     assert (len(called), told) == (1, ["means_words", "logs_words"])

@@ -16,7 +16,6 @@ import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tests.operators.problems import RS
 from tilelink import Operator, copy_engine, fused, operator, program, sms
-from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
 from tilelink.mapping import verify
@@ -24,6 +23,7 @@ from tilelink.mapping.exact import examine
 from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter
 from tilelink.pipeline import stages
+from tilelink.pipeline.stages import emitted
 
 MATMUL = sms(3, M=16, N=64, K=16, order=("ring+1", "group 2"))
 OPERATORS: dict[str, Operator] = {
@@ -83,12 +83,12 @@ def test_a_tile_that_is_taken_before_it_is_there(monkeypatch: pytest.MonkeyPatch
     """The simulation sees it: nothing else orders the two workers."""
     monkeypatch.setenv("TILELINK_CACHE", str(tmp_path))
 
-    def emitted(*args: Any, **more: Any) -> KernelSource:
-        source = emit(*args, **more)
+    def spoilt(*args: Any, **more: Any) -> KernelSource:
+        source = emitted(*args, **more)
         text = wrong(source.text) if source.name == "gemm_rs" else source.text
         return replace(source, text=text, digest=hashlib.sha256(text.encode()).hexdigest()[:16])
 
-    monkeypatch.setattr(stages, "emit", emitted)
+    monkeypatch.setattr(stages, "emitted", spoilt)
     operator = gemm_rs.schedule(dict(OPERATORS["copy engine"].schedules.entries))
     call = RS.call(32, 128, 24, 2, torch.bfloat16)
 
@@ -169,7 +169,7 @@ def test_a_tile_that_is_still_on_its_way_to_memory() -> None:
     """Stored through a descriptor, it is there when the copy has ended, and no sooner."""
     sizes = {"M": 64, "K": 32, "N": 64}
     plan = plan_of(gemm_rs, 2, sizes, **dict(OPERATORS["copy engine"].schedules.entries))
-    lines = [line.strip() for line in emit(plan).text.splitlines()]
+    lines = [line.strip() for line in emitted(plan).text.splitlines()]
     (stored,) = [k for k, line in enumerate(lines) if re.match(r"matmul_out_\w+\.store\(", line)]
     (told,) = [k for k, line in enumerate(lines) if line.startswith("shmem.local_set(reduce_made")]
     assert stored < told

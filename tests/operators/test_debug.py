@@ -15,11 +15,11 @@ from tests.operators.problems import part
 from tests.operators.routings import Mixture
 from tests.operators.test_moe import FEW, JOBS, assert_mixtures
 from tilelink import TilelinkError, sms
-from tilelink.codegen import emit
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, ag_moe, ep_dispatch, moe_rs
 from tilelink.ops.programs import gather
+from tilelink.pipeline.stages import emitted
 from tilelink.runtime.session import require
 
 RANKS = 3
@@ -140,7 +140,7 @@ def test_offsets_that_are_none(start: list[int]) -> None:
 def test_offsets_are_looked_at_where_a_split_begins() -> None:
     tensors = torch.empty(13, 24), torch.empty(13, 3, dtype=torch.int32), torch.empty(5, 24, 20)
     plan = ag_moe.plan(*tensors, topology=Topology(1, device=FEW))
-    on, off = emit(plan, Checks(debug=True)).text, emit(plan).text
+    on, off = emitted(plan, Checks(debug=True)).text, emitted(plan).text
     assert "watch_at" not in off
     assert re.search(r"shmem\.check\(start_fine, watch_at, \d+, -1\)", on)
     assert "offsets `start`, from 0, sorted, up to T * k" in on

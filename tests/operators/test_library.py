@@ -15,7 +15,6 @@ from tests.mapping.plans import assert_right, plan_of
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.problems import AG, RS, Kind, assert_calls
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
-from tilelink.codegen import emit
 from tilelink.ir.host import Compute, Join, Launch, StreamOp, Transfer, WordWait
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
@@ -23,6 +22,7 @@ from tilelink.ir.topology import Device
 from tilelink.mapping import issued, verify
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.ops.programs import gather, matmul
+from tilelink.pipeline.stages import emitted
 
 SIZES = {"M": 64, "K": 16, "N": 24}
 PARTS = library("torch.mm", M="M/R")
@@ -214,7 +214,7 @@ def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_emitted_file_says_what_is_called() -> None:
     plan = plan_of(ag_gemm, 4, SIZES, gather=copy_engine(push=True), matmul=library("torch.mm", M="M/R", streams=2))
-    source = emit(plan)
+    source = emitted(plan)
     assert (
         "    matmul  library torch.mm(rows[M by M/R, K], weight[K, N], out=out[M by M/R, N]), order ring, over 2 streams"
         in (source.text.splitlines())

@@ -18,7 +18,6 @@ from tests.operators.against_torch import Problem, assert_as_torch, each, random
 from tests.operators.language import matmul_as_it_comes
 from tests.operators.test_attention import problem
 from tilelink import Operator, TilelinkError, by_runs, copy_engine, library, operator, ops, program, sms
-from tilelink.codegen import emit
 from tilelink.ir.host import ComputeRun, MergeRuns, StreamOp, WordWait
 from tilelink.ir.plan import Plan
 from tilelink.libraries import attention
@@ -27,6 +26,7 @@ from tilelink.mapping.exact import examine
 from tilelink.mapping.runs import runs_of
 from tilelink.ops.attention import flash
 from tilelink.ops.programs import gather, matmul, reduce, scatter
+from tilelink.pipeline.stages import emitted
 from tilelink.runtime.functions import function_of
 
 NAME = "tilelink.libraries.attention"
@@ -305,7 +305,7 @@ def test_own_parts_that_no_run_ends_with_are_refused() -> None:
 
 
 def test_the_emitted_file_says_what_is_called() -> None:
-    text = emit(planned()).text
+    text = emitted(planned()).text
     line = next(line for line in text.splitlines() if " flash " in line)
     assert line.split("library ")[1] == (
         f"{NAME}(q[S, h, D], keys[T by T/R, g, D], values[T by T/R, g, D], out=out[S, h, D]), order ring"

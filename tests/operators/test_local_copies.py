@@ -15,7 +15,6 @@ from tests.mapping.plans import form, forms, plan_of
 from tests.mapping.shelf import wired
 from tests.operators.against_torch import random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
-from tilelink.codegen import emit
 from tilelink.ir.host import Copy, Fork, Join, Keep, Launch, SetWord, Stage
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
@@ -24,7 +23,7 @@ from tilelink.mapping import issued, kept, verify
 from tilelink.mapping.exact.room import without_room
 from tilelink.mapping.verify.room import check_room
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.stages import Stages
+from tilelink.pipeline.stages import Stages, emitted
 from tilelink.runtime.simulated.streams import Multiprocessors
 
 RANKS, ROWS = 2, 10
@@ -144,7 +143,7 @@ def test_beside_kernels_they_can_wait_for_ever() -> None:
         verify(late)
     assert refused.value.code == "TL613"
     assert refused.value.message == "`gather` needs an SM while 4 workers, which may wait for it, can have all 4"
-    operator.maker.kept[(bound, topology, Checks())] = Stages(late, right.verdict, emit(late))
+    operator.maker.kept[(bound, topology, Checks())] = Stages(late, right.verdict, emitted(late))
     with pytest.raises(TilelinkError, match="TL501") as raised:
         tilelink.launch(lambda: operator(inputs[tilelink.rank()], w), RANKS, policy="priorities-1", device=SMALL)
     assert any("copy within the GPU: it has no SM, all 4 are taken" in str(n) for n in raised.value.notes)

@@ -11,10 +11,10 @@ import torch
 import tilelink
 from tests.operators.problems import RS
 from tilelink import Operator, copy_engine, fused, sms
-from tilelink.codegen import emit
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ops import gemm_rs
+from tilelink.pipeline.stages import emitted
 
 MATMUL = sms(3, M=16, N=64, K=16, order="ring+1")
 OPERATORS: dict[str, Operator] = {
@@ -48,7 +48,7 @@ def planned(name: str) -> Plan:
 @pytest.mark.parametrize("checks", [Checks(), Checks(watchdog=True)], ids=["plain", "watched"])
 def test_the_first_piece_waits_for_all(checks: Checks) -> None:
     """Words of parts know no columns."""
-    text = emit(planned("copy engine"), checks).text
+    text = emitted(planned("copy engine"), checks).text
     assert re.findall(r"^ +reduce\(.*?(True|False), ", text, re.MULTILINE) == ["True", "False", "False", "False"]
     body = text.split("def reduce(")[1].split("@triton.jit")[0]
     lines = [line.strip() for line in body.splitlines() if "#" not in line]
@@ -62,7 +62,7 @@ def test_the_first_piece_waits_for_all(checks: Checks) -> None:
 
 def test_each_piece_waits_where_words_know_columns() -> None:
     """Pushed tiles have a word each: with words of half a tile's columns, pieces have words of their own."""
-    text = emit(planned("fused push")).text
+    text = emitted(planned("fused push")).text
     channel = planned("fused push").channel("dst")
     assert [a.axis for a in channel.axes] == [0, 1, 2]
     assert "first_piece" not in text

@@ -13,10 +13,10 @@ import torch
 import tilelink
 from tests.operators.hanging import without_notify
 from tilelink import Operator, TilelinkError, copy_engine, fused, sms
-from tilelink.codegen import emit
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring, programs
+from tilelink.pipeline.stages import emitted
 from tilelink.runtime.session import require
 
 RANKS = 3
@@ -200,7 +200,7 @@ def test_a_rank_that_is_about_to_allocate_learns_of_it_there() -> None:
 
 def text(operator: Operator, checks: Checks = Checks()) -> str:
     plan = operator.plan(X[0], W, topology=Topology(RANKS))
-    return emit(plan, checks).text
+    return emitted(plan, checks).text
 
 
 @pytest.mark.parametrize("operator", [*AG.values(), *RS.values()], ids=[*AG, *RS])

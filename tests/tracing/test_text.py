@@ -12,12 +12,11 @@ import torch
 
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
-from tilelink.codegen import emit
 from tilelink.codegen.functions import Function
 from tilelink.codegen.traced import Root, traced_kernel
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.stages import Stages
+from tilelink.pipeline.stages import Stages, emitted
 
 H200 = Device("H200", 132, capability=90)
 
@@ -57,8 +56,8 @@ class Without(ast.NodeTransformer):
 @pytest.mark.parametrize("placed", placements(tile=32), ids=str)
 def test_nothing_but_clocks_is_added(placed: Placed) -> None:
     made = stages(placed)
-    plain = emit(made.plan)
-    traced = emit(made.plan, traced=True)
+    plain = emitted(made.plan)
+    traced = emitted(made.plan, traced=True)
     assert plain == made.source
     assert plain.traces == ()
     assert traced.text != plain.text
@@ -68,7 +67,7 @@ def test_nothing_but_clocks_is_added(placed: Placed) -> None:
 
 @pytest.mark.parametrize("placed", placements(tile=32), ids=str)
 def test_every_wait_and_every_fused_function_has_its_slots(placed: Placed) -> None:
-    traced = emit(stages(placed).plan, traced=True)
+    traced = emitted(stages(placed).plan, traced=True)
     for layout in traced.traces:
         for role in layout.roles:
             slots = [s.slot for s in role.sites]

@@ -27,12 +27,13 @@ from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Leave, Stage, Transfer
 from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
 
 
-def emit(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
+def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
     """The emitted file of a plan: the same plan gives the same text. `checks`: what it looks after beside its work.
     `traced`: the variant that writes down when it does what.
 

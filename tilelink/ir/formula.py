@@ -104,6 +104,10 @@ def binary(op: str, left: Like, right: Like) -> Formula:
         return Const(0)
     if op in ("min", "max") and a == b:
         return a
+    if op == "+" and isinstance(b, Binary) and b.op == "-" and b.right == a:
+        return b.left
+    if op == "-" and isinstance(a, Binary) and a.op == "+" and a.right == b:
+        return a.left
     if op == "and" and isinstance(a, Const) and is_truth(b):
         return b if a.value else Const(0)
     return Binary(op, a, b)

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Const, Formula
+from tilelink.ir.program import Notify, Wait
 
 Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
 """Begin and end along each axis of a buffer, in elements of the rank's own memory."""
@@ -182,10 +183,29 @@ class Executor:
     kernel: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a step does for one of its tiles, in the names of its own program, for text: a variable `m` is a tile from `m.begin`
+    to `m.end` (a copy program has numbers for variables), and what data decides has the name, or is the expression, that the
+    program has for it; of a vector of positions `x`, `x.low` and `x.high` are the least and the greatest.
+
+    `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others become.
+    """
+
+    path: str
+    tests: tuple[Formula, ...]
+    body: tuple[Op, ...]
+    said: tuple[tuple[Wait | Notify, tuple[Op, ...]], ...]
+
+    def of(self, statement: Wait | Notify) -> tuple[Op, ...]:
+        return next(ops for said, ops in self.said if said == statement)
+
+
 @dataclass(frozen=True)
 class Lowered:
     """`ranks`: sizes of the mesh dimensions, by name; one of them is called `R` where there is one. `tables`: for each rank the
-    positions of its tiles, where an order is sorted by a key. `ends`: the executors whose end is the call's end."""
+    positions of its tiles, where an order is sorted by a key. `ends`: the executors whose end is the call's end. `parts`: what
+    the loops of workers are made of, step by step."""
 
     name: str
     ranks: tuple[tuple[str, int], ...]
@@ -196,6 +216,16 @@ class Lowered:
     executors: tuple[Executor, ...]
     ends: tuple[str, ...]
     slots: int = 2
+    parts: tuple[Part, ...] = ()
+
+    def part(self, path: str) -> Part:
+        return next(p for p in self.parts if p.path == path)
+
+    def buffer(self, name: str) -> Buffer:
+        return next(b for b in self.buffers if b.name == name)
+
+    def executor(self, name: str) -> Executor | None:
+        return next((e for e in self.executors if e.name == name), None)
 
 
 def walk(body: tuple[Op, ...]) -> Iterator[Op]:

@@ -17,6 +17,7 @@ from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.mapping import issued, kept, make_plan, verify
+from tilelink.mapping.lower import lower
 from tilelink.mapping.verify import judge
 from tilelink.pipeline.arguments import Bound, axes_of
 from tilelink.pipeline.by_runs import instead
@@ -51,6 +52,11 @@ class Stages:
             }
             self.loaded[rank] = Loaded(self.plan, source, module, transfers)
         return self.loaded[rank]
+
+
+def emitted(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
+    """The text of a plan; `checks`, `traced`: as of `tilelink.codegen.emit`."""
+    return emit(plan, lower(plan), checks, traced=traced)
 
 
 class Identity:
@@ -91,7 +97,7 @@ class Maker:
             found: list[Found] = []
             plan = self._planned(bound, topology, found)
             outside = Outside(found) if found else None
-            known = self.kept[key] = Stages(plan, verify(plan), emit(plan, checks), outside)
+            known = self.kept[key] = Stages(plan, verify(plan), emitted(plan, checks), outside)
         return known
 
     def judged(self, bound: Bound, topology: Topology) -> Verdict:

@@ -7,16 +7,10 @@ from tilelink.ir.lowered import Buffer, Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.mapping.lower.call import Call
-from tilelink.mapping.lower.frame import NotLowered
 
 
 def lower(plan: Plan) -> Lowered:
-    """
-    Raises:
-        NotLowered: a program uses raw pointers; or data says which panels a function of a library takes.
-    """
-    if plan.unverified:
-        raise NotLowered(f"`{plan.unverified[0]}` uses raw pointers")
+    """What a plan means. What raw pointers do (`Plan.unverified`) has no ops."""
     call = Call(plan)
     call.run()
     buffers = [Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots) for b in plan.buffers]
@@ -34,7 +28,8 @@ def lower(plan: Plan) -> Lowered:
         executors=tuple(call.executors),
         ends=call.heads[MAIN],
         slots=plan.schedule.slots,
+        parts=tuple(call.parts),
     )
 
 
-__all__ = ["NotLowered", "lower"]
+__all__ = ["lower"]

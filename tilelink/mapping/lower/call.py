@@ -8,12 +8,13 @@ from typing import Literal
 from tilelink.ir import formula as F
 from tilelink.ir import host as H
 from tilelink.ir.formula import Sym
-from tilelink.ir.lowered import ENTERED, Await, Copy, Executor, Flags, For, If, Op, Read, Signal, Tiles, Write
+from tilelink.ir.lowered import ENTERED, Await, Copy, Executor, Flags, For, If, Op, Part, Read, Signal, Tiles, Write
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import copied, stream_loop
 from tilelink.mapping.lower.frame import RANK, STAGE, Frame, under
 from tilelink.mapping.lower.library import called
+from tilelink.mapping.lower.parts import part_of
 from tilelink.mapping.lower.programs import Body
 from tilelink.mapping.lower.signals import flags_of
 
@@ -28,6 +29,7 @@ class Call:
     flags: dict[str, Flags] = field(default_factory=dict[str, Flags])
     heads: dict[int, tuple[str, ...]] = field(default_factory=lambda: {H.MAIN: tuple[str, ...]()})
     executors: list[Executor] = field(default_factory=list[Executor])
+    parts: list[Part] = field(default_factory=list[Part])
 
     def run(self) -> None:
         for channel in self.plan.channels:
@@ -69,6 +71,8 @@ class Call:
     def _launch(self, h: H.Launch) -> None:
         kernel, after = self.plan.kernel(h.kernel), self.heads[h.stream]
         first = len(self.executors)
+        for step in map(self.plan.step, (path for path, _ in kernel.roles)):
+            self.parts += [part_of(self.plan, s) for s in (step, *map(self.plan.step, step.fused))]
         for path, workers in kernel.beside:
             self.executors.append(Executor(path, "workers", self._role(path), after, workers or 1, kernel.name))
         loops = tuple(loop for path in kernel.in_turn for loop in self._role(path))

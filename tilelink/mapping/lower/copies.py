@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Copy, For, If, Op, Read, Tiles, Write, mapped
+from tilelink.ir.lowered import Copy, For, If, Op, Read, Tiles, Write
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.ir.ring import around
 from tilelink.mapping.lower.frame import Frame, under
@@ -52,11 +52,8 @@ def copied(
         return _some((*waits, *body), pe, frame, False, True) if skips and step.engine == "stream" else (*waits, *body)
     turn = frame.unique("turn")
     at = around(step.rank + step.ranks - Sym(turn), 0) % step.ranks
-    each = tuple(
-        mapped(op, lambda f: F.substitute(f, {frame.unique("pe"): at}))
-        for op in _some(each, pe, frame, own and not step.skip_own, others)
-    )
-    body = (For(turn, step.ranks, each),) if each else ()
+    each = _some(each, pe, frame, own and not step.skip_own, others)
+    body = (For(turn, step.ranks, each, lets=((frame.unique("pe"), at),)),) if each else ()
     return (*waits, *body, *(signals(frame, notify, here, None) if at_once and notify is not None else ()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Check, If, Op, Read, Write
 from tilelink.ir.partition import GridAxis, extent, here, holder, part, tile_holder
 from tilelink.ir.plan import InPlace, Plan, StepPlan
-from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Whole
+from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.ring import around
 from tilelink.ir.shape import RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
@@ -22,12 +22,10 @@ RANK = rank_along()
 """This rank's number among all."""
 Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
 STAGE = "@stage"
+PLACES = 1024
+"""Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 PANEL = RUN
 """The tile that a panel is, among the tiles that indices name."""
-
-
-class NotLowered(Exception):
-    """A plan, or a part of it, has no lowered form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,11 @@ class Interval:
 
 @dataclass(slots=True)
 class Frame:
-    """`host`: of a fused step the one whose tiles it is called with. `tests`: under which this rank takes the tile at all."""
+    """`host`: of a fused step the one whose tiles it is called with. `tests`: under which this rank takes the tile at all.
+
+    `by_name`: in the names of the step's own program, for text: what data decides has a name there like all else, and a fused
+    step's tiles are those that it is called with (`tilelink.ir.lowered.Part`).
+    """
 
     plan: Plan
     step: StepPlan
@@ -53,6 +55,7 @@ class Frame:
     names: dict[str, F.Like] = field(default_factory=dict[str, F.Like])
     tests: list[Formula] = field(default_factory=list[Formula])
     lets: list[tuple[str, Formula]] = field(default_factory=list[tuple[str, Formula]])
+    by_name: bool = False
     walked: frozenset[str] | None = None
     """Of a step that a function of a library computes: the program's loops, of which it gets all at once, or panel by panel."""
 
@@ -60,6 +63,9 @@ class Frame:
         step = self.step
         self.names |= {**step.step.compiled, "RANKS": step.ranks}
         tensor, view = self.tensor(step.domain), step.step.binding(step.domain).view
+        if self.by_name:
+            self._tiles_by_name(tensor, view)
+            return
         for a, (g, v) in enumerate(zip(step.grid, view, strict=True)):
             at = a if self.host is None else step.host_axes[a]
             found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.unique(g.var or g.dim), self.lets)
@@ -78,6 +84,26 @@ class Frame:
             if g.var is not None and (v.unit or g.kind == "own"):
                 self.names[g.var] = found.begin
 
+    def _tiles_by_name(self, tensor: TensorDecl, view: tuple[ViewAxis, ...]) -> None:
+        for a, (g, v) in enumerate(zip(self.step.grid, view, strict=True)):
+            name = str(a) if self.step.step.program.movement is not None else g.var
+            if name is None:
+                continue
+            found = self.tiles[name] = self.tile_by_name(g, name)
+            if self.host is not None and self.step.host_axes[a] == self.step.own_axis is not None:
+                theirs = self.host.grid[self.step.own_axis].var
+                self.tests.append(F.binary("==", Sym(f"{theirs}.begin") // g.part, self.step.rank))
+            elif self.step.own_rows and v.axis is not None and v.axis == tensor.owned:
+                self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), self.step.rank))
+
+    def tile_by_name(self, g: GridAxis, name: str) -> Interval:
+        if g.kind == "own":
+            return Interval(self.step.rank, self.step.rank + 1, grid=g)
+        if g.kind == "plain" and g.tile is None:
+            return Interval(F.of(0), g.size, grid=g)
+        begin = Sym(f"{name}.begin")
+        return Interval(begin, begin + 1 if g.unit else Sym(f"{name}.end"), grid=g)
+
     @property
     def axes(self) -> tuple[tuple[str, Formula], ...]:
         """The indices of the step's tiles, and how many there are of each; of a run-time split any one stands for all."""
@@ -85,7 +111,7 @@ class Frame:
 
     def unique(self, name: str) -> str:
         """A name that no other step of the same loop over tiles has."""
-        return name if self.host is None else f"{self.step.path.replace('.', '_')}_{name}"
+        return name if self.host is None or self.by_name else f"{self.step.path.replace('.', '_')}_{name}"
 
     @property
     def piece(self) -> str:
@@ -103,7 +129,9 @@ class Frame:
         """A tile of a partition; where it takes some work to say where it begins and ends, these get names."""
         if g.kind == "table":
             return Interval(F.of(0), g.size, by_data=True, grid=g)
-        if g.unit or (g.kind == "plain" and g.tile is None):
+        if g.kind == "plain" and g.tile is None:
+            return Interval(F.of(0), g.size, grid=g)
+        if g.unit:
             return Interval(g.begin(index), g.end(index), grid=g)
         begin, end = Sym(f"{name}_begin"), Sym(f"{name}_end")
         lets += [(begin.name, g.begin(index)), (end.name, F.minimum(begin + g.step, g.limit(index)))]
@@ -112,13 +140,15 @@ class Frame:
     # -------------------------------------------------------------------------------------------------------------- values
     def value(self, e: Expr) -> Formula | None:
         """None: data decides it."""
+        if self.by_name:
+            return Sym(e.text) if e.formula is None else F.substitute(e.formula, {"RANKS": self.step.ranks})
         if e.formula is None or not F.symbols(e.formula) <= self.names.keys():
             return None
         return F.substitute(e.formula, self.names)
 
     def at(self, e: At) -> Formula | None:
         """The position that a scalar entry names."""
-        if e.ring is not None and e.ring[0] in self.names:
+        if e.ring is not None and not self.by_name and e.ring[0] in self.names:
             return around(F.of(self.names[e.ring[0]]), e.ring[1], self.step.ranks)
         return self.value(e.expr)
 
@@ -151,6 +181,8 @@ class Frame:
             at = self.at(e)
             return Interval(F.of(0), size, by_data=True) if at is None else Interval(at, at + 1)
         if isinstance(e, Gather):
+            if self.by_name:
+                return Interval(Sym(f"{e.expr.text}.low"), Sym(f"{e.expr.text}.high") + 1)
             return Interval(F.of(0), size, by_data=True)
         assert isinstance(e, Whole)
         of = tensor.axes[v.axis] if v.axis is not None else None
@@ -168,6 +200,40 @@ class Frame:
             return F.of(0), end
         first = (at if of.over == self.step.axis else rank_along(of.over)) * part(of.size, of.over)
         return first, F.minimum(first + part(of.size, of.over), end)
+
+    def stays(self, param: str, v: ViewAxis, e: At) -> bool:
+        """Whether the position lies in the axis, whatever data says: a rank, a tile's begin, the variable of a walked axis, or what
+        is made of that for each place along its axis."""
+        text = e.expr.text
+        if e.ring is not None or text in self.tiles or text in self.inside:
+            return True
+        size, f = extent(self.tensor(param), v, self.step.axis), e.expr.formula
+        walked = [g for g in self.step.grid if g.kind == "unit" and f is not None and g.var in F.symbols(f)]
+        if f is None or len(walked) != 1:
+            return False
+        names, env = self._sizes(), self.plan.env(0)
+        place = walked[0].var or ""
+        found = F.substitute(f, {k: x for k, x in names.items() if k != place})
+        if not F.symbols(found) - {place} | F.symbols(size) | F.symbols(walked[0].size) <= set(self.plan.wiring.sizes):
+            return False
+        places, end = int(F.evaluate(walked[0].size, env)), int(F.evaluate(size, env))
+        each = ({**env, place: at} for at in range(places))
+        return places <= PLACES and all(_as_in_triton(found, at) and 0 <= F.evaluate(found, at) < end for at in each)
+
+    def _sizes(self) -> dict[str, F.Like]:
+        """What the program has names for: constants, and sizes of axes."""
+        known: dict[str, F.Like] = {**self.step.step.compiled}
+        for op in walk(self.step.step.program.body):
+            if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
+                v = self.step.step.binding(op.param).view[op.axis]
+                known[op.name] = extent(self.tensor(op.param), v, self.step.axis)
+        return known
+
+    @property
+    def inside(self) -> set[str]:
+        """Names that the program has for where tiles begin, and for segments."""
+        body = walk(self.step.step.program.body)
+        return {op.name for op in body if isinstance(op, Bounds) and op.what in ("begin", "segment")}
 
     # --------------------------------------------------------------------------------------------------------------- ranks
     def peer(self, at: Formula) -> Formula:
@@ -264,6 +330,15 @@ class Frame:
             return None
         slices = [self.at(e) for v, e in index if v.unit and isinstance(e, At)]
         return [F.binary("==", s, self.step.rank) for s in slices if s is not None]
+
+
+def _as_in_triton(f: Formula, env: Mapping[str, F.Number]) -> bool:
+    """Whether it divides natural numbers by positive ones only: Triton rounds others towards zero."""
+    if not isinstance(f, F.Binary):
+        return True
+    if not (_as_in_triton(f.left, env) and _as_in_triton(f.right, env)):
+        return False
+    return f.op not in ("//", "%", "cdiv") or (F.evaluate(f.left, env) >= 0 and F.evaluate(f.right, env) > 0)
 
 
 def under(tests: Sequence[Formula], body: tuple[Op, ...]) -> tuple[Op, ...]:

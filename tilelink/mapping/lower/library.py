@@ -11,7 +11,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Compute, For, Op, Tiles, unplaced
 from tilelink.ir.partition import GridAxis
 from tilelink.mapping.libraries import turns, walk_of
-from tilelink.mapping.lower.frame import PANEL, Frame, Interval, NotLowered, under
+from tilelink.mapping.lower.frame import PANEL, Frame, Interval, under
 from tilelink.mapping.lower.programs import Body, bounds
 
 
@@ -49,12 +49,8 @@ def _lowered(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify], 
 
 
 # -------------------------------------------------------------------------------------------------------------- panels
-def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[Formula, Formula]]:
-    """From where to where each loop over tiles goes, in the program's order; names on the way are those of the frame.
-
-    Raises:
-        NotLowered: data says where one begins or ends, and the function takes panels of it.
-    """
+def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[Interval]:
+    """From where to where each loop over tiles goes, in the program's order; names on the way are those of the frame."""
     for op in body:
         if isinstance(op, P.Bounds):
             bounds(frame, op)
@@ -67,26 +63,23 @@ def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[Formula, 
             size = frame.step.loop(op).size
             low = F.of(0) if op.start is None else frame.value(op.start)
             high = size if op.stop is None else frame.value(op.stop)
-            if low is None or high is None:
-                raise NotLowered(f"data says which panels `{frame.step.path}` takes")
-            yield F.maximum(low, 0), F.minimum(high, size)
+            by_data = low is None or high is None
+            yield Interval(F.maximum(low or F.of(0), 0), F.minimum(high or size, size), by_data)
 
 
 def _panels(
     frame: Frame,
-    intervals: list[tuple[Formula, Formula]],
+    intervals: list[Interval],
     ops: list[P.Wait | P.Load | P.Store | P.Notify],
     panels: set[P.Wait | P.Load | P.Store | P.Notify],
 ) -> tuple[Op, ...]:
     """Shard by shard, this rank's own first, as they arrive; each interval of a shard in panels that end where tiles do."""
     axis = frame.step.loop(walk_of(frame.step.step))
     if axis.kind != "cut":
-        return tuple(
-            op for low, high in intervals for op in _between(frame, axis, F.of(0), axis.size, low, high, ops, panels)
-        )
+        return tuple(op for taken in intervals for op in _between(frame, axis, F.of(0), axis.size, taken, ops, panels))
     shard = (frame.step.rank + Sym("shard")) % frame.step.ranks * axis.part
     first, last = Sym("shard_begin"), Sym("shard_end")
-    body = tuple(op for low, high in intervals for op in _between(frame, axis, first, last, low, high, ops, panels))
+    body = tuple(op for taken in intervals for op in _between(frame, axis, first, last, taken, ops, panels))
     lets = ((first.name, shard), (last.name, F.minimum(first + axis.part, axis.size)))
     return (For("shard", frame.step.ranks, body, lets=lets),)
 
@@ -96,8 +89,7 @@ def _between(
     axis: GridAxis,
     first: Formula,
     last: Formula,
-    low: Formula,
-    high: Formula,
+    taken: Interval,
     ops: list[P.Wait | P.Load | P.Store | P.Notify],
     panels: set[P.Wait | P.Load | P.Store | P.Notify],
 ) -> tuple[Op, ...]:
@@ -110,5 +102,5 @@ def _between(
     frame.tiles[PANEL] = Interval(begin, end, grid=replace(axis, kind="free"))
     call = Compute(frame.step.library.name, frame.step.step.loc)
     body = (*_lowered(frame, [op for op in ops if op in panels], P.Wait), *_lowered(frame, ops, P.Load), call)
-    lets = ((begin.name, F.maximum(at, low)), (end.name, F.minimum(F.minimum(at + length, last), high)))
-    return (For("panel", count, under([F.binary("<", begin, end)], body), lets=lets),)
+    lets = ((begin.name, F.maximum(at, taken.begin)), (end.name, F.minimum(F.minimum(at + length, last), taken.end)))
+    return (For("panel", count, under([F.binary("<", begin, end)], body), taken.by_data, lets),)

@@ -10,7 +10,7 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import ENTERED, Await, Flags, For, Op, Signal
 from tilelink.ir.plan import Plan
 from tilelink.ir.plan import Signal as Said
-from tilelink.ir.program import At, Gather, Notify, OfTile, Wait
+from tilelink.ir.program import At, Gather, Notify, Wait, Whole
 from tilelink.ir.shape import rank_along
 from tilelink.mapping.lower.frame import Entries, Frame, under
 
@@ -121,16 +121,25 @@ def _along(
             return F.of(0), axis.count, False
         return (source if axis.over == frame.step.axis else rank_along(axis.over)), None, False
     found = next(((v, e) for v, e in index if v.axis == axis.axis), None)
-    if found is not None and isinstance(found[1], Gather):
+    if found is not None and isinstance(found[1], Gather) and not frame.by_name:
         return F.of(0), axis.count, True
-    if found is None or not isinstance(found[1], OfTile | At):
+    if found is None or isinstance(found[1], Whole):
         return F.of(0), axis.filled if whose is None else frame.on(axis.filled, whose), False
     view, entry = found
     at = frame.interval(op.param, view, entry)
     if at.by_data:
         return F.of(0), axis.count, True
-    begin, last = at.begin, F.maximum(at.end - 1, at.begin)
-    if isinstance(entry, At) and isinstance(op, Wait):
+    begin, last = at.begin, at.end - 1
+    if isinstance(entry, Gather):
+        last = F.maximum(last, 0)
+    elif not frame.by_name:
+        last = F.maximum(last, at.begin)
+    # The counts of flags are of those that a notify names by positions.
+    if (
+        isinstance(entry, At)
+        and (isinstance(op, Wait) or not entry.expr.positional)
+        and not frame.stays(op.param, view, entry)
+    ):
         # Past an edge the nearest flag is looked at.
         low, high = frame.there(op.param, view, frame.step.rank if axis.kind == "part" else None)
         begin = F.maximum(F.minimum(begin, high - 1), low)
