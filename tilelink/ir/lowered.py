@@ -49,13 +49,27 @@ class Flags:
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Memory on every rank. `space`: argument | result | device (workspace) | symmetric (workspace that peers reach). `slots`:
-    after so many calls the same memory is used again."""
+    after so many calls the same memory is used again. `axes`: what they are called; `written`: `once` or `partial`, where a
+    program that writes what data decides declares it; `loc`: the line that makes it."""
 
     name: str
     extents: tuple[Formula, ...]
     dtype: str
     space: str
     slots: int = 1
+    axes: tuple[str, ...] = ()
+    written: str | None = None
+    loc: Loc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What data decides. `said`: in the program's words; `table`: offsets whose contract says that what they place is complete
+    and disjoint, if it is they."""
+
+    said: str
+    loc: Loc | None = None
+    table: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +97,26 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """`by_data`: some of the box, data says what."""
+    """`by_data`: some of the box, data says what. `param`: what the program calls the tensor."""
 
     buffer: str
     rank: Formula
     box: Box
-    by_data: bool = False
+    by_data: Data | None = None
     loc: Loc | None = None
+    param: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`by_data`: some of the box, data says what: it does not count as written, and nothing else may write there."""
+    """`by_data`: some of the box, data says what: it does not count as written. `param`: what the program calls the tensor."""
 
     buffer: str
     rank: Formula
     box: Box
-    by_data: bool = False
+    by_data: Data | None = None
     loc: Loc | None = None
+    param: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +146,25 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """`body` for each `var` from 0 to below `count`. `by_data`: some of the turns are taken, data says which."""
+    """`body` for each `var` from 0 to below `count`. `by_data`: some of the turns are taken, data says which. `said`: the loop as
+    the program says it; a loop over the elements of a block has no words."""
 
     var: str
     count: Formula
     body: tuple[Op, ...]
-    by_data: bool = False
+    by_data: Data | None = None
     lets: Lets = ()
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """`test` None: data decides."""
+    """`test` None: data decides. `said`: the test as the program says it, if it does."""
 
     test: Formula | None
     body: tuple[Op, ...]
+    by_data: Data | None = None
+    said: str = ""
 
 
 Op: TypeAlias = Await | Signal | Read | Write | Copy | Compute | Check | For | If
@@ -156,7 +176,7 @@ class Tiles:
 
     `axes`: the indices that tell tiles apart, and how many each has on this rank; `order`: how they follow from `t`; `lets`: what
     the body may name besides, by the indices alone. A body under a test leaves tiles out. `by_data`: data says how many there
-    are, and each formula stands for any one of them.
+    are, and each formula stands for any one of them. `dims`: what the axes are called.
     """
 
     path: str
@@ -165,7 +185,9 @@ class Tiles:
     order: Lets
     lets: Lets
     body: tuple[Op, ...]
-    by_data: bool = False
+    by_data: Data | None = None
+    dims: tuple[str, ...] = ()
+    loc: Loc | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +227,7 @@ class Part:
 class Lowered:
     """`ranks`: sizes of the mesh dimensions, by name; one of them is called `R` where there is one. `tables`: for each rank the
     positions of its tiles, where an order is sorted by a key. `ends`: the executors whose end is the call's end. `parts`: what
-    the loops of workers are made of, step by step."""
+    the loops of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
 
     name: str
     ranks: tuple[tuple[str, int], ...]
@@ -216,6 +238,8 @@ class Lowered:
     executors: tuple[Executor, ...]
     ends: tuple[str, ...]
     slots: int = 2
+    sms: int = 0
+    loc: Loc | None = None
     parts: tuple[Part, ...] = ()
 
     def part(self, path: str) -> Part:
@@ -281,5 +305,5 @@ def unplaced(op: Op) -> Op:
     if isinstance(op, Copy):
         return Copy(replace(op.source, loc=None), replace(op.target, loc=None))
     if isinstance(op, For | If):
-        return replace(op, body=tuple(unplaced(o) for o in op.body))
+        return replace(op, body=tuple(unplaced(o) for o in op.body), by_data=None, said="")
     return replace(op, loc=None)

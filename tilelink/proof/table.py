@@ -19,6 +19,7 @@ from tilelink.ir.lowered import (
     Await,
     Check,
     Copy,
+    Data,
     Executor,
     For,
     If,
@@ -39,8 +40,9 @@ Leaf: TypeAlias = "Await | Signal | Read | Write | Check"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An op that is executed where all of `taken` hold, once for each tile and turn. `by_data`: or only there, data says;
-    `place`: in the text of its loop; `around`: the places of the `For`s around it, and the axes of their turns."""
+    """An op that is executed where all of `taken` hold, once for each tile and turn. `data`: what decides whether it is, or
+    where, beyond that; `place`: in the text of its loop; `around`: the places of the `For`s around it, and the
+    axes of their turns."""
 
     op: Leaf
     executor: Executor
@@ -48,13 +50,17 @@ class Row:
     place: int
     values: Mapping[str, Array]
     taken: tuple[Array, ...]
-    by_data: bool
+    data: tuple[Data, ...]
     around: tuple[tuple[int, int], ...] = ()
 
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
         found = np.asarray(F.evaluate(formula, self.values))
         return found if found.ndim else found.reshape((1,) * self.depth)
+
+    @property
+    def by_data(self) -> bool:
+        return bool(self.data)
 
     @property
     def depth(self) -> int:
@@ -121,7 +127,7 @@ class Table:
             at = positions(self, loop)
             values["t"] = at.reshape(at.shape + (1,) * (depth - at.ndim))
             taken.append(values["t"] >= 0)
-        start = Row(Check(F.Const(1), ""), executor, loop, 0, values, tuple(taken), loop.by_data)
+        start = Row(Check(F.Const(1), ""), executor, loop, 0, values, tuple(taken), _some(loop.by_data))
         yield from _body(loop.body, start, 1 + len(loop.axes), [0])
 
 
@@ -158,13 +164,13 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
         elif isinstance(op, If):
             test = None if op.test is None else at(F.truth(op.test)) != 0
             taken = at.taken if test is None else (*at.taken, test)
-            yield from _body(op.body, replace(at, taken=taken, by_data=at.by_data or test is None), axis, places)
+            yield from _body(op.body, replace(at, taken=taken, data=at.data + _some(op.by_data)), axis, places)
         elif isinstance(op, Copy):
             yield from _body((op.source, op.target), at, axis, places)
         elif isinstance(op, Await | Signal | Read | Write | Check):
             places[0] += 1
-            decided = isinstance(op, Read | Write) and op.by_data
-            yield replace(at, op=op, place=places[0], by_data=at.by_data or decided)
+            decided = _some(op.by_data) if isinstance(op, Read | Write) else ()
+            yield replace(at, op=op, place=places[0], data=at.data + decided)
 
 
 def _turns(op: For, at: Row, axis: int) -> Row:
@@ -172,7 +178,11 @@ def _turns(op: For, at: Row, axis: int) -> Row:
     values = {**at.values, op.var: _along(max(int(often.max(initial=0)), 0), axis, at.depth)}
     for name, value in op.lets:
         values[name] = F.evaluate(value, values)
-    return replace(at, values=values, taken=(*at.taken, values[op.var] < often), by_data=at.by_data or op.by_data)
+    return replace(at, values=values, taken=(*at.taken, values[op.var] < often), data=at.data + _some(op.by_data))
+
+
+def _some(data: Data | None) -> tuple[Data, ...]:
+    return () if data is None else (data,)
 
 
 def _along(count: int, axis: int, depth: int) -> Array:

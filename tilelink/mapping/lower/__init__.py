@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilelink.ir.host import MAIN
 from tilelink.ir.lowered import Buffer, Lowered
+from tilelink.ir.plan import Buffer as Memory
 from tilelink.ir.plan import Plan
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.mapping.lower.call import Call
@@ -13,7 +14,7 @@ def lower(plan: Plan) -> Lowered:
     """What a plan means. What raw pointers do (`Plan.unverified`) has no ops."""
     call = Call(plan)
     call.run()
-    buffers = [Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots) for b in plan.buffers]
+    buffers = [_buffer(plan, b) for b in plan.buffers]
     staged = [
         Buffer(f"{b.tensor}@stage", b.stage, b.dtype, "symmetric", b.slots) for b in plan.buffers if b.stage is not None
     ]
@@ -28,8 +29,20 @@ def lower(plan: Plan) -> Lowered:
         executors=tuple(call.executors),
         ends=call.heads[MAIN],
         slots=plan.schedule.slots,
+        sms=plan.topology.device.sms,
+        loc=plan.wiring.loc,
         parts=tuple(call.parts),
     )
+
+
+def _buffer(plan: Plan, b: Memory) -> Buffer:
+    tensor = plan.wiring.tensor(b.tensor)
+    axes = tuple(a.name for a in tensor.axes if not a.own_slice)
+    declared = {
+        s.step.program.param(x.param).shape.written for s in plan.steps for x in s.step.bindings if x.tensor == b.tensor
+    }
+    written = next((w for w in ("partial", "once") if w in declared), None)
+    return Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots, axes, written, tensor.loc)
 
 
 __all__ = ["lower"]

@@ -12,7 +12,7 @@ from tilelink.ir.lowered import ENTERED, Await, Copy, Executor, Flags, For, If, 
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import copied, stream_loop
-from tilelink.mapping.lower.frame import RANK, STAGE, Frame, under
+from tilelink.mapping.lower.frame import RANK, STAGE, Frame, segments, under
 from tilelink.mapping.lower.library import called
 from tilelink.mapping.lower.parts import part_of
 from tilelink.mapping.lower.programs import Body
@@ -102,7 +102,18 @@ class Call:
             waits: tuple[Op, ...] = (Await(_made(epilogue), Sym("t")),)
             found = (*waits, *_subtiles(theirs))
             lets = (*frame.lets, *theirs.lets)
-            loops.append(Tiles(epilogue.path, epilogue.own_tiles(step), frame.axes, order, lets, found))
+            loops.append(
+                Tiles(
+                    epilogue.path,
+                    epilogue.own_tiles(step),
+                    frame.axes,
+                    order,
+                    lets,
+                    found,
+                    dims=loops[0].dims,
+                    loc=epilogue.step.loc,
+                )
+            )
         return tuple(loops)
 
     def _made(self, step: StepPlan, epilogue: StepPlan) -> tuple[Op, ...]:
@@ -153,8 +164,12 @@ def _subtiles(frame: Frame) -> tuple[Op, ...]:
 
 
 def _tiles(frame: Frame, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]) -> Tiles:
-    """Of a run-time split any one tile stands for all: its index counts for nothing."""
+    """Of a run-time split any one tile stands for all: its index counts for nothing. Its table is read before the first tile."""
     step = frame.step
-    tables: dict[str, F.Like] = {f"{g.table}_tiles": F.of(1) for g in step.grid if g.kind == "table"}
-    order = tuple((n, F.substitute(v, tables)) for n, v in step.order)
-    return Tiles(step.path, F.substitute(step.total, tables), frame.axes, order, tuple(lets), body, bool(tables))
+    names = dict.fromkeys(g.table for g in (*step.grid, *step.loops) if g.table is not None)
+    tables = tuple(op for name in names for op in frame.whole(name))
+    one: dict[str, F.Like] = {f"{name}_tiles": F.of(1) for name in names}
+    order = tuple((n, F.substitute(v, one)) for n, v in step.order)
+    by_data = next((segments(g) for g in step.grid if g.kind == "table"), None)
+    total, dims = F.substitute(step.total, one), tuple(g.dim for g in step.grid)
+    return Tiles(step.path, total, frame.axes, order, tuple(lets), (*tables, *body), by_data, dims, step.step.loc)

@@ -88,12 +88,23 @@ def stream_loop(frame: Frame, *, own: bool, others: bool, kept: bool = False) ->
     to_all = (
         step.push and frame.owner(program.movement.destination, frame.index(program.movement.destination, None)) is None
     )
+    dims = tuple(g.dim for g in step.grid)
     if waits or not to_all:
         body = under(frame.tests, copied(frame, own=own, others=others, kept=kept))
-        return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), body)
+        return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), body, None, dims, step.step.loc)
     per = F.maximum(step.total, 1)
     among = {"t": Sym("t") % per}
     peer = ("pe", (step.rank + step.ranks - Sym("t") // per) % step.ranks)
     order = (peer, *((n, F.substitute(v, among)) for n, v in step.order))
     body = under(frame.tests, copied(frame, own=own, others=others, target=Sym("pe"), kept=kept))
-    return Tiles(step.path, step.total * step.ranks, (("pe", step.ranks), *frame.axes), order, tuple(frame.lets), body)
+    return Tiles(
+        step.path,
+        step.total * step.ranks,
+        (("pe", step.ranks), *frame.axes),
+        order,
+        tuple(frame.lets),
+        body,
+        None,
+        ("", *dims),
+        step.step.loc,
+    )

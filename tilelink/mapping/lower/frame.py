@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Check, If, Op, Read, Write
+from tilelink.ir.lowered import Check, Data, If, Op, Read, Write
 from tilelink.ir.partition import GridAxis, extent, here, holder, part, tile_holder
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
@@ -17,6 +17,8 @@ from tilelink.ir.ring import around
 from tilelink.ir.shape import RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 from tilelink.mapping.libraries import RUN
+from tilelink.mapping.lower.intervals import Interval
+from tilelink.mapping.lower.lanes import Lanes
 
 RANK = rank_along()
 """This rank's number among all."""
@@ -26,18 +28,6 @@ PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 PANEL = RUN
 """The tile that a panel is, among the tiles that indices name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Positions along one axis, as the program counts them. `grid`: of the partition whose tile it is, if it is one; `whole`: the
-    index leaves the axis whole."""
-
-    begin: Formula
-    end: Formula
-    by_data: bool = False
-    grid: GridAxis | None = None
-    whole: bool = False
 
 
 @dataclass(slots=True)
@@ -53,6 +43,8 @@ class Frame:
     host: StepPlan | None = None
     tiles: dict[str, Interval] = field(default_factory=dict[str, Interval])
     names: dict[str, F.Like] = field(default_factory=dict[str, F.Like])
+    vectors: dict[str, Bounds] = field(default_factory=dict[str, Bounds])
+    """What the program calls the positions of a tile, or which of them are inside limits, one by one."""
     tests: list[Formula] = field(default_factory=list[Formula])
     lets: list[tuple[str, Formula]] = field(default_factory=list[tuple[str, Formula]])
     by_name: bool = False
@@ -123,12 +115,12 @@ class Frame:
         first = tile.begin + Sym(self.piece) * width
         end = F.minimum(first + width, tile.end)
         self.tests.append(F.binary("<", first, end))
-        return replace(tile, begin=first, end=end)
+        return replace(tile, begin=first, end=end, pieces=self.step.pieces)
 
     def tile(self, g: GridAxis, index: Formula, name: str, lets: list[tuple[str, Formula]]) -> Interval:
         """A tile of a partition; where it takes some work to say where it begins and ends, these get names."""
         if g.kind == "table":
-            return Interval(F.of(0), g.size, by_data=True, grid=g)
+            return Interval(F.of(0), g.size, segments(g), grid=g)
         if g.kind == "plain" and g.tile is None:
             return Interval(F.of(0), g.size, grid=g)
         if g.unit:
@@ -151,6 +143,14 @@ class Frame:
         if e.ring is not None and not self.by_name and e.ring[0] in self.names:
             return around(F.of(self.names[e.ring[0]]), e.ring[1], self.step.ranks)
         return self.value(e.expr)
+
+    def vector(self, op: Bounds) -> Interval | None:
+        """The positions that `tl.tile_range` or `tl.tile_mask` is about; None: data says which they are."""
+        if op.var is None:
+            view = self.step.step.binding(op.param).view
+            return Interval(F.of(0), extent(self.tensor(op.param), view[op.axis or 0], self.step.axis))
+        found = self.tiles.get(op.var)
+        return None if found is None or found.by_data else found
 
     # ------------------------------------------------------------------------------------------------------------- indices
     def tensor(self, param: str) -> TensorDecl:
@@ -179,11 +179,12 @@ class Frame:
             return self.tiles[e.var]
         if isinstance(e, At):
             at = self.at(e)
-            return Interval(F.of(0), size, by_data=True) if at is None else Interval(at, at + 1)
+            by_data = Data(f"the index `{e.expr}`") if at is None else None
+            return Interval(F.of(0), size, by_data) if at is None else Interval(at, at + 1)
         if isinstance(e, Gather):
             if self.by_name:
                 return Interval(Sym(f"{e.expr.text}.low"), Sym(f"{e.expr.text}.high") + 1)
-            return Interval(F.of(0), size, by_data=True)
+            return Interval(F.of(0), size, Data(f"the index `{e.expr}`"))
         assert isinstance(e, Whole)
         of = tensor.axes[v.axis] if v.axis is not None else None
         if of is not None and of.over is not None and not v.local:
@@ -262,7 +263,7 @@ class Frame:
         at: Formula,
         loc: Loc | None,
         *,
-        by_data: bool = False,
+        mask: Expr | None = None,
         pulled: bool = False,
     ) -> tuple[Op, ...]:
         """A read or write of the tile in the memory of the rank with coordinate `at`; none of what lives in registers only."""
@@ -273,10 +274,10 @@ class Frame:
         stored = [a for a, axis in enumerate(tensor.axes) if not axis.own_slice]
         sizes = self._extents(tensor, staged=pulled and buffer.staged)
         box = {a: (F.of(0), self.on(size, at)) for a, size in zip(stored, sizes, strict=True)}
-        tests: list[Formula] = []
-        checks: list[Op] = []
-        for v, e in index:
-            found = self.interval(param, v, e)
+        lanes, checks = Lanes(self), list[Op]()
+        tests, by_data = lanes.mask(mask, loc)
+        for k, (v, e) in enumerate(index):
+            found = lanes.along(self.interval(param, v, e), e, sum(not isinstance(e, At) for _, e in index[k:]))
             if v.axis is None or tensor.axes[v.axis].own_slice:
                 if not found.whole and not found.by_data and found.begin != at:
                     checks.append(Check(F.binary("==", found.begin, at), f"another rank's slice of `{param}`", loc))
@@ -287,12 +288,21 @@ class Frame:
                 continue  # anywhere in the rank's memory
             first = self._first(tensor, v, at)
             box[v.axis] = found.begin - first, found.end - first
-            if isinstance(e, At) and not found.by_data:
+            if isinstance(e, At | Gather) and not found.by_data:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name
-        access = kind(name, self.peer(at), tuple(box[a] for a in stored), by_data, loc)
-        return (*checks, *under(tests, (access,)))
+        by_data = None if by_data is None else replace(by_data, loc=by_data.loc or loc)
+        access = kind(name, self.peer(at), tuple(box[a] for a in stored), by_data, loc, param)
+        return (*checks, *lanes.each(under(tests, (access,))))
+
+    def whole(self, tensor: str) -> tuple[Op, ...]:
+        """A read of all that this rank has of a tensor."""
+        buffer = self.plan.buffer_or_none(tensor)
+        if buffer is None:
+            return ()
+        sizes = self._extents(self.plan.wiring.tensor(tensor), staged=False)
+        return (Read(tensor, RANK, tuple((F.of(0), s) for s in sizes), None, self.step.step.loc, tensor),)
 
     def _first(self, tensor: TensorDecl, v: ViewAxis, at: Formula) -> Formula:
         """Which position the memory of the rank with coordinate `at` begins with."""
@@ -339,6 +349,11 @@ def _as_in_triton(f: Formula, env: Mapping[str, F.Number]) -> bool:
     if not (_as_in_triton(f.left, env) and _as_in_triton(f.right, env)):
         return False
     return f.op not in ("//", "%", "cdiv") or (F.evaluate(f.left, env) >= 0 and F.evaluate(f.right, env) > 0)
+
+
+def segments(g: GridAxis) -> Data:
+    """What decides where the tiles of a run-time split are."""
+    return Data(f"the segments of `{g.table}`", table=g.table)
 
 
 def under(tests: Sequence[Formula], body: tuple[Op, ...]) -> tuple[Op, ...]:

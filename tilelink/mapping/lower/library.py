@@ -8,10 +8,11 @@ from dataclasses import replace
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Compute, For, Op, Tiles, unplaced
+from tilelink.ir.lowered import Compute, Data, For, Op, Tiles, unplaced
 from tilelink.ir.partition import GridAxis
 from tilelink.mapping.libraries import turns, walk_of
-from tilelink.mapping.lower.frame import PANEL, Frame, Interval, under
+from tilelink.mapping.lower.frame import PANEL, Frame, under
+from tilelink.mapping.lower.intervals import Interval
 from tilelink.mapping.lower.programs import Body, bounds
 
 
@@ -35,7 +36,18 @@ def called(frame: Frame) -> Tiles:
     else:
         call = Compute(step.library.name, step.step.loc)
         body = (*_lowered(frame, ops, P.Wait), *_lowered(frame, ops, P.Load), call, *behind)
-    return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), under(frame.tests, body))
+    dims = tuple(g.dim for g in step.grid)
+    return Tiles(
+        step.path,
+        step.total,
+        frame.axes,
+        step.order,
+        tuple(frame.lets),
+        under(frame.tests, body),
+        None,
+        dims,
+        step.step.loc,
+    )
 
 
 def _lowered(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify], kind: type[P.Op]) -> tuple[Op, ...]:
@@ -63,7 +75,9 @@ def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[Interval]:
             size = frame.step.loop(op).size
             low = F.of(0) if op.start is None else frame.value(op.start)
             high = size if op.stop is None else frame.value(op.stop)
-            by_data = low is None or high is None
+            by_data = None
+            if low is None or high is None:
+                by_data = Data(f"from where to where `tl.tiles` walks `{op.param}`", op.loc)
             yield Interval(F.maximum(low or F.of(0), 0), F.minimum(high or size, size), by_data)
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Compute, For, If, Op, Read, Write
+from tilelink.ir.lowered import Compute, Data, For, If, Op, Read, Write, unplaced
 from tilelink.ir.partition import GridAxis, extent, part
-from tilelink.mapping.lower.frame import Frame, Interval, under, unless
+from tilelink.mapping.lower.frame import Frame, under, unless
+from tilelink.mapping.lower.intervals import Interval
 from tilelink.mapping.lower.signals import awaits, signals
 
 
@@ -53,31 +54,43 @@ class Body:
     def _if(self, op: P.If) -> tuple[Op, ...]:
         test = self.frame.value(op.test)
         body, orelse = self.ops(op.body), self.ops(op.orelse)
-        if isinstance(test, F.Const):
-            return body if test.value else orelse
-        against = None if test is None else F.negate(test)
-        return tuple(If(t, b) for t, b in ((test, body), (against, orelse)) if b)
+        said, against = f"`if {op.test}`", f"the `else` of `if {op.test}`"
+        if test is not None:
+            if isinstance(test, F.Const):
+                return body if test.value else orelse
+            branches = ((test, body, said), (F.negate(test), orelse, against))
+            return tuple(If(t, b, said=words) for t, b, words in branches if b)
+        # What both ways begin or end with happens in any case.
+        first, last = _common(body, orelse), _common(body[::-1], orelse[::-1])
+        last = min(last, len(body) - first, len(orelse) - first)
+        by_data = Data(said, op.loc)
+        inner = [If(None, b[first : len(b) - last], by_data, w) for b, w in ((body, said), (orelse, against))]
+        needed = None if op.test.only_if is None else self.frame.value(replace(op.test, formula=op.test.only_if))
+        inner[0] = inner[0] if needed is None else If(F.truth(needed), (inner[0],))
+        taken = [i for i, b in zip(inner, (body, orelse), strict=True) if len(b) > first + last]
+        return (*body[:first], *taken, *body[len(body) - last :])
 
     def _tiles(self, op: P.Tiles) -> tuple[Op, ...]:
         frame, grid, var = self.frame, self.frame.step.loop(op), self.frame.unique(op.var)
         lets: list[tuple[str, Formula]] = []
-        count, by_data = grid.count, grid.kind == "table"
+        count, by_data, said = grid.count, None, f"`tl.tiles({op.param})`"
         found = frame.tile(grid, Sym(var), var, lets)
         if op.limited:
-            limits = _limits(frame, op, grid)
-            by_data = limits is None
-            if limits is not None:
+            limits, said = _limits(frame, op, grid), "a `tl.tiles` with limits"
+            if limits is None:
+                by_data = Data(f"from where to where `tl.tiles` walks `{op.param}`", op.loc)
+            else:
                 (low, high), length = limits, F.of(grid.tile or 1)
                 count = F.cdiv(F.maximum(high - low, 0), length)
                 begin = low + Sym(var) * length
                 found, lets = Interval(begin, F.minimum(begin + length, high), grid=replace(grid, kind="free")), []
-        elif by_data:
-            count = F.of(1)
+        elif found.by_data:
+            count, by_data = F.of(1), found.by_data
         frame.tiles[op.var] = found
         if frame.step.step.binding(op.param).view[op.axis].unit:
             frame.names[op.var] = found.begin
         body = self.ops(op.body)
-        return (For(var, count, body, by_data, tuple(lets)),) if body else ()
+        return (For(var, count, body, by_data, tuple(lets), said),) if body else ()
 
     def _loop(self, op: P.Loop) -> tuple[Op, ...]:
         frame, turns = self.frame, op.turns
@@ -92,7 +105,12 @@ class Body:
                     op.at(Sym(var)), {k: v for k, v in frame.names.items() if k != var}
                 )
         body = self.ops(op.body)
-        return (For(var, F.of(1) if often is None else often, body, often is None),) if body else ()
+        said = f"`{op.header}`"
+        by_data = Data(f"how often {said} goes round", op.loc) if often is None else None
+        found = (For(var, F.of(1) if often is None else often, body, by_data, said=said),) if body else ()
+        # What the test of a `while` comes to does not change in its body: it is never entered, or it does not end.
+        entered = frame.value(op.header) if op.target is None else None
+        return found if entered is None else under([F.truth(entered)], found)
 
     # ------------------------------------------------------------------------------------------------ memory and signals
     def _wait(self, op: P.Wait) -> tuple[Op, ...]:
@@ -119,15 +137,22 @@ class Body:
         return (*unless([test], read), *under([test], mine))
 
     def _store(self, op: P.Store) -> tuple[Op, ...]:
-        frame, index, by_data = self.frame, self.frame.index(op.param, op.index), op.mask is not None
+        frame, index = self.frame, self.frame.index(op.param, op.index)
         if op.to == "own":
-            return frame.access(Write, op.param, index, frame.step.rank, op.loc, by_data=by_data)
+            return frame.access(Write, op.param, index, frame.step.rank, op.loc, mask=op.mask)
         to = frame.owner(op.param, index)
         if to is not None:
-            return frame.access(Write, op.param, index, to, op.loc, by_data=by_data)
+            return frame.access(Write, op.param, index, to, op.loc, mask=op.mask)
         pe = frame.unique("pe")
-        every = frame.access(Write, op.param, index, Sym(pe), op.loc, by_data=by_data)
+        every = frame.access(Write, op.param, index, Sym(pe), op.loc, mask=op.mask)
         return (For(pe, frame.step.ranks, every),) if every else ()
+
+
+def _common(a: tuple[Op, ...], b: tuple[Op, ...]) -> int:
+    """How many ops are alike, from the first on."""
+    return next(
+        (k for k, (x, y) in enumerate(zip(a, b, strict=False)) if unplaced(x) != unplaced(y)), min(len(a), len(b))
+    )
 
 
 def bounds(frame: Frame, op: P.Bounds) -> None:
@@ -135,6 +160,8 @@ def bounds(frame: Frame, op: P.Bounds) -> None:
     view = frame.step.step.binding(op.param).view
     if op.what == "size" and op.axis is not None:
         frame.names[op.name] = extent(frame.tensor(op.param), view[op.axis], frame.step.axis)
+    elif op.what in ("range", "mask"):
+        frame.vectors[op.name] = op
     elif op.what in ("begin", "end") and op.var in frame.tiles and not frame.tiles[op.var].by_data:
         tile = frame.tiles[op.var]
         frame.names[op.name] = tile.begin if op.what == "begin" else tile.end
@@ -161,7 +188,7 @@ def _limits(frame: Frame, op: P.Tiles, grid: GridAxis) -> tuple[Formula, Formula
 
 def _from(op: Op, source: str, axis: int, first: Formula) -> Op:
     """A read of the tensor as one of the argument that the rank has brought its shard in."""
-    if isinstance(op, If):
+    if isinstance(op, For | If):
         return replace(op, body=tuple(_from(o, source, axis, first) for o in op.body))
     if not isinstance(op, Read):
         return op

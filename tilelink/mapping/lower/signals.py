@@ -7,12 +7,13 @@ from collections.abc import Callable
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import ENTERED, Await, Flags, For, Op, Signal
+from tilelink.ir.lowered import ENTERED, Await, Data, Flags, For, Op, Signal
 from tilelink.ir.plan import Plan
 from tilelink.ir.plan import Signal as Said
 from tilelink.ir.program import At, Gather, Notify, Wait, Whole
 from tilelink.ir.shape import rank_along
 from tilelink.mapping.lower.frame import Entries, Frame, under
+from tilelink.mapping.lower.lanes import Lanes
 
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
@@ -98,15 +99,25 @@ def _each(
 ) -> tuple[Op, ...]:
     """`leaf` for each flag that an index touches. `whose`: the coordinate of the rank whose flags they are, if not this one's."""
     indices: list[Formula] = []
-    loops: list[tuple[str, Formula, bool]] = []
+    loops: list[tuple[str, Formula, Data | None]] = []
+    tests: list[Formula] = []
     for k, axis in enumerate(channel.axes):
+        var = f"{channel.name}_c{k}"
+        entry = next(((v, e) for v, e in index if v.axis == axis.axis), None)
+        lanes = Lanes(frame, var)
+        at = lanes.one(entry[1]) if entry is not None and axis.kind != "cut" and not frame.by_name else None
+        if entry is not None and at is not None:
+            loops.append((lanes.var(1), lanes.lengths[1], None))
+            low, high = frame.there(op.param, entry[0], frame.step.rank if axis.kind == "part" else None)
+            tests += [F.binary("<=", low, at), F.binary("<", at, high)]
+            indices.append(axis.index(at))
+            continue
         first, count, by_data = _along(frame, axis, op, index, source, whose)
         if count is not None:
-            var = frame.unique(f"{channel.name}_c{k}")
-            loops.append((var, count, by_data))
-            first = first + Sym(var)
+            loops.append((frame.unique(var), count, by_data))
+            first = first + Sym(frame.unique(var))
         indices.append(first)
-    found = leaf(channel.flat(tuple(indices)), tuple(indices))
+    found = under(tests, leaf(channel.flat(tuple(indices)), tuple(indices)))
     for var, count, by_data in reversed(loops):
         found = (For(var, count, found, by_data),)
     return found
@@ -114,21 +125,21 @@ def _each(
 
 def _along(
     frame: Frame, axis: ChannelAxis, op: Wait | Notify, index: Entries, source: Formula, whose: Formula | None
-) -> tuple[Formula, Formula | None, bool]:
-    """(first flag, how many if not one, whether it is some of these only) along an axis of the channel."""
+) -> tuple[Formula, Formula | None, Data | None]:
+    """(first flag, how many if not one, what data decides if it is some of these only) along an axis of the channel."""
     if axis.axis is None:
         if axis.every and isinstance(op, Wait) and op.peer is None:
-            return F.of(0), axis.count, False
-        return (source if axis.over == frame.step.axis else rank_along(axis.over)), None, False
+            return F.of(0), axis.count, None
+        return (source if axis.over == frame.step.axis else rank_along(axis.over)), None, None
     found = next(((v, e) for v, e in index if v.axis == axis.axis), None)
     if found is not None and isinstance(found[1], Gather) and not frame.by_name:
-        return F.of(0), axis.count, True
+        return F.of(0), axis.count, Data(f"the index `{found[1].expr}`", op.loc)
     if found is None or isinstance(found[1], Whole):
-        return F.of(0), axis.filled if whose is None else frame.on(axis.filled, whose), False
+        return F.of(0), axis.filled if whose is None else frame.on(axis.filled, whose), None
     view, entry = found
     at = frame.interval(op.param, view, entry)
     if at.by_data:
-        return F.of(0), axis.count, True
+        return F.of(0), axis.count, at.by_data
     begin, last = at.begin, at.end - 1
     if isinstance(entry, Gather):
         last = F.maximum(last, 0)
@@ -148,5 +159,5 @@ def _along(
         begin, last = begin + shift, last + shift
     first = axis.index(begin)
     if isinstance(entry, At) or axis.kind == "unit" or (at.grid is not None and axis.holds(at.grid)):
-        return first, None, False
-    return first, axis.index(last) - first + 1, False
+        return first, None, None
+    return first, axis.index(last) - first + 1, None
