@@ -47,7 +47,7 @@ def unfree(table: Table) -> Iterator[Found]:
         if away and buffer.space in ("argument", "result"):
             for row in away:
                 yield from _in_the_call(table, order, buffer, row)
-        elif away or buffer.space == "symmetric":
+        elif away:
             shared.append(buffer)
     if not shared:
         return

@@ -48,9 +48,20 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         return
     wanted = np.broadcast_to(table.each(flags.arrivals, flag=numbers), (table.ranks, width))
     if (there & (made != wanted)).any():
-        yield _at("is not signalled as often as it is said to be", flags, there & (made != wanted), rows)
+        yield _at(f"is signalled {_times(made, wanted, there)}", flags, there & (made != wanted), rows)
     if flags.style == "doorbell" and (wrong := there & (awaited != (made > 0))).any():
-        yield _at("is not awaited once, and reset by each await", flags, wrong, rows)
+        rank, number = (int(k) for k in np.argwhere(wrong)[0])
+        times = int(awaited[rank, number])
+        often = "never" if times == 0 else "twice" if times == 2 else f"{times} times"
+        yield Found(
+            f"a copy engine waits {often} for one flag of `{flags.name}`",
+            "",
+            tuple(sorted(rows, key=lambda r: isinstance(r.op, Signal))),
+            rank,
+            code="TL605",
+            why="a doorbell is rung once and reset by the first wait: the next one would never end",
+            hint="let the tile of who waits be a multiple of the tile that is signalled",
+        )
 
 
 def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
@@ -60,7 +71,7 @@ def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
     if flags.scope != "sys":
         away = [executed(row, rank, np.asarray(0)) for rank in ranks_of(table, row)]
         if row.executor.engine == "stream" or any((taken & (on != row.values["rank"])).any() for on, _, taken in away):
-            yield Found("is signalled from elsewhere, and heard on its own GPU alone", flags.name, (row,))
+            yield Found("is signalled from elsewhere, and heard on its own GPU alone", flags.name, (row,), code="TL612")
 
 
 def _add(table: Table, made: Array, row: Row) -> tuple[int, int] | None:
@@ -85,6 +96,12 @@ def _awaited(table: Table, width: int, rows: list[Row]) -> Array:
             on, flag, taken = executed(row, row.values["rank"], row(row.op.index))
             np.add.at(out, (on[taken], np.clip(flag[taken], 0, width - 1)), 1)
     return out
+
+
+def _times(made: Array, wanted: Array, there: Array) -> str:
+    """How often the first flag is signalled that is not signalled as often as it should be."""
+    rank, number = np.argwhere(there & (made != wanted))[0]
+    return f"{int(made[rank, number])} times, and expects {int(wanted[rank, number])}"
 
 
 def executed(row: Row, rank: Array, index: Array) -> tuple[Array, Array, Array]:
@@ -123,6 +140,6 @@ def _stride(table: Table, along: str) -> tuple[int, int]:
     return int(np.prod([sizes[n] for n in names[names.index(along) + 1 :]], dtype=np.int64)), sizes[along]
 
 
-def _at(what: str, flags: Flags, where: Array, rows: list[Row]) -> Found:
+def _at(what: str, flags: Flags, where: Array, rows: list[Row], code: str = "") -> Found:
     rank, number = (int(k) for k in np.argwhere(where)[0])
-    return Found(f"flag {number} {what}", flags.name, tuple(rows), rank)
+    return Found(f"flag {number} of `{flags.name}` on rank {rank} {what}", "", tuple(rows), rank, code=code)

@@ -1,34 +1,40 @@
 """Every element that is read, or returned, is written once, and none is written twice.
 
-A store under a test that does not hold, or in a loop without turns, is no write. What data decides is assumed to be complete
-and disjoint; that is said of the buffer.
+A store under a test that does not hold, or in a loop without turns, is no write. What data decides has to be declared: `once`,
+each element is written by exactly one store; `partial`, by one or none; or by the contract of the table that places it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tilelink.errors import Loc, Note
 from tilelink.ir.lowered import Buffer, Read, Write
-from tilelink.proof.cells import Boxes, Cells
+from tilelink.proof.cells import Boxes, Cells, depends
 from tilelink.proof.table import Array, Row, Table
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`rows`: that have to do with it; `rank` and `begin`: the first element, where there is one."""
+    """What is wrong. `rows`: that have to do with it, the first at fault; `rank` and `begin`: the first element, where there is
+    one. `code`, `why` and `hint`: where they are not those of the question; `loc`: where no row has one."""
 
     what: str
     buffer: str
     rows: tuple[Row, ...] = ()
     rank: int | None = None
     begin: tuple[int, ...] = ()
+    code: str = ""
+    why: str = ""
+    hint: str = ""
+    loc: Loc | None = None
+    notes: tuple[Note, ...] = ()
 
     def __str__(self) -> str:
-        where = "" if self.rank is None else f" on rank {self.rank} from {self.begin} on"
-        return f"`{self.buffer}` {self.what}{where}"
+        return f"`{self.buffer}` {self.what}" if self.buffer else self.what
 
 
 def uncovered(table: Table) -> Iterator[Found]:
@@ -36,40 +42,77 @@ def uncovered(table: Table) -> Iterator[Found]:
     Raises:
         TooMany: there are more tiles, or cells, than can be looked at.
     """
+    for buffer, rows in accesses(table):
+        yield from _of(table, buffer, rows)
+
+
+def accesses(table: Table) -> Iterator[tuple[Buffer, list[Row]]]:
+    """Each buffer, and what reads and writes it."""
     rows: dict[str, list[Row]] = {b.name: [] for b in table.lowered.buffers}
     for row in table.rows:
         if isinstance(row.op, Read | Write):
             rows[row.op.buffer].append(row)
     for buffer in table.lowered.buffers:
-        yield from _of(table, buffer, rows[buffer.name])
+        yield buffer, rows[buffer.name]
 
 
 def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
     writes = [r for r in rows if isinstance(r.op, Write)]
     reads = [r for r in rows if isinstance(r.op, Read)]
-    if not writes and (buffer.space == "argument" or (not reads and buffer.space != "result")):
+    result = buffer.space == "result"
+    if not writes and (buffer.space == "argument" or not (reads or result)):
         return
     memory, longest = memory_of(table, buffer)
     boxes = {id(r): boxes_of(r) for r in rows}
     cells = Cells.of((table.ranks, *longest), table.ranks, [memory, *boxes.values()])
     if 0 in cells.shape:
         return
-    sure = [boxes[id(r)] for r in writes if not r.by_data]
-    times = cells.count(sure)
+    said = _Said(buffer, cells, boxes, writes)
+    sure = [r for r in writes if not r.undecided]
+    times = cells.count([boxes[id(r)] for r in sure])
     if (times > 1).any():
-        yield _at("is written twice", buffer, cells, times > 1, writes)
-    perhaps = np.zeros((1,) * len(cells.shape), dtype=np.bool_)
-    for r in writes:
-        if r.by_data:
-            perhaps = perhaps | (cells.count([boxes[id(r)]]) > 0)
-    bare = (times == 0) & ~perhaps
-    if buffer.space == "argument" or not bare.any():
+        yield said.twice(times > 1, sure)
         return
-    if buffer.space == "result" and (left := bare & (cells.count([memory]) > 0)).any():
-        yield _at("is a result, and is never written", buffer, cells, left, writes)
+    there = cells.count([memory]) > 0
+    needed = there if result else cells.count([boxes[id(r)] for r in reads]) > 0 if reads else np.zeros_like(there)
+    never = (times == 0) & there
+    for r in writes:
+        if r.undecided:
+            where = cells.count([boxes[id(r)]]) > 0
+            if buffer.written is None and (where & needed).any():
+                yield said.by_data(r, reads)
+            never = never & ~where
+    if buffer.space == "argument":
+        return
+    partial = buffer.written == "partial"
+    if partial and never.any():
+        # Data may leave out some of it, and not what is never written whatever it says; but on ranks without any tile.
+        partial = any(_idle(table, w) for w in writes)
+    if result and not partial and never.any():
+        yield said.never(never, None)
     for r in reads:
-        if (left := bare & (cells.count([boxes[id(r)]]) > 0)).any():
-            yield _at("is read, and is never written", buffer, cells, left, [r, *writes])
+        if partial and r.by_data:
+            continue  # data reads only what was written
+        met = cells.count([boxes[id(r)]]) > 0
+        if (met & never).any():
+            yield said.never(met & never, r)
+        elif partial and (met & (times == 0)).any():
+            yield Found(
+                f"`{r.loop.path}` reads all of `{buffer.name}`, which is declared `partial`",
+                "",
+                (r,),
+                code="TL614",
+                why="what was not written is undefined, and nothing says that this was written",
+                hint="read what data says was written, by a limit of `tl.tiles`, an index or a test; or declare it `once`",
+            )
+
+
+def _idle(table: Table, row: Row) -> bool:
+    """Whether some rank does not have it at all."""
+    found = np.ones((1,) * row.depth, dtype=np.bool_)
+    for condition in row.taken:
+        found = found & condition
+    return len(np.unique(np.nonzero(np.broadcast_to(found, (table.ranks, *found.shape[1:])))[0])) < table.ranks
 
 
 def boxes_of(row: Row) -> Boxes:
@@ -88,8 +131,113 @@ def memory_of(table: Table, buffer: Buffer) -> tuple[Boxes, tuple[int, ...]]:
     return found, tuple(int(e.max(initial=0)) for e in extents)
 
 
-def _at(what: str, buffer: Buffer, cells: Cells, where: Array, rows: list[Row]) -> Found:
-    full = np.broadcast_to(where, cells.shape)
-    cell = np.unravel_index(int(np.argmax(full)), cells.shape)
-    rank, *begin = (int(edges[k]) for edges, k in zip(cells.edges, cell, strict=True))
-    return Found(what, buffer.name, tuple(rows), rank, tuple(begin))
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The diagnostics of one buffer."""
+
+    buffer: Buffer
+    cells: Cells
+    boxes: dict[int, Boxes]
+    writes: Sequence[Row]
+
+    def twice(self, where: Array, sure: Sequence[Row]) -> Found:
+        for w in sure:
+            if (self.cells.count([self.boxes[id(w)]]) > 1).any() and (repeated := self._repeated(w)) is not None:
+                return repeated
+        rank, at, begin = self._place(where)
+        hit = [w for w in sure if (where & (self.cells.count([self.boxes[id(w)]]) > 0)).any()] or list(sure)
+        return Found(
+            f"is written more than once: {at}",
+            self.buffer.name,
+            tuple(hit),
+            rank,
+            begin,
+            why="the tiles of a tensor's writers, over all ranks, must not overlap",
+            hint="let the writers differ in one coordinate, for example this rank's own on an axis R",
+        )
+
+    def _repeated(self, w: Row) -> Found | None:
+        """A store whose index leaves out what it is repeated for: an axis of the tiles, or a loop."""
+        assert isinstance(w.op, Write)
+        on = {k for place in self.boxes[id(w)].places for x in place for k in depends(x)}
+        k = min({k for x in w.taken for k in depends(x)} - on, default=None)
+        if k is None:
+            return None
+        times = max(x.shape[k] for x in w.taken)
+        if k <= len(w.loop.axes):
+            dim = w.loop.dims[k - 1] if w.loop.dims else w.loop.axes[k - 1][0]
+            what, of = f"once for each tile along `{dim}`", f"the tile of `{dim}`"
+            why = "tiles run on different workers, so nobody knows whose value stays"
+        elif w.said:
+            what, of = "once in each turn of the loop around it", "the loop's variable"
+            why = "each element is written once, by one store"
+        else:
+            return None
+        name = w.op.param or self.buffer.name
+        return Found(
+            f"`{name}` is stored {times} times, {what}",
+            "",
+            (w,),
+            why=why,
+            hint=f"index `{name}` by {of}, or store under a test of it",
+        )
+
+    def never(self, where: Array, reader: Row | None) -> Found:
+        who = "and it is a result" if reader is None else f"and `{reader.loop.path}` reads it"
+        read = (reader,) if reader is not None else ()
+        if not self.writes:
+            return Found(
+                f"is never written, {who}",
+                self.buffer.name,
+                read,
+                why="no store, push or pull of it stands in a program; a notify alone moves nothing",
+                hint="write `tl.tile_store(...)`, `tl.tile_push_data(...)` or `tl.tile_pull_data(...)` for every tile",
+                loc=self.buffer.loc,
+            )
+        rank, at, begin = self._place(where)
+        writers = ", ".join(dict.fromkeys(f"`{w.loop.path}`" for w in self.writes))
+        why = f"the tiles of {writers} do not reach there, on rank {rank}"
+        around = list(dict.fromkeys(said for w in self.writes for said in w.said))
+        if around:
+            why += f"; the store stands in {', '.join(around)}"
+        hint = "store every tile" if reader is None else "store every tile that is read"
+        what = f"{at} of `{self.buffer.name}` are never written, {who}"
+        return Found(what, "", (self.writes[0], *read), rank, begin, why=why, hint=hint)
+
+    def by_data(self, w: Row, reads: Sequence[Row]) -> Found:
+        assert isinstance(w.op, Write)
+        name, by = w.op.param or self.buffer.name, w.undecided
+        who = "it is a result" if self.buffer.space == "result" else f"`{reads[0].loop.path}` reads it"
+        return Found(
+            f"whether all of `{name}` is written is for data to say: {by[0].said}",
+            "",
+            (w,),
+            code="TL614",
+            why=f"{who}, and what is not written is undefined",
+            hint=f"store in any case, with `tl.where` for the value; or declare behind the shape of `{name}` in the program's "
+            "signature `once`, each element is written by exactly one store, or `partial`, some are left undefined",
+            notes=tuple(Note(d.said, d.loc) for d in by if d.loc is not None and d.loc != w.op.loc),
+        )
+
+    def _place(self, where: Array) -> tuple[int, str, tuple[int, ...]]:
+        """A rank and the elements of the first cell of some, as a person says it."""
+        full = np.broadcast_to(where, self.cells.shape)
+        cell = [int(c) for c in np.unravel_index(int(np.argmax(full)), self.cells.shape)]
+        spans = [_stretch(self.cells, full, cell, k) for k in range(len(cell))]
+        names = self.buffer.axes or tuple(str(k) for k in range(len(spans) - 1))
+        parts = [
+            f"positions {first} to {last} of axis `{name}`"
+            for name, (first, last), size in zip(names, spans[1:], self.cells.extents[1:], strict=True)
+            if (first, last) != (0, size)
+        ]
+        return spans[0][0], " and ".join(parts) or "all elements", tuple(first for first, _ in spans[1:])
+
+
+def _stretch(cells: Cells, where: Array, cell: Sequence[int], k: int) -> tuple[int, int]:
+    """From which element to which, along a place, everything is as in a cell."""
+    line = where[(*cell[:k], slice(None), *cell[k + 1 :])]
+    last = cell[k] + int(np.argmin(np.append(line[cell[k] :], False)))
+    return int(cells.edges[k][cell[k]]), int(cells.edges[k][last])
+
+
+__all__ = ["Found", "accesses", "boxes_of", "memory_of", "uncovered"]

@@ -54,9 +54,10 @@ def stuck(table: Table) -> Iterator[Found]:
         rows = [table.rows[k] for k in graph.left()]
         if rows:
             first = next((r for r in rows if isinstance(r.op, Await)), rows[0])
-            paths = ", ".join(f"`{p}`" for p in dict.fromkeys(r.loop.path for r in rows))
-            flags = first.op.flags if isinstance(first.op, Await) else ""
-            yield Found(f"is awaited in a cycle of {paths}", flags, tuple(rows))
+            paths = list(dict.fromkeys(r.loop.path for r in rows))
+            where = f" ({' → '.join(f'`{p}`' for p in paths)})" if len(paths) > 1 else ""
+            others = tuple(r for r in rows if r is not first)
+            yield Found(f"`{first.loop.path}` waits in a circle for itself{where}", "", (first, *others))
 
 
 def _groups(table: Table) -> Iterator[list[Executor]]:

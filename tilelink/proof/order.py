@@ -145,10 +145,14 @@ class Order:
         for rule in (self._same_tile, self._in_turn, self._ended, self._told):
             if len(which):
                 left = ~rule(w, which, r, whose)
+                if buffer.space == "argument" and rule != self._told:
+                    left &= ~rule(r, whose, w, which)  # what the caller has brought may be read before it is written
                 which, whose = which[left], whose[left]
         if len(which):
             rank = int(r.at[0][whose[0]])
-            yield Found("is read before it is known to be written", buffer.name, (r.row, w.row), rank)
+            waits = any(isinstance(h.op, Await) and h.op.flags == buffer.name for h in self.signals(r.row, Await))
+            code = "TL608" if waits else ""
+            yield Found("is read before it is known to be written", buffer.name, (r.row, w.row), rank, code=code)
 
     def _same_tile(self, w: Runs, which: Array, r: Runs, whose: Array) -> Array:
         """The same worker writes it in the same tile, further up."""

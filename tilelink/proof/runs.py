@@ -25,6 +25,8 @@ class Runs:
 
     def __call__(self, array: Array, own: Mapping[int, int] | None = None) -> Array:
         """What an array of the loop's is in each execution. `own`: the turns of loops around another op."""
+        if not len(self):
+            return np.zeros(0, dtype=array.dtype)
         index = tuple(
             0 if length == 1 else own[k] if own is not None and k in own else self.at[k]
             for k, length in enumerate(array.shape)
@@ -37,7 +39,7 @@ def runs_of(row: Row, axes: set[int], ranks: int) -> Runs:
     Raises:
         TooMany: there are more than can be looked at one by one.
     """
-    shape = tuple(max((c.shape[k] for c in row.taken), default=1) for k in range(row.depth))
+    shape = np.broadcast_shapes((1,) * row.depth, *(c.shape for c in row.taken))
     shape = tuple((ranks if k == 0 else n) if k in axes or k == 0 else 1 for k, n in enumerate(shape))
     mask = np.ones((1,) * row.depth, dtype=np.bool_)
     for group in _together(row.conditions, axes | {0}):
@@ -91,7 +93,8 @@ class Beside:
         Raises:
             TooMany
         """
-        lengths = [max(c.shape[k] for c in self.other.taken) for k in self.own]
+        shape = np.broadcast_shapes(*(c.shape for c in self.other.taken))
+        lengths = [shape[k] for k in self.own]
         if np.prod(lengths, dtype=np.float64) > MOST:
             raise TooMany
         for turn in product(*(range(n) for n in lengths)):

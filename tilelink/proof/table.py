@@ -52,11 +52,18 @@ class Row:
     taken: tuple[Array, ...]
     data: tuple[Data, ...]
     around: tuple[tuple[int, int], ...] = ()
+    said: tuple[str, ...] = ()
+    """What the program says of the loops and tests around it."""
 
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
         found = np.asarray(F.evaluate(formula, self.values))
         return found if found.ndim else found.reshape((1,) * self.depth)
+
+    @property
+    def undecided(self) -> tuple[Data, ...]:
+        """What data decides and no contract of a table."""
+        return tuple(d for d in self.data if d.table is None)
 
     @property
     def by_data(self) -> bool:
@@ -159,12 +166,17 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
     for op in body:
         if isinstance(op, For):
             places[0] += 1
-            inner = replace(_turns(op, at, axis), around=(*at.around, (places[0], axis)))
+            inner = replace(_turns(op, at, axis), around=(*at.around, (places[0], axis)), said=_more(at.said, op.said))
             yield from _body(op.body, inner, axis + 1, places)
         elif isinstance(op, If):
             test = None if op.test is None else at(F.truth(op.test)) != 0
             taken = at.taken if test is None else (*at.taken, test)
-            yield from _body(op.body, replace(at, taken=taken, data=at.data + _some(op.by_data)), axis, places)
+            yield from _body(
+                op.body,
+                replace(at, taken=taken, data=at.data + _some(op.by_data), said=_more(at.said, op.said)),
+                axis,
+                places,
+            )
         elif isinstance(op, Copy):
             yield from _body((op.source, op.target), at, axis, places)
         elif isinstance(op, Await | Signal | Read | Write | Check):
@@ -179,6 +191,10 @@ def _turns(op: For, at: Row, axis: int) -> Row:
     for name, value in op.lets:
         values[name] = F.evaluate(value, values)
     return replace(at, values=values, taken=(*at.taken, values[op.var] < often), data=at.data + _some(op.by_data))
+
+
+def _more(said: tuple[str, ...], words: str) -> tuple[str, ...]:
+    return (*said, words) if words else said
 
 
 def _some(data: Data | None) -> tuple[Data, ...]:

@@ -8,7 +8,22 @@ from typing import Literal
 from tilelink.ir import formula as F
 from tilelink.ir import host as H
 from tilelink.ir.formula import Sym
-from tilelink.ir.lowered import ENTERED, Await, Copy, Executor, Flags, For, If, Op, Part, Read, Signal, Tiles, Write
+from tilelink.ir.lowered import (
+    ENTERED,
+    Await,
+    Copy,
+    Executor,
+    Flags,
+    For,
+    If,
+    Op,
+    Part,
+    Read,
+    Signal,
+    Tiles,
+    Write,
+    walk,
+)
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import copied, stream_loop
@@ -36,6 +51,9 @@ class Call:
             self.flags[channel.name] = flags_of(self.plan, channel)
         for step in self.plan.host:
             self._step(step)
+        ops = (op for e in self.executors for loop in e.loops for op in walk(loop.body))
+        for name in [op.flags for op in ops if isinstance(op, Await) and op.flags not in self.flags]:
+            self.flags[name] = Flags(name, RANKS, style="epoch")  # nobody tells
 
     def _step(self, h: H.HostStep) -> None:
         heads, plan = self.heads, self.plan
@@ -84,7 +102,7 @@ class Call:
         """A step's tiles with their epilogues, and behind them its deferred epilogues."""
         plan, step = self.plan, self.plan.step(path)
         frame = Frame(plan, step)
-        body, lets = under(frame.tests, _ops(frame)), [*frame.lets]
+        body, lets = _ops(frame), [*frame.lets]
         deferred: list[StepPlan] = []
         for epilogue in (plan.step(f) for f in step.fused):
             if epilogue.behind:
@@ -94,7 +112,7 @@ class Call:
             theirs = Frame(plan, epilogue, step)
             body = (*body, *_subtiles(theirs))
             lets += theirs.lets
-        loops = [_tiles(frame, body, lets)]
+        loops = [_tiles(frame, under(frame.tests, body), lets)]
         for epilogue in deferred:
             theirs = Frame(plan, epilogue, step)
             first = step.total - epilogue.own_tiles(step)
@@ -159,7 +177,8 @@ def _ops(frame: Frame) -> tuple[Op, ...]:
 
 
 def _subtiles(frame: Frame) -> tuple[Op, ...]:
-    body = under(frame.tests, _ops(frame))
+    said = f"a program that runs for the tiles of `{frame.step.into}`, into which it is fused"
+    body = under(frame.tests, _ops(frame), said)
     return body if frame.step.pieces == 1 or not body else (For(frame.piece, F.of(frame.step.pieces), body),)
 
 

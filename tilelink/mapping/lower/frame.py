@@ -203,8 +203,8 @@ class Frame:
         return first, F.minimum(first + part(of.size, of.over), end)
 
     def stays(self, param: str, v: ViewAxis, e: At) -> bool:
-        """Whether the position lies in the axis, whatever data says: a rank, a tile's begin, the variable of a walked axis, or what
-        is made of that for each place along its axis."""
+        """Whether the position lies in the axis, whatever data says: a rank, a tile's begin, the variable of a walked axis, or
+        what is made of that for each place along its axis."""
         text = e.expr.text
         if e.ring is not None or text in self.tiles or text in self.inside:
             return True
@@ -288,13 +288,14 @@ class Frame:
                 continue  # anywhere in the rank's memory
             first = self._first(tensor, v, at)
             box[v.axis] = found.begin - first, found.end - first
-            if isinstance(e, At | Gather) and not found.by_data:
+            # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be inside.
+            if isinstance(e, Gather if kind is Write else At | Gather) and not found.by_data:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name
         by_data = None if by_data is None else replace(by_data, loc=by_data.loc or loc)
         access = kind(name, self.peer(at), tuple(box[a] for a in stored), by_data, loc, param)
-        return (*checks, *lanes.each(under(tests, (access,))))
+        return (*checks, *lanes.each(under(tests, (access,), "" if mask is None else f"the mask `{mask}`")))
 
     def whole(self, tensor: str) -> tuple[Op, ...]:
         """A read of all that this rank has of a tensor."""
@@ -356,13 +357,13 @@ def segments(g: GridAxis) -> Data:
     return Data(f"the segments of `{g.table}`", table=g.table)
 
 
-def under(tests: Sequence[Formula], body: tuple[Op, ...]) -> tuple[Op, ...]:
-    """The body where all tests hold."""
+def under(tests: Sequence[Formula], body: tuple[Op, ...], said: str = "") -> tuple[Op, ...]:
+    """The body where all tests hold. `said`: by what the program says so."""
     found: Formula | None = None
     for test in tests:
         if test != F.Const(1):
             found = test if found is None else F.binary("and", found, test)
-    return body if found is None or not body else (If(found, body),)
+    return body if found is None or not body else (If(found, body, said=said),)
 
 
 def unless(tests: Sequence[Formula], body: tuple[Op, ...]) -> tuple[Op, ...]:

@@ -80,10 +80,11 @@ class Body:
             if limits is None:
                 by_data = Data(f"from where to where `tl.tiles` walks `{op.param}`", op.loc)
             else:
-                (low, high), length = limits, F.of(grid.tile or 1)
+                (low, high), length = limits, grid.step
                 count = F.cdiv(F.maximum(high - low, 0), length)
                 begin = low + Sym(var) * length
-                found, lets = Interval(begin, F.minimum(begin + length, high), grid=replace(grid, kind="free")), []
+                free = replace(grid, kind="unit" if grid.unit else "free")
+                found, lets = Interval(begin, F.minimum(begin + length, high), grid=free), []
         elif found.by_data:
             count, by_data = F.of(1), found.by_data
         frame.tiles[op.var] = found
@@ -168,14 +169,14 @@ def bounds(frame: Frame, op: P.Bounds) -> None:
 
 
 def _limits(frame: Frame, op: P.Tiles, grid: GridAxis) -> tuple[Formula, Formula] | None:
-    """From where to where a loop with limits goes; None: data says, or its tiles are no plain ones."""
-    if grid.kind != "plain" or grid.tile is None:
-        return None
+    """From where to where a loop with limits goes; None: data says."""
     start = F.of(0) if op.start is None else frame.value(op.start)
-    stop = grid.size if op.stop is None else frame.value(op.stop)
+    stop = grid.size if op.stop is None or op.stop.text == "None" else frame.value(op.stop)
     if start is None or stop is None:
         return None
-    low, high = F.maximum(start, 0), F.minimum(stop, grid.size)
+    first = grid.rank * grid.part if grid.kind == "mine" else F.of(0)
+    last = F.minimum(first + grid.part, grid.size) if grid.kind == "mine" else grid.size
+    low, high = F.maximum(start, first), F.minimum(stop, last)
     if op.part is not None:
         which, parts = (frame.value(e) for e in op.part)
         if which is None or parts is None:

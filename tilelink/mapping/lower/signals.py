@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
@@ -14,6 +15,7 @@ from tilelink.ir.program import At, Gather, Notify, Wait, Whole
 from tilelink.ir.shape import rank_along
 from tilelink.mapping.lower.frame import Entries, Frame, under
 from tilelink.mapping.lower.lanes import Lanes
+from tilelink.proof.check import REPORT
 
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
@@ -83,8 +85,16 @@ def _addressee(
         return owner
     # Others copy it on: the one whose shard it becomes.
     axis = channel.whose(frame.step.axis)
-    view, entry = next((v, e) for v, e in index if axis is not None and v.axis == axis.axis)
-    assert axis is not None
+    found_at = next(((v, e) for v, e in index if axis is not None and v.axis == axis.axis), None)
+    if axis is None or found_at is None:
+        raise TilelinkError(
+            "TL609",
+            f"nobody can say on which rank the flags of `{channel.tensor}` are that `{frame.step.path}` notifies",
+            loc=op.loc,
+            why="the notify is for one rank, and no axis of the flags tells whose they are",
+            hint=REPORT,
+        )
+    view, entry = found_at
     return frame.interval(op.param, view, entry).begin // axis.part
 
 
@@ -113,6 +123,10 @@ def _each(
             indices.append(axis.index(at))
             continue
         first, count, by_data = _along(frame, axis, op, index, source, whose)
+        if entry is not None and isinstance(op, Wait) and not frame.by_name:
+            at = frame.interval(op.param, *entry)
+            empty = isinstance(entry[1], At) or at.by_data is not None
+            tests.append(F.binary("<", *((0, axis.count) if empty else (at.begin, at.end))))  # of nothing, nobody waits
         if count is not None:
             loops.append((frame.unique(var), count, by_data))
             first = first + Sym(frame.unique(var))

@@ -58,7 +58,7 @@ def _check_reader(plan: Plan, step: StepPlan, tensor: str, makers: list[StepPlan
 def _moved_as_it_is(plan: Plan, maker: StepPlan, own: InPlace) -> bool:
     """Position by position, from an argument that is split along the axis and nowhere else."""
     movement = maker.step.program.movement
-    if movement is None or maker.engine != "stream":
+    if movement is None:
         return False
     ends = [maker.step.binding(p) for p in (movement.source, movement.destination)]
     source, tensor = (plan.wiring.tensor(b.tensor) for b in ends)

@@ -1,0 +1,99 @@
+"""The verdict on a plan: its programs, its structure, and what its lowered form says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilelink.errors import TilelinkError
+from tilelink.ir.plan import Plan
+from tilelink.ir.verdict import Counterexample, Proof, Verdict
+from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.lower import lower
+from tilelink.mapping.structure import check_structure
+from tilelink.mapping.verify.brought import check_brought
+from tilelink.mapping.verify.flow import check_flow
+from tilelink.mapping.verify.form import check_form
+from tilelink.proof.check import check
+
+RULES = (
+    ("form", check_form),
+    ("order in a tile", check_flow),
+    ("structure", lambda plan: check_structure(plan) + check_brought(plan)),
+)
+"""What programs have to be by themselves, and what a plan has to be to have a meaning."""
+
+
+def verify(plan: Plan) -> Verdict:
+    """Show that a plan computes what its programs say, on every rank and in every order of events.
+
+    A plan with raw pointers is neither proved nor refused: its verdict is not `ok` and has no `error`.
+
+    Raises:
+        TilelinkError: TL601 form, TL602 a load without its wait, TL603 a store without its notify, TL604 coverage,
+            TL605 deadlock, TL606 not proven, TL607 counts, TL609 a dependence that nothing keeps, TL610 a missing credit,
+            TL611 bounds, TL612 a signal that does not reach far enough, TL613 no SM for a kernel beside others, or for what a
+            stream does, TL614 data decides and nothing is declared.
+    """
+    verdict = judge(plan)
+    if verdict.error is not None:
+        raise verdict.error
+    return verdict
+
+
+def judge(plan: Plan) -> Verdict:
+    """The same as a verdict in any case: with the diagnostic, and an interleaving that goes wrong where there is one."""
+    if plan.unverified:
+        names = ", ".join(f"`{path}`" for path in plan.unverified)
+        said = f"nothing is proven: {names} uses raw pointers, which no proof sees through"
+        return Verdict(False, (), assumed=(said,))
+    proofs: list[Proof] = []
+    started = time.perf_counter()
+    for rule, ask in RULES:
+        try:
+            text = ask(plan)
+        except TilelinkError as error:
+            return Verdict(False, tuple(proofs), error, _seen(plan) if rule != "structure" else None)
+        now = time.perf_counter()
+        proofs.append(Proof(rule, text, (now - started) * 1e3))
+        started = now
+    try:
+        lowered = lower(plan)
+    except TilelinkError as error:
+        return Verdict(False, tuple(proofs), error)
+    found = check(lowered)
+    return replace(found, proofs=(*proofs, *found.proofs), assumed=(*_contracts(plan), *found.assumed))
+
+
+def _seen(plan: Plan) -> Counterexample | None:
+    """What programs lack may be seen in what they do, too."""
+    try:
+        check_structure(plan)
+        lowered = lower(plan)
+    except TilelinkError:
+        return None
+    return check(lowered).counterexample
+
+
+def _contracts(plan: Plan) -> Iterator[str]:
+    """What is assumed of tables whose contract is written in a signature, and that debug mode can check on the device."""
+    for tensor in plan.wiring.tensors:
+        if tensor.contract is not None:
+            yield f"assumed for `{tensor.name}`: {_promise(tensor)}"
+    for step in plan.steps:
+        for g in step.grid:
+            if g.kind == "table":
+                yield (
+                    f"assumed for `{g.table}`: `{step.path}` finds all of axis `{g.dim}` between its first and last value"
+                )
+
+
+def _promise(tensor: TensorDecl) -> str:
+    contract = tensor.contract
+    assert contract is not None
+    if contract.kind == "offsets":
+        return "its values begin at 0 and never fall (`offsets`)"
+    if contract.kind == "permutation":
+        return "no value stands there twice (`permutation`)"
+    return f"every value is at least 0 and below {contract.of} (`{contract}`)"

@@ -1,0 +1,134 @@
+"""What a plan has to be for lowering to make sense of it: its steps started once, on streams that are there."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import Notify, Wait, walk
+from tilelink.proof.check import REPORT
+
+
+def check_structure(plan: Plan) -> str:
+    """
+    Raises:
+        TilelinkError: TL604, TL609, TL614.
+    """
+    _check_started(plan)
+    _check_begin(plan)
+    _check_streams(plan)
+    for step in plan.steps:
+        _check_signals(plan, step)
+        if step.behind:
+            _check_behind(plan, step)
+    _check_signature(plan)
+    return f"{len(plan.steps)} steps are started once each, in {len(plan.host)} steps of the host"
+
+
+def _check_started(plan: Plan) -> None:
+    started: Counter[str] = Counter()
+    once: Counter[HostStep] = Counter(h for h in plan.host if isinstance(h, Keep | Leave | Enter | Stage))
+    for h in plan.host:
+        if isinstance(h, Launch):
+            started.update(path for path, _ in plan.kernel(h.kernel).roles)
+        elif isinstance(h, Transfer):
+            started[h.path] += 1
+    for s in plan.steps:
+        if started[s.executor] != 1:
+            why = "each step runs once per call, on workers or a stream of its own or of the step it is fused into"
+            raise _refused(f"`{s.path}` is started {started[s.executor]} times in a call", why, s.step.loc)
+    twice = next((h for h, times in once.items() if times > 1), None)
+    if twice is not None:
+        raise _refused(f"`{twice}` stands twice in a call", "what it does is done, and told, once", plan.wiring.loc)
+
+
+def _check_begin(plan: Plan) -> None:
+    """The kernels that begin and end a call by themselves are all that there is of it."""
+    enter = next((h for h in plan.host if isinstance(h, Enter)), None)
+    if enter is not None and enter.kernels and plan.host[1:] != tuple(Launch(k, MAIN) for k in enter.kernels):
+        raise _refused(
+            "the kernels that begin and end the call are not all that there is of it",
+            "the last of them raises the totals that all waits of the call count from",
+            plan.wiring.loc,
+        )
+
+
+def _check_streams(plan: Plan) -> None:
+    forked: set[int] = {MAIN}
+    loose: set[int] = set()
+    for h in plan.host:
+        if isinstance(h, Fork):
+            forked.add(h.stream)
+            loose.add(h.stream)
+        elif isinstance(h, Join):
+            loose.discard(h.stream)
+        elif isinstance(h, Launch | Transfer):
+            count = plan.step(h.path).streams if isinstance(h, Transfer) else 1
+            for stream in range(h.stream, h.stream + count):
+                if stream not in forked:
+                    why = "what runs there would not wait for the call before, nor for the arguments"
+                    raise _refused(f"side stream {stream} is used before it is forked", why, plan.wiring.loc)
+    if loose:
+        why = "the next call, and whoever reads the results, would overtake it"
+        raise _refused(f"side stream {min(loose)} is never joined", why, plan.wiring.loc)
+
+
+def _check_signals(plan: Plan, step: StepPlan) -> None:
+    """The plan says one thing of each signal of a program, and names a channel of the tensor that it is about."""
+    for op in walk(step.step.program.body):
+        if not isinstance(op, Wait | Notify):
+            continue
+        found = [s for s in plan.signals if s.path == step.path and s.op == op]
+        word = "notify" if isinstance(op, Notify) else "wait"
+        what = f"nothing keeps this {word} of `{op.param}` in `{step.path}`"
+        why = "a signal of a program becomes flags, or something else implies it"
+        if len(found) != 1:
+            raise _refused(f"{what}: the plan says {'two things' if found else 'nothing'} of it", why, op.loc)
+        tensor = step.step.binding(op.param).tensor
+        channels = [c for c in plan.channels if c.name == found[0].channel]
+        if found[0].action in ("await", "notify") and (not channels or channels[0].tensor != tensor):
+            raise _refused(f"{what}: the channel that it names is not this tensor's", why, op.loc)
+        if found[0].action == "ready" and plan.wiring.tensor(tensor).origin != "argument":
+            raise _refused(f"{what}: only arguments are ready when a call begins", why, op.loc)
+
+
+def _check_behind(plan: Plan, step: StepPlan) -> None:
+    host = plan.step(step.executor)
+    kernel = plan.kernel_of(host)
+    if kernel is None or len(kernel.roles) != 1:
+        raise TilelinkError(
+            "TL604",
+            f"`{step.path}` cannot come behind the tiles of `{host.path}`",
+            loc=step.step.loc,
+            why="others share its workers, whose tickets they would be",
+            hint=f'let it come right after each tile: fused("{host.path}")',
+        )
+
+
+def _check_signature(plan: Plan) -> None:
+    """A result that may be left unwritten in part says so where callers look."""
+    wiring = plan.wiring
+    for at, name in enumerate(wiring.results):
+        partial = any(
+            s.step.program.param(b.param).shape.written == "partial"
+            for s in plan.steps
+            for b in s.step.bindings
+            if b.tensor == name
+        )
+        if not partial:
+            continue
+        declared = wiring.signature.outputs[at]
+        if declared.written != "partial":
+            raise TilelinkError(
+                "TL614",
+                f"result `{name}` of `{wiring.name}` may be left unwritten in part",
+                loc=wiring.loc,
+                why=f"the program that makes it declares it `partial`, and `{declared}` does not",
+                hint=f"write `{declared} partial` in the operator's signature",
+            )
+
+
+def _refused(what: str, why: str, loc: Loc | None) -> TilelinkError:
+    return TilelinkError("TL609", what, loc=loc, why=why, hint=REPORT)

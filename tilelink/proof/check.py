@@ -1,0 +1,236 @@
+"""The verdict on a lowered plan: every question in turn, and the diagnostic of the first that finds something."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir.lowered import Await, Check, Lowered, Read, Signal, Write
+from tilelink.ir.verdict import Counterexample, Instant, Proof, Verdict
+from tilelink.proof.bounds import outside
+from tilelink.proof.calls import unfinished, unfree
+from tilelink.proof.cells import TooMany
+from tilelink.proof.counts import miscounted
+from tilelink.proof.coverage import Found, accesses, uncovered
+from tilelink.proof.cycles import stuck
+from tilelink.proof.order import unordered
+from tilelink.proof.orders import untaken
+from tilelink.proof.residency import crowded
+from tilelink.proof.table import Row, Table
+
+REPORT = "this is the plan's mistake and not yours: please report it with the schedule"
+"""To do about what no user wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`kind`: of the counterexample (`tilelink.ir.verdict.Counterexample`). `code`, `why`, `hint`: of what it finds, if that does
+    not have its own."""
+
+    rule: str
+    ask: Callable[[Table], Iterator[Found]]
+    kind: str
+    code: str
+    why: str
+    hint: str = REPORT
+
+
+QUESTIONS = (
+    Question("bounds", outside, "bounds", "TL611", "a rank reads and stores what there is in a memory, and no further"),
+    Question(
+        "coverage",
+        uncovered,
+        "twice",
+        "TL604",
+        "each element that is read, or returned, is written by exactly one store",
+    ),
+    Question(
+        "orders",
+        untaken,
+        "plan",
+        "TL604",
+        "an order names every tile of the domain once",
+        "let each position be another tile",
+    ),
+    Question(
+        "counts",
+        miscounted,
+        "count",
+        "TL607",
+        "a flag is complete when it was signalled as often as producer tiles notify it: a wait ends then, and not before",
+        "notify once per tile, behind the loop",
+    ),
+    Question(
+        "deadlock",
+        stuck,
+        "deadlock",
+        "TL605",
+        "a worker takes its tiles in order, so whoever waits for a later tile of a worker that waits for him waits forever",
+        'use order=("ring+1", …), or give the steps workers of their own',
+    ),
+    Question(
+        "waits",
+        unordered,
+        "race",
+        "TL609",
+        "no flag that the writer signals behind the write is awaited before the read, and nothing else orders the two",
+        "name the tile and the rank as the producer does; if they do agree, please report the schedule",
+    ),
+    Question(
+        "frame of a call",
+        unfinished,
+        "plan",
+        "TL609",
+        "a call begins when all ranks are told, and ends when all is over",
+    ),
+    Question(
+        "calls",
+        unfree,
+        "reuse",
+        "TL610",
+        "who has been heard in a call has left the one before; nobody else has left it for sure",
+    ),
+    Question("residency", crowded, "plan", "TL613", "a worker stays until what it waits for has come"),
+)
+
+
+def check(lowered: Lowered) -> Verdict:
+    """What is shown of a lowered plan, or the diagnostic TL604 to TL614 of what is not, with an interleaving."""
+    proofs: list[Proof] = []
+    started = time.perf_counter()
+    table = Table.of(lowered)
+    for question in QUESTIONS:
+        found = _first(table, question)
+        if found is not None:
+            error = refused(lowered, question, found)
+            shown = _counterexample(table, question, found)
+            return Verdict(False, tuple(proofs), error, shown, _assumed(table))
+        now = time.perf_counter()
+        proofs.append(Proof(question.rule, _shown(table, question.rule), (now - started) * 1e3))
+        started = now
+    return Verdict(True, tuple(proofs), assumed=_assumed(table))
+
+
+def _first(table: Table, question: Question) -> Found | None:
+    try:
+        return next(question.ask(table), None)
+    except TooMany:
+        what = f"it cannot be shown that {question.rule} of `{table.lowered.name}` are right"
+        why = "there are too many tiles to look at each"
+        return Found(what, "", code="TL606", why=why, hint="use larger tiles", loc=table.lowered.loc)
+
+
+def refused(lowered: Lowered, question: Question, found: Found) -> TilelinkError:
+    """The diagnostic of what a question has found."""
+    locs = [loc for loc in (*(_loc(r) for r in found.rows), found.loc, lowered.loc) if loc is not None]
+    notes = [Note(_role(r), _loc(r)) for r in found.rows[1:] if _loc(r) is not None and _loc(r) != locs[0]]
+    return TilelinkError(
+        found.code or question.code,
+        str(found),
+        loc=locs[0] if locs else None,
+        why=found.why or question.why,
+        hint=found.hint or question.hint,
+        notes=(*dict.fromkeys(notes), *found.notes),
+    )
+
+
+def _loc(row: Row) -> Loc | None:
+    return row.op.loc or row.loop.loc
+
+
+def _role(row: Row) -> str:
+    """What a row does, as a note says it."""
+    if isinstance(row.op, Check):
+        return "checked here"
+    words = {Read: "read here", Write: "written here", Await: "waited for here", Signal: "signalled here"}
+    return words[type(row.op)]
+
+
+# ------------------------------------------------------------------------------------------------------ interleavings
+def _counterexample(table: Table, question: Question, found: Found) -> Counterexample | None:
+    """The steps of what is wrong, on the ranks where it is."""
+    steps = tuple(i for row in found.rows if (i := instant(table, row, found.rank)) is not None)
+    if not steps:
+        return None
+    sizes = ", ".join(f"{k}={v}" for k, v in table.lowered.sizes)
+    world = f"{table.ranks} rank{'s' if table.ranks > 1 else ''}{' and ' if sizes else ''}{sizes}"
+    edges = tuple((k, (k + 1) % len(steps)) for k in range(len(steps))) if question.kind == "deadlock" else ()
+    missing = (1, 0) if question.kind == "race" and len(steps) > 1 else None
+    return Counterexample(question.kind, world, str(found), steps, edges, missing)
+
+
+def instant(table: Table, row: Row, rank: int | None) -> Instant | None:
+    """The first time that an op is executed, on some rank if it is there."""
+    mask = np.ones((1,) * row.depth, dtype=np.bool_)
+    for condition in row.taken:
+        mask = mask & condition
+    mask = np.broadcast_to(mask, (table.ranks, *mask.shape[1:]))
+    on = mask[rank : rank + 1] if rank is not None and mask[rank].any() else mask
+    if not on.any():
+        return None
+    at = [int(i) for i in np.unravel_index(int(np.argmax(on)), on.shape)]
+    here = rank if on is not mask and rank is not None else at[0]
+    tile = ", ".join(str(i) for i in at[1 : 1 + len(row.loop.axes)])
+    return Instant(here, row.loop.path, f"({tile})" if tile else "", _loc(row), _does(row))
+
+
+def _does(row: Row) -> str:
+    op = row.op
+    if isinstance(op, Await):
+        return f"waits for `{op.flags}`"
+    if isinstance(op, Signal):
+        return f"notifies `{op.flags}`"
+    return f"reaches {op.what}" if isinstance(op, Check) else f"{_VERBS[type(op)]} `{op.buffer}`"
+
+
+_VERBS = {Read: "reads", Write: "writes"}
+
+
+# ------------------------------------------------------------------------------------------------- what is shown, assumed
+def _shown(table: Table, rule: str) -> str:
+    """What a rule has shown, in numbers."""
+    rows = table.rows
+    kinds = {k: sum(isinstance(r.op, k) for r in rows) for k in (Read, Write, Await, Signal)}
+    tables = f"{table.ranks} rank{'s' if table.ranks > 1 else ''}"
+    texts = {
+        "bounds": f"{kinds[Read]} reads, {kinds[Write]} writes and {kinds[Await]} waits inside what there is, on {tables}",
+        "coverage": _covered(table),
+        "orders": f"each of {sum(len(e.loops) for e in table.lowered.executors)} loops takes its tiles once",
+        "counts": f"{len(table.lowered.flags)} kinds of flags come out even",
+        "deadlock": "no executor waits for itself, with one worker each",
+        "waits": "each read comes behind the writes of what it reads, with any number of workers",
+        "frame of a call": "all ranks are told of its begin before anything else, and it ends when all is over",
+        "calls": f"{table.lowered.slots} slots: nobody writes what a call before may still use",
+        "residency": f"workers and streams find room on {table.lowered.sms} SMs",
+    }
+    return texts[rule]
+
+
+def _covered(table: Table) -> str:
+    names = [f"`{b.name}`" for b, rows in accesses(table) if any(isinstance(r.op, Write) for r in rows)]
+    return f"each element written once: {', '.join(names)}" if names else "nothing is written"
+
+
+def _assumed(table: Table) -> tuple[str, ...]:
+    """What is taken on trust of data, a sentence each."""
+    said: list[str] = []
+    for buffer, rows in accesses(table):
+        writes = [r for r in rows if isinstance(r.op, Write)]
+        for name in dict.fromkeys(d.table for w in writes for d in w.data if d.table is not None):
+            said.append(f"assumed for `{buffer.name}`: what `{name}` places is complete and disjoint (`offsets`)")
+        if buffer.written is not None:
+            said.append(f"assumed for `{buffer.name}`: {PROMISES[buffer.written]}")
+        for path in dict.fromkeys(r.loop.path for r in rows for d in r.data if d.said.startswith("the index ")):
+            said.append(f"assumed for `{buffer.name}`: the positions that `{path}` works out lie inside it, or are -1")
+    return tuple(dict.fromkeys(said))
+
+
+PROMISES = {
+    "once": "what data writes is complete and disjoint (`once`)",
+    "partial": "what data writes is disjoint, what it leaves out is undefined, and data reads only what was written (`partial`)",
+}
+"""What a program's signature says of what data decides."""
