@@ -19,7 +19,6 @@ from tilelink.ir.ring import RANKS
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries, indexed
 
-_QUOTED = r"'[^']*'|" + r'"[^"]*"'
 PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 
@@ -36,18 +35,7 @@ class Term:
 
 def expression(scope: Scope, expr: Expr) -> str:
     """The text of a user's expression, with the results of bounds put in."""
-    return names_in(scope, expr.text)
-
-
-def names_in(scope: Scope, text: str) -> str:
-    known = {**scope.renamed, **scope.replaced}
-    if "RANKS" in text and scope.ranks != "RANKS":
-        known["RANKS"] = scope.ranks
-    if not known:
-        return text
-    names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
-    pattern = rf"{_QUOTED}|(?<![\w.])({names})\b(?!\s*=[^=])"
-    return re.sub(pattern, lambda m: known[m[1]] if m[1] else m[0], text)
+    return scope.spelled(expr.text)
 
 
 def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
@@ -243,12 +231,6 @@ def there(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like
     return f"({at} >= {scope.text(first, F.SUMMAND)}) & ({at} < {scope.text(end, F.SUMMAND)})"
 
 
-def nearest(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like | None) -> str:
-    """The position `at`, or where `there` says no, the nearest of those for which it says yes."""
-    first, end = _reachable(tensor, v, extent(tensor, v, scope.step.axis), holder)
-    return f"tl.maximum(tl.minimum({at}, {scope.text(end - 1)}), {scope.text(first)})"
-
-
 def _reachable(tensor: TensorDecl, v: ViewAxis, size: Formula, holder: F.Like | None) -> tuple[Formula, Formula]:
     """These positions as the program counts: `[first, end)`."""
     first = None if holder is None else first_of(tensor, v, holder)
@@ -263,11 +245,6 @@ def first_of(tensor: TensorDecl, v: ViewAxis, holder: F.Like) -> Formula | None:
     assert v.axis is not None
     of = tensor.axes[v.axis]
     return F.of(holder) * part(of.size, of.over) if of.over is not None and not v.local else None
-
-
-def stays_inside(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> bool:
-    """Whether the position lies in the axis, whatever data says."""
-    return in_range(scope, e) or _never_leaves(scope, e, extent(tensor, v, scope.step.axis))
 
 
 def in_range(scope: Scope, e: At) -> bool:

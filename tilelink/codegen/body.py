@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilelink.codegen import access, loops, masks, memory, ordering
+from tilelink.codegen import access, loops, masks, memory, signals, waits
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
@@ -132,8 +132,8 @@ _EMIT: dict[type, Callable[[Scope, Any], None]] = {
     Load: memory.load,
     Store: memory.store,
     Move: _move,
-    Notify: ordering.notify,
-    Wait: ordering.wait,
+    Notify: signals.notify,
+    Wait: waits.wait,
     Let: _let,
     Check: _check,
     Raw: _raw,

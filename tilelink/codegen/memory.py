@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access, descriptors, handed, low_latency, words
+from tilelink.codegen import access, descriptors, handed, low_latency, ops
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir import formula as F
@@ -124,6 +124,6 @@ def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> N
         _store_at(scope, op, tensor, value, there, Sym(pe))
         scope.lines.depth -= 1
         return
-    name = words.named(scope, "owner", owner, op.loc)
+    name = ops.name(scope, "owner", owner, op.loc)
     scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {name}, {ctx})", op.loc)
     _store_at(scope, op, tensor, value, there, Sym(name))

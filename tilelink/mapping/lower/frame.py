@@ -82,9 +82,10 @@ class Frame:
             if name is None:
                 continue
             found = self.tiles[name] = self.tile_by_name(g, name)
-            if self.host is not None and self.step.host_axes[a] == self.step.own_axis is not None:
-                theirs = self.host.grid[self.step.own_axis].var
-                self.tests.append(F.binary("==", Sym(f"{theirs}.begin") // g.part, self.step.rank))
+            at = None if self.host is None else self.step.host_axes[a]
+            if self.host is not None and at is not None and at == self.step.own_axis:
+                begin = Sym(f"{self.host.grid[at].var}.begin")
+                self.tests.append(F.binary("==", begin // g.part, self.step.rank))
             elif self.step.own_rows and v.axis is not None and v.axis == tensor.owned:
                 self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), self.step.rank))
 
@@ -133,10 +134,17 @@ class Frame:
     def value(self, e: Expr) -> Formula | None:
         """None: data decides it."""
         if self.by_name:
-            return Sym(e.text) if e.formula is None else F.substitute(e.formula, {"RANKS": self.step.ranks})
+            return self.named(e)
         if e.formula is None or not F.symbols(e.formula) <= self.names.keys():
             return None
         return F.substitute(e.formula, self.names)
+
+    def named(self, e: Expr) -> Formula:
+        """The value by the names that the program has, each behind a dot."""
+        if e.formula is None:
+            return Sym(f".{e.text}")
+        known = {n: Sym(f".{n}") for n in F.symbols(e.formula)} | {"RANKS": self.step.ranks}
+        return F.substitute(e.formula, known)
 
     def at(self, e: At) -> Formula | None:
         """The position that a scalar entry names."""
@@ -183,7 +191,7 @@ class Frame:
             return Interval(F.of(0), size, by_data) if at is None else Interval(at, at + 1)
         if isinstance(e, Gather):
             if self.by_name:
-                return Interval(Sym(f"{e.expr.text}.low"), Sym(f"{e.expr.text}.high") + 1)
+                return Interval(Sym(f".{e.expr.text}.low"), Sym(f".{e.expr.text}.high") + 1)
             return Interval(F.of(0), size, Data(f"the index `{e.expr}`"))
         assert isinstance(e, Whole)
         of = tensor.axes[v.axis] if v.axis is not None else None
@@ -203,7 +211,7 @@ class Frame:
         return first, F.minimum(first + part(of.size, of.over), end)
 
     def stays(self, param: str, v: ViewAxis, e: At) -> bool:
-        """Whether the position lies in the axis, whatever data says: a rank, a tile's begin, the variable of a walked axis, or what
+        """Whether the position lies in the axis, whatever data says: a rank, a tile's begin, a walked axis's variable, or what
         is made of that for each place along its axis."""
         text = e.expr.text
         if e.ring is not None or text in self.tiles or text in self.inside:
@@ -238,7 +246,11 @@ class Frame:
 
     # --------------------------------------------------------------------------------------------------------------- ranks
     def peer(self, at: Formula) -> Formula:
-        """The number among all of the rank with coordinate `at` in this rank's submesh along the step's mesh dimension."""
+        """What ops call the rank with coordinate `at` in this rank's submesh along the step's mesh dimension."""
+        return at if self.by_name else self.number(at)
+
+    def number(self, at: Formula) -> Formula:
+        """Its number among all."""
         if at == self.step.rank or self.step.axis == RANK_AXIS:
             return RANK if at == self.step.rank else at
         return RANK + (at - self.step.rank) * self.plan.topology.stride(self.step.axis)

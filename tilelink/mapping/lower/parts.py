@@ -16,7 +16,7 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
     program = step.step.program
     if program.movement is not None:
         return Part(step.path, tuple(frame.tests), copied(frame), ())
-    said: dict[P.Op, tuple[Op, ...]] = {}
+    said: dict[P.Wait | P.Notify, tuple[Op, ...]] = {}
     for op in P.walk(program.body):
         if isinstance(op, P.Tiles):
             frame.tiles[op.var] = frame.tile_by_name(step.loop(op), op.var)
