@@ -106,7 +106,7 @@ def _piece(scope: Scope, step: StepPlan, names: Ticket) -> TileNames:
 def _load(scope: Scope, op: Store) -> tuple[str, str]:
     """What the host has stored, by name, and the load that brings it back."""
     tensor, view = scope.declared(op.param), scope.step.step.binding(op.param).view
-    terms, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), scope.step.rank)
+    terms, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), access.Accessed.of(scope.part.of(op)))
     where, mask = access.address(scope, scope.tensor(tensor.name), terms, blocks)
     held = scope.forwarded[tensor.name] = scope.names.fresh(f"{tensor.name}_tile")
     return held, f"tl.load({where}{f', mask={mask}, other=0' if mask else ''})"

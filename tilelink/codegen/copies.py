@@ -170,7 +170,7 @@ def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
         pe, context = scope.text(op.rank), scope.context(op.buffer)
         there = scope.named(f"{op.buffer}_there", f"shmem.ptr({scope.tensor(op.buffer)}, {pe}, {context})")
         view = scope.step.step.binding(target).view
-        pieces, blocks = access.terms(scope, scope.declared(target), view, index, scope.here(op.rank))
+        pieces, blocks = access.terms(scope, scope.declared(target), view, index, access.Accessed(op, ()))
         where, mask = access.address(scope, there, pieces, blocks)
         scope.lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from tilelink.codegen.scope import Scope
 from tilelink.errors import Loc
@@ -25,13 +26,8 @@ def each(scope: Scope, body: tuple[Op, ...], leaf: Callable[[Op], None]) -> None
             scope.known |= {_index(op.body): Sym(at), Sym(op.var): Sym(at) - scope.here(first)}
             each(scope, op.body, leaf)
         elif isinstance(op, For):
-            var = named(scope, op.var)
-            lines.add(f"for {var} in range({scope.text(op.count)}):", _loc(op.body))
-            lines.depth += 1
-            for name, value in op.lets:
-                text = scope.text(value)
-                lines.add(f"{named(scope, name)} = {text}")
-            each(scope, op.body, leaf)
+            with turns(scope, op, _loc(op.body)):
+                each(scope, op.body, leaf)
         elif isinstance(op, If):
             assert op.test is not None
             lines.add(f"if {scope.text(op.test)}:", _loc(op.body))
@@ -42,6 +38,21 @@ def each(scope: Scope, body: tuple[Op, ...], leaf: Callable[[Op], None]) -> None
         if all(row == depth for row, _, _ in lines.rows[first_row:]) and isinstance(op, For | If):
             del lines.rows[first_row:]
         lines.depth, scope.known = depth, known
+
+
+@contextmanager
+def turns(scope: Scope, op: Op, loc: Loc | None) -> Generator[None]:
+    """Lines in the loop that an op is, if it is one."""
+    lines, depth = scope.lines, scope.lines.depth
+    if isinstance(op, For):
+        var = named(scope, op.var)
+        lines.add(f"for {var} in range({scope.text(op.count)}):", loc)
+        lines.depth += 1
+        for wish, value in op.lets:
+            text = scope.text(value)
+            lines.add(f"{named(scope, wish)} = {text}")
+    yield
+    lines.depth = depth
 
 
 def run_of(op: Op) -> tuple[Formula, Formula] | None:

@@ -134,6 +134,7 @@ def wait(scope: Scope, op: Wait) -> None:
     own = next((i for i in scope.step.in_place if i.tensor == scope.declared(op.param).name), None)
     once = own is None and scope.declared(op.param).name not in scope.forwarded and _once(scope, op)
     if once and _await_members(scope, op, fence):
+        scope.known = known
         return
     body = ops.body_of(scope, op)
     if own is not None:
@@ -371,7 +372,7 @@ def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fe
     await_once(scope, op, test.body, fence, only_if=away)
     tensors = [wiring.tensor(name) for name in (own.tensor, own.source)]
     loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
-    found = [descriptors.could_be_tma(scope, t, op.param, loads, always=True) for t in tensors]
+    found = [descriptors.could_be_tma(scope, t, loads, always=True) for t in tensors]
     names = [
         scope.arg(f) if f is not None and all(found) else scope.tensor(t.name)
         for f, t in zip(found, tensors, strict=True)
@@ -390,4 +391,4 @@ def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fe
 def read_by_tma(scope: Scope, op: Wait) -> bool:
     """Whether the program reads the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
     loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
-    return descriptors.could_be_tma(scope, scope.declared(op.param), op.param, loads) is not None
+    return descriptors.could_be_tma(scope, scope.declared(op.param), loads) is not None

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Const, Formula
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import Op as Statement
 
 Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
 """Begin and end along each axis of a buffer, in elements of the rank's own memory."""
@@ -214,16 +214,21 @@ class Part:
     `.x.low` and `.x.high`, and a test of `.x` says which of its elements are meant. Ranks are coordinates along the step's mesh
     dimension.
 
-    `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others become.
+    `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others become: waits,
+    notifies, loads and stores; `values`: what others come to: sizes, and the ranks that hold tiles.
     """
 
     path: str
     tests: tuple[Formula, ...]
     body: tuple[Op, ...]
-    said: tuple[tuple[Wait | Notify, tuple[Op, ...]], ...]
+    said: tuple[tuple[Statement, tuple[Op, ...]], ...]
+    values: tuple[tuple[Statement, Formula], ...]
 
-    def of(self, statement: Wait | Notify) -> tuple[Op, ...]:
+    def of(self, statement: Statement) -> tuple[Op, ...]:
         return next(ops for said, ops in self.said if said == statement)
+
+    def value(self, statement: Statement) -> Formula:
+        return next(value for said, value in self.values if said == statement)
 
 
 @dataclass(frozen=True)

@@ -140,11 +140,8 @@ class Frame:
         return F.substitute(e.formula, self.names)
 
     def named(self, e: Expr) -> Formula:
-        """The value by the names that the program has, each behind a dot."""
-        if e.formula is None:
-            return Sym(f".{e.text}")
-        known = {n: Sym(f".{n}") for n in F.symbols(e.formula)} | {"RANKS": self.step.ranks}
-        return F.substitute(e.formula, known)
+        """The value by the program's names."""
+        return F.substitute(e.named, {"RANKS": self.step.ranks})
 
     def at(self, e: At) -> Formula | None:
         """The position that a scalar entry names."""
@@ -220,9 +217,8 @@ class Frame:
         walked = [g for g in self.step.grid if g.kind == "unit" and f is not None and g.var in F.symbols(f)]
         if f is None or len(walked) != 1:
             return False
-        names, env = self._sizes(), self.plan.env(0)
-        place = walked[0].var or ""
-        found = F.substitute(f, {k: x for k, x in names.items() if k != place})
+        env, place = self.plan.env(0), "a place"  # no size is called so
+        found = F.substitute(f, {**self._sizes(), walked[0].var or "": Sym(place)})
         if not F.symbols(found) - {place} | F.symbols(size) | F.symbols(walked[0].size) <= set(self.plan.wiring.sizes):
             return False
         places, end = int(F.evaluate(walked[0].size, env)), int(F.evaluate(size, env))
@@ -290,6 +286,8 @@ class Frame:
         tests, by_data = lanes.mask(mask, loc)
         for k, (v, e) in enumerate(index):
             found = lanes.along(self.interval(param, v, e), e, sum(not isinstance(e, At) for _, e in index[k:]))
+            if self.by_name and isinstance(e, Gather):
+                found = Interval(self.named(e.expr), self.named(e.expr) + 1)
             if v.axis is None or tensor.axes[v.axis].own_slice:
                 if not found.whole and not found.by_data and found.begin != at:
                     checks.append(Check(F.binary("==", found.begin, at), f"another rank's slice of `{param}`", loc))
@@ -300,7 +298,8 @@ class Frame:
                 continue  # anywhere in the rank's memory
             first = self._first(tensor, v, at)
             box[v.axis] = found.begin - first, found.end - first
-            if isinstance(e, At | Gather) and not found.by_data:
+            inside = self.by_name and isinstance(e, At) and self.stays(param, v, e)
+            if isinstance(e, At | Gather) and not found.by_data and not inside:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name
