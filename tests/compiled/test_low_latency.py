@@ -13,7 +13,7 @@ from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, texts
 from tilelink import Operator, ops
 from tilelink.ir.kernel import Checks
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.stages import emitted as source_of
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, tuple[Operator, list[torch.Tensor]]] = {
@@ -44,7 +44,7 @@ def test_not_on_amd(target: str) -> None:
 @pytest.mark.parametrize("name", ["bf16", "moved", "fused"])
 def test_with_a_limit_and_traced(name: str) -> None:
     plan, _ = emitted(*CASES[name], "sm_90")
-    for made in (emitted(plan, Checks(watchdog=True)), emitted(plan, traced=True)):
+    for made in (source_of(plan, Checks(watchdog=True)), source_of(plan, traced=True)):
         assert_compiles(plan, made, "sm_90", pipelined=name != "moved")
 
 

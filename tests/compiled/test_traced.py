@@ -10,7 +10,7 @@ from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import texts
 from tests.compiled.test_placements import of_rank
 from tests.operators.placements import Placed, placements
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.stages import emitted as source_of
 
 SOME = ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")
 
@@ -19,7 +19,7 @@ SOME = ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")
 @pytest.mark.parametrize("placed", [p for p in placements(tile=32) if p.name in SOME], ids=str)
 def test_traced_kernels(placed: Placed, target: str) -> None:
     plan, source = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
-    traced = emitted(plan, traced=True)
+    traced = source_of(plan, traced=True)
     assert_compiles(plan, traced, target)
     for decl in traced.kernels:
         if target == "sm_90" and decl.name != "await_word":

@@ -16,7 +16,7 @@ from tilelink import copy_engine, sms
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ops import ag_gemm, ag_moe, gemm_rs
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.stages import emitted as source_of
 
 WATCHED = Checks(watchdog=True)
 
@@ -28,7 +28,7 @@ def test_kernels(target: str) -> None:
     small = [p for p in PLACEMENTS if not p.name.endswith("as it comes")]
     for placed in small[list(TARGETS).index(target) :: 2 * len(TARGETS)]:
         plan, _ = emitted(placed.operator, of_rank(placed, 64, 64, 64), target)
-        assert_compiles(plan, emitted(plan, WATCHED), target)
+        assert_compiles(plan, source_of(plan, WATCHED), target)
 
 
 def product(plan: Plan, source: KernelSource) -> dict[str, str]:
@@ -42,7 +42,7 @@ def test_products_stay_as_they_are(name: str) -> None:
     """Hazard 23: the wait is a loop of its own, outside the pipelined one; as much is in flight as without a limit."""
     operator, shapes = SUBJECTS[name]
     plan, plain = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], "sm_90")
-    off, on = product(plan, plain), product(plan, emitted(plan, WATCHED))
+    off, on = product(plan, plain), product(plan, source_of(plan, WATCHED))
     copies = [len(hazards.ASYNC_COPY.findall(asm["ttgir"])) for asm in (off, on)]
     assert copies[0] == copies[1] > 0
     assert hazards.loads_before_their_acquire(on["ttgir"]) == []
@@ -57,7 +57,7 @@ def test_threads_leave_a_wait_together() -> None:
     """Every thread reads a clock of its own; what ends the loop is the answer of one thread's atomic, broadcast to all."""
     operator = ag_gemm.schedule(gather=copy_engine(push=False))
     plan, _ = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (64, 64))], "sm_90")
-    source = emitted(plan, WATCHED)
+    source = source_of(plan, WATCHED)
     ptx = texts(plan, source, source.kernel("await_word"), "sm_90")["ptx"]
     loop = ptx[ptx.index("%globaltimer") :]
     taken = re.search(r"@(%p\d+) atom\.global\.gpu\.relaxed\.or\.b64 (%rd\d+)", loop)
@@ -76,7 +76,7 @@ def test_every_look_may_leave_out_the_hosts_memory(target: str) -> None:
     """One look per wait, its read of the host's word under a predicate: machine code then has it so, too."""
     operator = gemm_rs.schedule(matmul=sms(M=64, N=64, K=32, order="ring+1"))
     plan, _ = emitted(operator, [torch.empty(512, 64), torch.empty(64, 128)], target)
-    source = emitted(plan, WATCHED)
+    source = source_of(plan, WATCHED)
     for kernel in source.kernels:
         ptx = texts(plan, source, kernel, target)["ptx"]
         looks = ptx.count("%globaltimer;")
@@ -94,6 +94,6 @@ def test_debug_mode(target: str) -> None:
     )
     tokens, weight = (torch.empty(s, dtype=torch.bfloat16) for s in ((64, 64), (8, 64, 64)))
     plan, _ = emitted(operator, [tokens, torch.empty(64, 2, dtype=torch.int32), weight], target)
-    source = emitted(plan, Checks(watchdog=True, debug=True))
+    source = source_of(plan, Checks(watchdog=True, debug=True))
     assert source.text.count("shmem.check") > 2
     assert_compiles(plan, source, target, pipelined=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tilelink.codegen.scope import Scope, TileNames, in_sixteens
@@ -11,17 +10,13 @@ from tilelink.codegen.text import Lines, atom
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.low_latency import DATA
-from tilelink.ir.partition import GridAxis, extent, part, tile_holder
-from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
+from tilelink.ir.lowered import For, If, Op, Read, Write
+from tilelink.ir.partition import GridAxis, extent
+from tilelink.ir.program import At, Expr, Gather, IndexEntry, OfTile, Whole
 from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
-from tilelink.ir.ring import RANKS
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import TensorDecl, ViewAxis, entries, indexed
-
-_QUOTED = r"'[^']*'|" + r'"[^"]*"'
-PLACES = 1024
-"""Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
+from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +31,7 @@ class Term:
 
 def expression(scope: Scope, expr: Expr) -> str:
     """The text of a user's expression, with the results of bounds put in."""
-    return names_in(scope, expr.text)
-
-
-def names_in(scope: Scope, text: str) -> str:
-    known = {**scope.renamed, **scope.replaced}
-    if "RANKS" in text and scope.ranks != "RANKS":
-        known["RANKS"] = scope.ranks
-    if not known:
-        return text
-    names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
-    pattern = rf"{_QUOTED}|(?<![\w.])({names})\b(?!\s*=[^=])"
-    return re.sub(pattern, lambda m: known[m[1]] if m[1] else m[0], text)
+    return scope.spelled(expr.text)
 
 
 def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
@@ -136,10 +120,34 @@ def lane_lines(lines: Lines, tile: TileNames) -> None:
         lines.add(f"{tile.pairs_inside} = {tile.pairs} < {tile.pairs_end}")
 
 
+@dataclass(frozen=True, slots=True)
+class Accessed:
+    """What a load or store touches, and where its positions have to be tested."""
+
+    op: Read | Write
+    tests: tuple[Formula, ...]
+
+    @staticmethod
+    def of(body: tuple[Op, ...], tests: tuple[Formula, ...] = ()) -> Accessed:
+        op = body[-1]
+        if isinstance(op, If):
+            return Accessed.of(op.body, _conjuncts(op.test or F.of(1)))
+        if isinstance(op, For):
+            return Accessed.of(op.body)
+        assert isinstance(op, Read | Write)
+        return Accessed(op, tests)
+
+
+def _conjuncts(test: Formula) -> tuple[Formula, ...]:
+    if isinstance(test, F.Binary) and test.op == "and":
+        return (*_conjuncts(test.left), *_conjuncts(test.right))
+    return (test,)
+
+
 def terms(
-    scope: Scope, tensor: TensorDecl, view: tuple[ViewAxis, ...], index: tuple[IndexEntry, ...], holder: F.Like
+    scope: Scope, tensor: TensorDecl, view: tuple[ViewAxis, ...], index: tuple[IndexEntry, ...], found: Accessed
 ) -> tuple[list[Term], int]:
-    """One term per stored axis of the tensor's instance on rank `holder`, and the number of block axes.
+    """One term per stored axis of the memory that is touched, and the number of block axes.
 
     Of a tensor that comes by the low-latency protocol the last axis is one of words.
     """
@@ -152,29 +160,70 @@ def terms(
     placed: dict[int, Term] = {}
     for v, e in zip(view, index, strict=True):
         block: int | None = None
-        if isinstance(e, (OfTile, Whole)) and not (isinstance(e, Whole) and v.axis is None):
-            if not (v.axis is not None and tensor.axes[v.axis].own_slice):
-                block, blocks = blocks, blocks + 1
+        kept = v.axis is not None and not tensor.axes[v.axis].own_slice
+        if isinstance(e, (OfTile, Whole)) and (kept or (isinstance(e, OfTile) and v.axis is None)):
+            block, blocks = blocks, blocks + 1
         elif isinstance(e, Gather):
             if gathered is None:
                 gathered, blocks = blocks, blocks + 1
             block = gathered
-        if v.axis is None or tensor.axes[v.axis].own_slice:
+        if v.axis is None or not kept:
             continue
-        stored = sum(1 for a in tensor.axes[: v.axis] if not a.own_slice)
+        stored = stored_axis(tensor, v.axis)
         if each > 1 and stored == len(extents) - 1:
             assert isinstance(e, (OfTile, Whole))
             placed[stored] = _paired(scope, _tile(scope, tensor, v, e), extents[-1], block)
             continue
-        position, mask = _position(scope, tensor, v, e, holder)
-        place = scope.places.get(tensor.name)
-        if place is not None and place.axis == v.axis:
-            position = f"({position} - {place.first})"
-        first = first_of(tensor, v, holder)
-        if first is not None:
-            position = f"({position} - {scope.text(first, F.FACTOR)})"
-        placed[stored] = Term(position, block, mask, scope.stride(tensor.name, stored, extents))
+        stride = scope.stride(tensor.name, stored, extents)
+        placed[stored] = _term(scope, tensor, v, e, found, found.op.box[stored][0], block, stride)
     return [placed[k] for k in sorted(placed)], blocks
+
+
+def stored_axis(tensor: TensorDecl, axis: int) -> int:
+    """Which of the axes in memory an axis of a tensor is."""
+    return sum(1 for a in tensor.axes[:axis] if not a.own_slice)
+
+
+def _term(
+    scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, found: Accessed, first: Formula, block: int | None,
+    stride: Formula,
+) -> Term:  # fmt: skip
+    place = scope.places.get(tensor.name)
+    if isinstance(e, (OfTile, Whole)):
+        tile = _tile(scope, tensor, v, e)
+        at, mask = lanes(tile), mask_of(tile)
+        if place is not None and place.axis == v.axis:
+            return Term(f"({at} - {place.first})", block, mask, stride)
+        begin = scope.here(first)
+        moved = tile.begin in F.symbols(begin)
+        where = F.substitute(begin, {tile.begin: Sym(at)}) if moved else begin + Sym(at)
+        return Term(scope.text(where, F.FACTOR), block, mask, stride)
+    at = named(scope, e)
+    tests = [t for t in found.tests if at in F.parts(t)]
+    if tests:
+        _name_position(scope, tensor, v, e, at)
+    mask = " & ".join(scope.text(t, F.DIVISOR * (len(tests) > 1)) for t in tests) or None
+    return Term(scope.text(first, F.FACTOR), block, mask, stride)
+
+
+def named(scope: Scope, e: At | Gather) -> Formula:
+    """What the lowered plan calls a position; as text it is what the program says."""
+    at = F.substitute(e.expr.named, {"RANKS": scope.step.ranks})
+    if isinstance(at, F.Binary):
+        scope.known.setdefault(at, Sym(atom(expression(scope, e.expr))))
+    return at
+
+
+def _name_position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At | Gather, at: Formula) -> None:
+    text = scope.text(at)
+    if not (text.isidentifier() or text.isdigit()):
+        text = scope.named(f"{tensor.name}_index", expression(scope, e.expr))
+        scope.known[at] = Sym(text)
+    # What is made of positions alone may well lie past an edge: rows before the first, a tile's last lanes.
+    if scope.watch.checks.debug and not e.expr.positional:
+        report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
+        size = scope.text(extent(tensor, v, scope.step.axis))
+        scope.lines.add(f"shmem.check_below({text}, {size}, {report}, t)", scope.loc)
 
 
 def inside_of(scope: Scope, tensor: TensorDecl, op: LoadOp, index: tuple[IndexEntry, ...]) -> str | None:
@@ -216,125 +265,11 @@ def block_shape(scope: Scope, op: LoadOp | StoreOp) -> tuple[int, ...]:
     return tuple(_tile(scope, tensor, v, e).extent for v, e in kept if isinstance(e, (OfTile, Whole)))
 
 
-def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: IndexEntry, holder: F.Like) -> tuple[str, str | None]:
-    if isinstance(e, (OfTile, Whole)):
-        tile = _tile(scope, tensor, v, e)
-        return lanes(tile), mask_of(tile)
-    assert v.axis is not None
-    size = extent(tensor, v, scope.step.axis)
-    text = expression(scope, e.expr)
-    if text.isdigit():
-        return text, f"{text} < {scope.text(size)}"
-    if isinstance(e, At) and in_range(scope, e):
-        return text, None
-    if isinstance(e, At) and _never_leaves(scope, e, size):
-        return atom(text), None
-    at = text if text.isidentifier() else scope.named(f"{tensor.name}_index", text)
-    # What is made of positions alone may well lie past an edge: rows before the first, a tile's last lanes.
-    if scope.watch.checks.debug and not e.expr.positional:
-        report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
-        scope.lines.add(f"shmem.check_below({at}, {scope.text(size)}, {report}, t)", scope.loc)
-    return at, there(scope, at, tensor, v, holder)
-
-
-def there(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like | None) -> str:
-    """Which of the positions `at` the instance of rank `holder` has on an axis; None: those of all ranks together."""
-    first, end = _reachable(tensor, v, extent(tensor, v, scope.step.axis), holder)
-    return f"({at} >= {scope.text(first, F.SUMMAND)}) & ({at} < {scope.text(end, F.SUMMAND)})"
-
-
-def nearest(scope: Scope, at: str, tensor: TensorDecl, v: ViewAxis, holder: F.Like | None) -> str:
-    """The position `at`, or where `there` says no, the nearest of those for which it says yes."""
-    first, end = _reachable(tensor, v, extent(tensor, v, scope.step.axis), holder)
-    return f"tl.maximum(tl.minimum({at}, {scope.text(end - 1)}), {scope.text(first)})"
-
-
-def _reachable(tensor: TensorDecl, v: ViewAxis, size: Formula, holder: F.Like | None) -> tuple[Formula, Formula]:
-    """These positions as the program counts: `[first, end)`."""
-    first = None if holder is None else first_of(tensor, v, holder)
-    if first is None:
-        return F.of(0), size
-    assert v.axis is not None
-    return first, F.minimum(first + part(size, tensor.axes[v.axis].over), size)
-
-
-def first_of(tensor: TensorDecl, v: ViewAxis, holder: F.Like) -> Formula | None:
-    """The program's position on an axis with which the instance of rank `holder` begins; None: with 0."""
-    assert v.axis is not None
-    of = tensor.axes[v.axis]
-    return F.of(holder) * part(of.size, of.over) if of.over is not None and not v.local else None
-
-
-def stays_inside(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> bool:
-    """Whether the position lies in the axis, whatever data says."""
-    return in_range(scope, e) or _never_leaves(scope, e, extent(tensor, v, scope.step.axis))
-
-
-def in_range(scope: Scope, e: At) -> bool:
-    """Whether the position is in range by construction: a rank, or the variable of a walked axis."""
-    return e.ring is not None or e.expr.text in scope.tiles or e.expr.text in scope.inside
-
-
-def _never_leaves(scope: Scope, e: At, size: Formula) -> bool:
-    """Whether the position lies in the axis for every place along the walked axis of the domain that it is made of."""
-    step, sizes = scope.step, frozenset(scope.plan.wiring.sizes)
-    if e.expr.formula is None:
-        return False
-    names = F.symbols(e.expr.formula)
-    walked = [g for g in step.grid if g.kind == "unit" and g.var in names]
-    if len(walked) != 1:
-        return False
-    known: dict[str, F.Like] = {**step.step.compiled}
-    for op in walk(step.step.program.body):
-        if isinstance(op, Bounds) and op.what == "size" and op.axis is not None:
-            v = step.step.binding(op.param).view[op.axis]
-            known[op.name] = extent(scope.declared(op.param), v, step.axis)
-    place = Sym("a place")  # no size is called so
-    known[walked[0].var or ""] = place
-    found, env = F.substitute(e.expr.formula, known), scope.plan.env(0)
-    if not names <= known.keys() or not F.symbols(found) | F.symbols(size) | F.symbols(walked[0].size) <= sizes | {
-        "a place"
-    }:
-        return False
-    places, end = int(F.evaluate(walked[0].size, env)), int(F.evaluate(size, env))
-    each = ({**env, "a place": at} for at in range(places))
-    return places <= PLACES and all(_as_in_triton(found, at) and 0 <= F.evaluate(found, at) < end for at in each)
-
-
-def _as_in_triton(f: Formula, env: Mapping[str, F.Number]) -> bool:
-    """Whether it divides natural numbers by positive ones only: Triton rounds others towards zero."""
-    if not isinstance(f, F.Binary):
-        return True
-    if not (_as_in_triton(f.left, env) and _as_in_triton(f.right, env)):
-        return False
-    return f.op not in ("//", "%", "cdiv") or (F.evaluate(f.left, env) >= 0 and F.evaluate(f.right, env) > 0)
-
-
 def from_data(expr: Expr, text: str, most: str | None = None) -> str:
     """A position of the program's, `text`, as 32 bits: tables may have 64. `most`: more than that means no other."""
     if expr.positional:
         return text
     return f"tl.cast({text if most is None else f'tl.minimum({text}, {most})'}, tl.int32)"
-
-
-def position(scope: Scope, entry: At) -> Formula:
-    """A scalar index as a formula: of the program's names, which are the emitted ones."""
-    if entry.expr.formula is not None:
-        known = {RANKS.name: scope.ranks, **scope.renamed, **scope.replaced}
-        return F.substitute(entry.expr.formula, {n: Sym(known[n]) for n in F.symbols(entry.expr.formula) if n in known})
-    return Sym(expression(scope, entry.expr))
-
-
-def holder_of(scope: Scope, param: str, index: Index | None) -> Formula | None:
-    """The one rank that holds the index in the parameter's tensor; None: every rank does."""
-    begins = (None if v.axis is None else _begin(scope, e) for v, e in indexed(scope.step.step, param, index))
-    return tile_holder(scope.declared(param), scope.step.step.binding(param).view, begins)
-
-
-def _begin(scope: Scope, e: IndexEntry) -> Formula | None:
-    if isinstance(e, OfTile):
-        return Sym(scope.tiles[e.var].begin)
-    return position(scope, e) if isinstance(e, At) else None
 
 
 def _expand(block: int | None, blocks: int) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilelink.codegen import access, waiting
+from tilelink.codegen import access, waits
 from tilelink.codegen.scope import Scope, TileNames
-from tilelink.codegen.waiting import Word
+from tilelink.codegen.waits import Word
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
@@ -82,7 +82,7 @@ def take(scope: Scope, step: StepPlan, names: Ticket) -> None:
     """The host's tile, or the piece of it, which is the scope's tile from here on, from memory."""
     lines, loc = scope.lines, step.step.program.loc
     pointer, index = _word(scope, step)
-    waiting.wait_until(scope, Word(pointer, index, "made", step.path, remote=False), _call(scope), loc)
+    waits.wait_until(scope, Word(pointer, index, "made", step.path, remote=False), _call(scope), loc)
     piece = _piece(scope, step, names) if step.pieces > 1 else None
     loads = [_load(scope, op) for op in _stores(scope, step)]
     if piece is not None:
@@ -106,7 +106,7 @@ def _piece(scope: Scope, step: StepPlan, names: Ticket) -> TileNames:
 def _load(scope: Scope, op: Store) -> tuple[str, str]:
     """What the host has stored, by name, and the load that brings it back."""
     tensor, view = scope.declared(op.param), scope.step.step.binding(op.param).view
-    terms, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), scope.step.rank)
+    terms, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), access.Accessed.of(scope.part.of(op)))
     where, mask = access.address(scope, scope.tensor(tensor.name), terms, blocks)
     held = scope.forwarded[tensor.name] = scope.names.fresh(f"{tensor.name}_tile")
     return held, f"tl.load({where}{f', mask={mask}, other=0' if mask else ''})"

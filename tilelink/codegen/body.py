@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilelink.codegen import access, loops, masks, memory, ordering
+from tilelink.codegen import access, loops, masks, memory, signals, waits
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
-from tilelink.ir.partition import GridAxis, extent
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import (
     Bounds,
     Check,
@@ -59,12 +59,9 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "acc_dtype":
         return TRITON_DTYPES[accumulator(tensor.dtype)]
     if op.what == "size":
-        assert op.axis is not None
-        v = view[op.axis]
-        return atom(scope.text(extent(tensor, v, scope.step.axis)))
+        return atom(scope.text(scope.part.value(op)))
     if op.what == "range" and op.var is None:
-        v = view[op.axis or 0]
-        return access.lanes(access.whole(scope, v.dim, extent(tensor, v, scope.step.axis)))
+        return access.lanes(access.whole(scope, view[op.axis or 0].dim, scope.part.value(op)))
     assert op.var is not None
     if op.what == "segment":
         return scope.segments[op.var]
@@ -85,8 +82,8 @@ def _extent(scope: Scope, tensor: TensorDecl, grid: GridAxis, view: ViewAxis) ->
 
 
 def _holder(scope: Scope, op: Holder) -> None:
-    owner = access.holder_of(scope, op.param, op.index)
-    scope.lines.add(f"{scope.local(op.name)} = {scope.rank if owner is None else scope.text(owner)}", op.loc)
+    text = scope.text(scope.part.value(op))
+    scope.lines.add(f"{scope.local(op.name)} = {text}", op.loc)
 
 
 def _let(scope: Scope, op: Let) -> None:
@@ -132,8 +129,8 @@ _EMIT: dict[type, Callable[[Scope, Any], None]] = {
     Load: memory.load,
     Store: memory.store,
     Move: _move,
-    Notify: ordering.notify,
-    Wait: ordering.wait,
+    Notify: signals.notify,
+    Wait: waits.wait,
     Let: _let,
     Check: _check,
     Raw: _raw,

@@ -10,10 +10,11 @@ from tilelink.codegen.access import expression, index_of, padded
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.partition import extent
-from tilelink.ir.program import At, Bounds, IndexEntry, Load, OfTile, Tiles, Whole, has_dot, walk
-from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, rank_along
+from tilelink.ir.program import At, Bounds, IndexEntry, Load, OfTile, Store, Tiles, Whole, has_dot, walk
+from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl, ViewAxis
 
 
@@ -29,10 +30,20 @@ class Tma:
     block: tuple[int, ...] = ()
 
 
-Stored: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
+@dataclass(frozen=True, slots=True)
+class Along:
+    """An access along a stored axis: from where on in memory, and the tests of the whole access."""
+
+    view: ViewAxis
+    entry: IndexEntry
+    first: Formula
+    tests: tuple[Formula, ...]
 
 
-def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, ...]) -> Tma | None:
+Stored: TypeAlias = "list[Along]"
+
+
+def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEntry, ...]) -> Tma | None:
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
     It takes a program of matmul kind, 16-byte alignment, and tiles that end only where the tensor does (a descriptor fills
@@ -41,7 +52,7 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
     the last two, or, in a loop over whole tiles, some rows, whole in their last axis, at one position along each other axis.
     (Elsewhere Triton would take such rows into registers.)
     """
-    view = scope.step.step.binding(param).view
+    view = scope.step.step.binding(op.param).view
     device = scope.plan.topology.device
     if (
         device.amd
@@ -50,10 +61,13 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
         or tensor.name in scope.plan.low_latency
     ):
         return None
+    found = access.Accessed.of(scope.part.of(op))
     stored = [
-        (v, e) for v, e in zip(view, index, strict=True) if v.axis is not None and not tensor.axes[v.axis].own_slice
+        Along(v, e, found.op.box[access.stored_axis(tensor, v.axis)][0], found.tests)
+        for v, e in zip(view, index, strict=True)
+        if v.axis is not None and not tensor.axes[v.axis].own_slice
     ]
-    kinds = [type(e) for _, e in stored]
+    kinds = [type(along.entry) for along in stored]
     if len(index) == len(kinds) and kinds == [At] * (len(kinds) - 2) + [OfTile, OfTile]:
         return _tile_of_two(scope, tensor, stored)
     if sorted(k.__name__ for k in kinds[:-1]) == ["At"] * (len(kinds) - 2) + ["OfTile"] and kinds[-1] is Whole:
@@ -62,7 +76,7 @@ def tma(scope: Scope, tensor: TensorDecl, param: str, index: tuple[IndexEntry, .
 
 
 def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
-    tiles = [scope.tiles[e.var] for _, e in stored if isinstance(e, OfTile)]
+    tiles = [scope.tiles[s.entry.var] for s in stored if isinstance(s.entry, OfTile)]
     before = len(stored) - 2
     ragged = [a for a, t in enumerate(tiles, before) if not _ends_with_tensor(scope, t)]
     if ragged and (len(ragged) > 1 or not _of_equal_parts(scope, tiles[ragged[0] - before])):
@@ -76,11 +90,7 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None
     item = ITEM_BYTES[tensor.dtype]
     if two[1] * item < 16 or max(two) > 256 or len(block) > 5 or not _aligned(scope, tensor, order):
         return None
-    begins = [
-        _position(scope, tensor, v, e) if isinstance(e, At) else tiles[a - before].begin
-        for a, (v, e) in enumerate(stored)
-    ]
-    coordinates = [_coordinate(scope, tensor, stored[a][0], begins[a]) for a in order]
+    coordinates = [_coordinate(scope, tensor, stored[a]) for a in order]
     parts = None
     if ragged:
         at, grid = order.index(ragged[0]), tiles[ragged[0] - before].grid
@@ -101,24 +111,18 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None
 def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
     block: list[int] = []
     coordinates: list[str] = []
-    for v, e in stored:
-        if isinstance(e, OfTile):
-            tile = scope.tiles[e.var]
-            if not tile.whole:
-                return None
-            block.append(tile.extent)
-            coordinates.append(_coordinate(scope, tensor, v, tile.begin))
-        elif isinstance(e, At):
-            block.append(1)
-            coordinates.append(_coordinate(scope, tensor, v, _position(scope, tensor, v, e)))
-        else:
-            assert v.axis is not None
-            if tensor.axes[v.axis].over is not None:
-                return None
-            block.append(padded(scope, tensor.axes[v.axis].size))
-            coordinates.append("0")
+    for along in stored:
+        v, e = along.view, along.entry
+        if isinstance(e, OfTile) and not scope.tiles[e.var].whole:
+            return None
+        assert v.axis is not None
+        if isinstance(e, Whole) and tensor.axes[v.axis].over is not None:
+            return None
+        whole = padded(scope, tensor.axes[v.axis].size) if isinstance(e, Whole) else 1
+        block.append(scope.tiles[e.var].extent if isinstance(e, OfTile) else whole)
+        coordinates.append(_coordinate(scope, tensor, along))
     order, item = tuple(range(len(block))), ITEM_BYTES[tensor.dtype]
-    shape = tuple(n for n, (_, e) in zip(block, stored, strict=True) if not isinstance(e, At))
+    shape = tuple(n for n, s in zip(block, stored, strict=True) if not isinstance(s.entry, At))
     if _row_major(scope, tensor, len(block) - 1) is not False or not _aligned(scope, tensor, order):
         return None
     if block[-1] * item < 16 or max(block) > 256 or len(block) > 5:
@@ -128,23 +132,19 @@ def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
     return Tma(name, f"[{', '.join(coordinates)}]", False, shape)
 
 
-def _position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At) -> str:
-    """A position as a coordinate, of which others may be taken; what lies outside the axis stays there."""
-    text = expression(scope, e.expr)
-    if e.expr.positional or access.in_range(scope, e):
-        return atom(text)
-    most = scope.text(extent(tensor, v, scope.step.axis))
-    return access.from_data(e.expr, f"tl.maximum({text}, -1)", most)
-
-
-def _coordinate(scope: Scope, tensor: TensorDecl, v: ViewAxis, begin: str) -> str:
-    """Where a position of the program's lies along an axis of the instance."""
-    assert v.axis is not None
+def _coordinate(scope: Scope, tensor: TensorDecl, along: Along) -> str:
+    """Where the access begins along an axis of the memory. What lies outside the axis stays there."""
+    v, e, known = along.view, along.entry, dict(scope.known)
     place = scope.places.get(tensor.name)
-    if place is not None and place.axis == v.axis:
-        return f"{begin} - {place.first}"
-    first = access.first_of(tensor, v, rank_along(tensor.axes[v.axis].over or RANK_AXIS))
-    return begin if first is None else f"{begin} - {scope.text(first, F.FACTOR)}"
+    if isinstance(e, OfTile) and place is not None and place.axis == v.axis:
+        return f"{scope.tiles[e.var].begin} - {place.first}"
+    if isinstance(e, At):
+        at = access.named(scope, e)
+        if not e.expr.positional and any(at in F.parts(t) for t in along.tests):
+            most = scope.text(extent(tensor, v, scope.step.axis))
+            scope.known[at] = Sym(access.from_data(e.expr, f"tl.maximum({expression(scope, e.expr)}, -1)", most))
+    text, scope.known = scope.text(along.first), known
+    return text
 
 
 def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:
@@ -184,9 +184,7 @@ def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:
     return scope.plan.layout(tensor.name).aligned if buffer.space == "argument" else True
 
 
-def could_be_tma(
-    scope: Scope, tensor: TensorDecl, param: str, loads: list[Load], *, always: bool = False
-) -> Arg | None:
+def could_be_tma(scope: Scope, tensor: TensorDecl, loads: list[Load], *, always: bool = False) -> Arg | None:
     """The descriptor through which a load of the tensor will go, if any does; `always`: in every loop that it is emitted in.
 
     Tiles of loops that are yet to be emitted are not named: their partitions are all that counts.
@@ -197,7 +195,7 @@ def could_be_tma(
         for var in unnamed:
             scope.tiles[var] = _of_loop(scope, var, always)
         known = dict(scope.args)
-        found = tma(scope, tensor, param, index)
+        found = tma(scope, tensor, op, index)
         descriptor = scope.args[found.name] if found is not None else None
         scope.args = known
         for var in unnamed:

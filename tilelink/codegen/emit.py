@@ -20,6 +20,7 @@ from tilelink.codegen.enter import (
 )
 from tilelink.codegen.functions import Function
 from tilelink.codegen.naming import naming_of
+from tilelink.codegen.scope import File
 from tilelink.codegen.step import emit_behind, emit_step
 from tilelink.codegen.traced import Root, traced_kernel
 from tilelink.codegen.watching import Watch, short
@@ -41,20 +42,21 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
         TilelinkError: TL406, something got into the text that is no kernel.
     """
     watch = Watch(checks)
+    file = File(plan, lowered, watch)
     rows: list[tuple[str, Loc | None]] = []
     declared: list[KernelDecl] = []
     written: set[str] = set()
     traces: list[TraceLayout] | None = [] if traced else None
     if any(isinstance(h, Enter) and not h.kernels for h in plan.host):
-        declared.append(_write_single(rows, emit_enter(plan, watch), traces))
+        declared.append(_write_single(rows, emit_enter(file), traces))
     if any(isinstance(h, Stage) for h in plan.host):
-        declared.append(_write_single(rows, emit_ready(plan, watch), traces))
+        declared.append(_write_single(rows, emit_ready(file), traces))
     if any(isinstance(h, Leave) for h in plan.host):
-        declared.append(_write_single(rows, emit_leave(plan, watch), traces))
+        declared.append(_write_single(rows, emit_leave(file), traces))
     if any(isinstance(h, Transfer) for h in plan.host):
-        declared.append(_write_single(rows, emit_await(plan, watch)))
+        declared.append(_write_single(rows, emit_await(file)))
     for kernel in plan.kernels:
-        declared.append(_write_kernel(rows, plan, kernel, written, watch, traces))
+        declared.append(_write_kernel(rows, file, kernel, written, traces))
     rows = [(line, None) for line in _head(plan, watch)] + rows
     if any("blocks." in line for line, _ in rows):
         at = next(i for i, (line, _) in enumerate(rows) if line.startswith("from tilelink.device import"))
@@ -174,17 +176,17 @@ def _write_single(
 
 def _write_kernel(
     rows: list[tuple[str, Loc | None]],
-    plan: Plan,
+    file: File,
     kernel: KernelPlan,
     written: set[str],
-    watch: Watch,
     traces: list[TraceLayout] | None,
 ) -> KernelDecl:
+    plan = file.plan
     functions: dict[str, Function] = {}
     for path, _ in kernel.roles:
-        for f in emit_step(plan, plan.step(path), watch):
+        for f in emit_step(file, plan.step(path)):
             functions[f.name] = f
-    frame = _frame(plan, kernel, watch, any(f.stores_async for f in functions.values()))
+    frame = _frame(file, kernel, any(f.stores_async for f in functions.values()))
     naming = naming_of(plan)
     roots = [naming.functions[path] for path, _ in kernel.roles]
     if traces is not None:
@@ -229,14 +231,15 @@ class Frame:
         return [f for f in (self.begin, *self.behind, self.end) if f is not None]
 
 
-def _frame(plan: Plan, kernel: KernelPlan, watch: Watch, stores_async: bool) -> Frame:
+def _frame(file: File, kernel: KernelPlan, stores_async: bool) -> Frame:
+    plan = file.plan
     kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
-    pairs = [emit_behind(plan, s, watch) for s in _behind(plan, kernel)]
+    pairs = [emit_behind(file, s) for s in _behind(plan, kernel)]
     ends = kernels[-1:] == (kernel.name,) and not plan.brief
     begin = emit_brief if plan.brief else emit_begin
     return Frame(
-        begin(plan, watch) if kernels[:1] == (kernel.name,) else None,
-        emit_end(plan, watch, stores_async=stores_async) if ends else None,
+        begin(file) if kernels[:1] == (kernel.name,) else None,
+        emit_end(file, stores_async=stores_async) if ends else None,
         tuple(driver for driver, _ in pairs),
         {does.name: does for _, does in pairs},
     )

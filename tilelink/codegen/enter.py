@@ -7,28 +7,27 @@ kernels replay.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tilelink.codegen import waiting, words
+from tilelink.codegen import waits
 from tilelink.codegen.access import power_of_two
 from tilelink.codegen.functions import Function, arguments
-from tilelink.codegen.scope import Scope, open_scope
+from tilelink.codegen.scope import File, Scope, open_scope
 from tilelink.codegen.text import Names
-from tilelink.codegen.waiting import Word
-from tilelink.codegen.watching import Watch
+from tilelink.codegen.waits import Word
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Sym
 from tilelink.ir.host import Transfer
 from tilelink.ir.kernel import AWAIT_WORD, Arg, Site
+from tilelink.ir.lowered import Flags
 from tilelink.ir.plan import COPIES, Plan
 
 LANES = 1024
 
 
-def emit_enter(plan: Plan, watch: Watch) -> Function:
+def emit_enter(file: File) -> Function:
     """Advance the epoch, tell the peers, raise each word's total by this call's target, and take the credits."""
-    scope = _single(plan, watch)
+    scope = _single(file)
     lines = scope.lines
     epoch = scope.epoch()
     last = scope.arg(Arg("last_at", "state", "last"))
@@ -43,9 +42,9 @@ def emit_enter(plan: Plan, watch: Watch) -> Function:
     return _function("enter", scope)
 
 
-def emit_begin(plan: Plan, watch: Watch) -> Function:
+def emit_begin(file: File) -> Function:
     """The begin of a call in its first kernel: one worker tells the peers, all take the credits."""
-    scope = _single(plan, watch)
+    scope = _single(file)
     scope.lines.say("a call begins, and the peers hear of it")
     scope.lines.add("if worker == 0:")
     scope.lines.depth = 1
@@ -55,9 +54,9 @@ def emit_begin(plan: Plan, watch: Watch) -> Function:
     return _function("enter", scope, "worker")
 
 
-def emit_brief(plan: Plan, watch: Watch) -> Function:
+def emit_brief(file: File) -> Function:
     """The begin of a call that needs no end: each worker counts it for itself, and for workers that other calls have."""
-    scope = _single(plan, watch)
+    scope = _single(file)
     lines, epoch, last = scope.lines, scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
     heard, credits = scope.arg(Arg("heard_at", "state", "heard")), scope.arg(Arg("take_credits", "credits"))
     lines.say("each worker counts the calls for itself")
@@ -73,7 +72,7 @@ def emit_brief(plan: Plan, watch: Watch) -> Function:
     lines.depth += 1
     _tell(scope, "entered", "epoch")
     lines.depth -= 1
-    _wait_entered(scope, used)
+    _hear_all(scope, "entered", f"{used} + 1", "enter")
     lines.depth = 0
     copy = scope.names.fresh("copy")
     lines.say(
@@ -94,10 +93,10 @@ def _copies(scope: Scope) -> str:
     return copy
 
 
-def emit_end(plan: Plan, watch: Watch, *, stores_async: bool) -> Function:
+def emit_end(file: File, *, stores_async: bool) -> Function:
     """The end of a call in its last kernel: whoever is through last advances the epoch and raises the totals, which
     nobody looks at any more. `stores_async`: the kernel stores through descriptors, which it has to see done first."""
-    scope = _single(plan, watch)
+    scope = _single(file)
     lines = scope.lines
     through = scope.arg(Arg("through_at", "state", "through"))
     epoch, last = scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
@@ -120,12 +119,11 @@ def _function(name: str, scope: Scope, *leading: str) -> Function:
     return Function(name, leading, arguments(scope, rows), rows)
 
 
-def _tell(scope: Scope, what: str, epoch: str) -> str:
-    """All ranks, that this one has `entered`, is `ready`, or has `left`; gives the name of their words."""
+def _tell(scope: Scope, what: str, epoch: str) -> None:
+    """All ranks, that this one has `entered`, is `ready`, or has `left`."""
     flags = scope.arg(Arg(f"{what}_at", "state", what))
     scope.arg(Arg("ctx", "context", ""))
     scope.lines.add(f"shmem.signal_all({flags} + rank, {epoch}, shmem.SIGNAL_SET, RANKS, ctx)")
-    return flags
 
 
 def _credits(scope: Scope) -> None:
@@ -137,98 +135,79 @@ def _credits(scope: Scope) -> None:
     lines.add(f"if {credits} != 0:")
     lines.depth += 1
     lines.add(f"{used} = tl.load({last})")
-    _wait_entered(scope, used)
+    _hear_all(scope, "entered", f"{used} + 1", "enter")
     lines.depth -= 1
 
 
-def _wait_entered(scope: Scope, used: str) -> None:
-    """Wait until every rank has entered a later call than `used`."""
+def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
+    """Wait until every rank has said that it has `entered` call `value`, or `left` it."""
     lines, pe = scope.lines, scope.names.fresh("pe")
-    entered = scope.arg(Arg("entered_at", "state", "entered"))
+    flags = scope.arg(Arg(f"{what}_at", "state", what))
     if scope.watch.checks.watchdog:
         lines.add(f"for {pe} in range(RANKS):")
         lines.depth += 1
-        waiting.wait_until(scope, Word(entered, pe, "entered", "", path="enter"), f"{used} + 1")
+        waits.wait_until(scope, Word(flags, pe, what, "", path=path), value)
         lines.depth -= 1
     else:
-        lanes = power_of_two(scope.plan.topology.ranks)
-        lines.add(f"{pe} = tl.arange(0, {lanes})")
-        lines.add(f"shmem.signal_wait_each({entered} + {pe}, shmem.CMP_GE, {used} + 1, {pe} < RANKS)")
+        lines.add(f"{pe} = tl.arange(0, {power_of_two(scope.plan.topology.ranks)})")
+        lines.add(f"shmem.signal_wait_each({flags} + {pe}, shmem.CMP_GE, {value}, {pe} < RANKS)")
 
 
 def _all_totals(scope: Scope) -> None:
-    names = Passing(*(scope.names.fresh(name) for name in ("start", "word", "inside")))
-    for channel in scope.plan.channels:
-        if channel.writers != "stream" and not channel.counted:
-            _totals(scope, channel, names)
+    start, word, inside = (scope.names.fresh(name) for name in ("start", "word", "inside"))
+    for flags in scope.lowered.flags:
+        if flags.style == "count":
+            _totals(scope, flags, start, word, inside)
 
 
-@dataclass(frozen=True, slots=True)
-class Passing:
-    """Names in the loop over a channel's words: where a block of them begins, the words, and which of them exist."""
-
-    start: str
-    word: str
-    inside: str
-
-
-def _single(plan: Plan, watch: Watch) -> Scope:
+def _single(file: File) -> Scope:
     """A scope of no step: tensors and sizes have their names, and no program is in the way."""
-    scope = open_scope(plan, plan.steps[0], watch)
+    scope = open_scope(file, file.plan.steps[0])
     scope.names = Names({*scope.naming.fixed, *scope.naming.parameters, *scope.formulas.names.values()})
     return scope
 
 
-def _totals(scope: Scope, channel: Channel, names: Passing) -> None:
-    lines = scope.lines
-    due = scope.arg(Arg(words.due(channel), "due", channel.name))
-    lines.say(f"what the words of `{channel.tensor}` will have counted up to after this call")
-    if not channel.axes:
-        lines.add(f"tl.store({due}, tl.load({due}) + {words.raised(scope, channel, F.of(0))})")
+def _totals(scope: Scope, flags: Flags, start: str, word: str, inside: str) -> None:
+    """`start`, `word`, `inside`: names in the loop over flags: where a block of them begins, the block, and which of it exist."""
+    lines, due = scope.lines, waits.due(scope, flags)
+    lines.say(f"what the words of `{flags.name}` will have counted up to after this call")
+    if flags.count == F.of(1):
+        lines.add(f"tl.store({due}, tl.load({due}) + {waits.arrivals(scope, flags, F.of(0))})")
         return
-    total = scope.names.fresh(f"{channel.tensor}_count")
-    lines.add(f"{total} = {scope.text(channel.words)}")
-    lines.add(f"for {names.start} in range(0, {total}, {LANES}):")
+    total = scope.names.fresh(f"{flags.name}_count")
+    lines.add(f"{total} = {scope.text(flags.count)}")
+    lines.add(f"for {start} in range(0, {total}, {LANES}):")
     lines.depth += 1
-    lines.add(f"{names.word} = {names.start} + tl.arange(0, {LANES})")
-    for k, index in enumerate(channel.indices(Sym(names.word))):
-        lines.add(f"c{k} = {scope.text(index)}")
-    target = scope.text(channel.target, F.SUMMAND)
-    if channel.guard is not None:
-        target = f"tl.where({scope.text(channel.guard)}, {target}, 0)"
-    lines.add(f"{names.inside} = {names.word} < {total}")
-    at, mask = f"{due} + {names.word}", f"mask={names.inside}"
-    lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {target}, {mask})")
+    lines.add(f"{word} = {start} + tl.arange(0, {LANES})")
+    lines.add(f"{inside} = {word} < {total}")
+    at, mask = f"{due} + {word}", f"mask={inside}"
+    more = waits.arrivals(scope, flags, Sym(word))
+    lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
     lines.depth -= 1
 
 
-def emit_ready(plan: Plan, watch: Watch) -> Function:
-    scope = _single(plan, watch)
+def emit_ready(file: File) -> Function:
+    scope = _single(file)
     _tell(scope, "ready", f"tl.load({scope.epoch()})")
     return _function("ready", scope)
 
 
-def emit_leave(plan: Plan, watch: Watch) -> Function:
-    scope = _single(plan, watch)
-    lines = scope.lines
-    epoch = scope.epoch()
-    flags = _tell(scope, "left", f"tl.load({epoch})")
-    pe = scope.names.fresh("pe")
-    lines.add(f"for {pe} in range(RANKS):")
-    lines.depth = 1
-    waiting.wait_until(scope, Word(flags, pe, "left", "", path="leave"), f"tl.load({epoch})")
-    lines.depth = 0
+def emit_leave(file: File) -> Function:
+    scope = _single(file)
+    epoch = f"tl.load({scope.epoch()})"
+    _tell(scope, "left", epoch)
+    _hear_all(scope, "left", epoch, "leave")
     return _function("leave", scope)
 
 
-def emit_await(plan: Plan, watch: Watch) -> Function:
-    scope = _single(plan, watch)
+def emit_await(file: File) -> Function:
+    scope = _single(file)
     scope.arg(Arg("word_at", "word"))
     scope.arg(Arg("value_at", "word"))
-    if watch.checks.watchdog:
+    if file.watch.checks.watchdog:
         # One kernel for all transfers: each passes what it waits for.
-        for site in transfer_sites(plan):
-            watch.number(site)
+        for site in transfer_sites(file.plan):
+            file.watch.number(site)
         names = [scope.arg(a) for a in (Arg("watch_at", "watch"), Arg("site", "number"), Arg("word", "number"))]
         scope.lines.add(
             f"shmem.signal_wait_within(word_at, shmem.CMP_GE, tl.load(value_at), {names[0]}, site, -1, word)"

@@ -5,26 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tilelink.codegen import access, notifying
+from tilelink.codegen import copies
 from tilelink.codegen.access import lane_lines, tile_names
 from tilelink.codegen.body import emit_body
 from tilelink.codegen.functions import Function, close
 from tilelink.codegen.loops import FIRST_PIECE
-from tilelink.codegen.scope import Scope, TileNames, open_scope
+from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
-from tilelink.codegen.watching import Watch
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
-from tilelink.ir.partition import tile_holder
-from tilelink.ir.plan import Plan, StepPlan
-from tilelink.ir.program import At, Expr, Notify, OfTile, Whole, walk
+from tilelink.ir.plan import StepPlan
 
 
 def call_fused(host: Scope, step: StepPlan) -> Function:
     """Call the fused step's function for the tile that the host has just made; emit that function."""
     passed, owner = bounds_passed(host, step)
     held = held_of(host, step)
-    function = fused_function(host.plan, step, held, host.watch)
+    function = fused_function(host.file, step, held)
     # What the function's formulas name has to reach it through the host.
     for arg in function.args:
         host.args.setdefault(arg.name, arg)
@@ -93,13 +90,16 @@ def held_of(host: Scope, step: StepPlan) -> dict[str, str]:
     return {t: host.forwarded[host.plan.wiring.moved_from(t, host.forwarded)] for t in tensors}
 
 
-def fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watch) -> Function:
-    scope = open_scope(plan, step, watch, frozenset(held.values()))
+def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function:
+    scope = open_scope(file, step, frozenset(held.values()))
     leading = list(dict.fromkeys(held.values()))
     outer, scope.lines = scope.lines, Lines()
     tiles: list[TileNames] = []
     if step.step.program.movement is not None:
-        tiles = _emit_fused_movement(scope, leading[0])
+        opened = [(str(a), tile_names(scope, _label(g.dim), g)) for a, g in enumerate(step.grid) if not g.unit]
+        scope.tiles = dict(opened)
+        copies.emit_held(scope, leading[0], scope.tiles)
+        tiles = [*scope.tiles.values()]
         leading += [n for t in tiles for n in (t.begin, t.end)]
     else:
         for a, g in enumerate(step.grid):
@@ -115,9 +115,9 @@ def fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watc
         scope.forwarded |= held
         emit_body(scope, step.step.program.body)
     inner, scope.lines = scope.lines, outer
-    if watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
+    if file.watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
-    if plan.brief and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
+    if file.plan.brief and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
         leading.append("epoch")
     if any(text == f"if {FIRST_PIECE}:" for _, text, _ in inner.rows):
         leading.append(FIRST_PIECE if step.behind else f"{FIRST_PIECE}: tl.constexpr")
@@ -127,67 +127,5 @@ def fused_function(plan: Plan, step: StepPlan, held: dict[str, str], watch: Watc
     return close(scope, scope.naming.functions[step.path], tuple(leading))
 
 
-def _emit_fused_movement(scope: Scope, value: str) -> list[TileNames]:
-    """Push the host's tile from registers to whoever holds it, and tell them."""
-    step = scope.step
-    program = step.step.program
-    assert program.movement is not None
-    target = program.movement.destination
-    tensor = scope.plan.wiring.tensor(step.step.binding(target).tensor)
-    tiles: list[TileNames] = []
-    index: list[At | OfTile | Whole] = []
-    for k, g in enumerate(step.grid):
-        if g.kind == "own":
-            scope.tiles[str(k)] = TileNames(scope.rank, "", "", "", g, 1)
-            index.append(At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True))
-            continue
-        names = tile_names(scope, g.dim if not g.dim.startswith("_") else f"axis{g.dim}", g)
-        scope.tiles[str(k)] = names
-        tiles.append(names)
-        index.append(OfTile(str(k)))
-    notify = next(op for op in walk(program.body) if isinstance(op, Notify))
-    owner = _owner(scope, target)
-    _push_block(scope, tensor.name, target, tuple(index), value, owner, notify)
-    return tiles
-
-
-def _owner(scope: Scope, target: str) -> F.Formula | None:
-    view = scope.step.step.binding(target).view
-    begins = (None if v.axis is None else Sym(scope.tiles[str(k)].begin) for k, v in enumerate(view))
-    return tile_holder(scope.declared(target), view, begins)
-
-
-def _push_block(
-    scope: Scope,
-    tensor_name: str,
-    target: str,
-    index: tuple[At | OfTile | Whole, ...],
-    value: str,
-    owner: F.Formula | None,
-    notify: Notify,
-) -> None:
-    tensor = scope.plan.wiring.tensor(tensor_name)
-    view = scope.step.step.binding(target).view
-    signal = scope.plan.signal(scope.step.path, notify)
-    lines, ctx = scope.lines, scope.context(tensor_name)
-    loc = scope.step.step.program.loc
-    pe = scope.names.fresh("owner")
-    if owner is None:
-        turn = scope.names.fresh("turn")
-        ranks = scope.ranks
-        lines.add(f"for {turn} in range({ranks}):", loc)
-        lines.depth += 1
-        lines.add(f"{pe} = ({scope.rank} + {ranks} - {turn}) % {ranks}")
-    else:
-        lines.add(f"{pe} = {scope.text(owner)}", loc)
-    if scope.step.skip_own:
-        lines.add(f"if {pe} != {scope.rank}:")
-        lines.depth += 1
-    there = scope.names.fresh(f"{tensor_name}_there")
-    lines.add(f"{there} = shmem.ptr({scope.tensor(tensor_name)}, {pe}, {ctx})")
-    pieces, blocks = access.terms(scope, tensor, view, index, Sym(pe))
-    where, mask = access.address(scope, there, pieces, blocks)
-    lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
-    if signal.action == "notify":
-        notifying.notify(scope, notify, replace(signal, to="owner"), pe)
-    lines.depth = 0
+def _label(dim: str) -> str:
+    return f"axis{dim}" if dim.startswith("_") else dim

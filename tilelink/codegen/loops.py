@@ -7,16 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from tilelink.codegen import access, masks, ordering, runs
+from tilelink.codegen import access, masks, ops, runs, waits
 from tilelink.codegen.access import expression
 from tilelink.codegen.naming import read_names
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
+from tilelink.ir.lowered import formulas
+from tilelink.ir.lowered import walk as lowered_ops
 from tilelink.ir.partition import GridAxis, extent
-from tilelink.ir.program import Bounds, If, Load, Loop, Notify, OfTile, Op, Tiles, Wait, walk
+from tilelink.ir.program import Bounds, If, Load, Loop, Notify, Op, Tiles, Wait, walk
 from tilelink.ir.shape import ITEM_BYTES
-from tilelink.ir.wiring import indexed
 
 Emit: TypeAlias = Callable[[Scope, tuple[Op, ...]], None]
 """Emits ops one after the other: what stands in a loop may be any of them."""
@@ -40,14 +41,14 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
         grid = replace(grid, kind="free")
     names = access.tile_names(scope, op.var, grid)
     whole = masks.split(scope, op, grid, low, high)
-    waits = [o for o in op.body if isinstance(o, Wait) and runs.in_runs(scope, op, o)]
-    rest, depth = tuple(o for o in op.body if o not in waits), scope.lines.depth
+    waiting = [o for o in op.body if isinstance(o, Wait) and runs.in_runs(scope, op, o)]
+    rest, depth = tuple(o for o in op.body if o not in waiting), scope.lines.depth
     if whole is None:
         body = _emitted(scope, rest, emit)
-        first, last = runs.open_runs(scope, op, waits, grid, low, high) if waits else (low, high)
+        first, last = runs.open_runs(scope, op, waiting, grid, low, high) if waiting else (low, high)
         _walked(scope, op, names, body, high, f"for {names.begin} in range({first}, {last}, {scope.text(grid.step)}):")
     else:
-        _split(scope, op, names, whole, waits, rest, (low, high), emit)
+        _split(scope, op, names, whole, waiting, rest, (low, high), emit)
     scope.lines.depth = depth
 
 
@@ -77,7 +78,7 @@ def _walked(scope: Scope, op: Tiles, names: TileNames, body: Lines, high: str, h
 
 
 def _split(
-    scope: Scope, op: Tiles, names: TileNames, whole: masks.Whole, waits: list[Wait], rest: tuple[Op, ...],
+    scope: Scope, op: Tiles, names: TileNames, whole: masks.Whole, waiting: list[Wait], rest: tuple[Op, ...],
     limits: tuple[str, str], emit: Emit,
 ) -> None:  # fmt: skip
     """A loop over tiles that need no masks, then one over the others: those before and those after."""
@@ -86,7 +87,7 @@ def _split(
     others = _emitted(scope, rest, emit)
     scope.tiles[op.var] = plain = masks.whole_tile(names)
     bare = _emitted(scope, rest, emit)
-    first, last = runs.open_runs(scope, op, waits, names.grid, low, high) if waits else (low, high)
+    first, last = runs.open_runs(scope, op, waiting, names.grid, low, high) if waiting else (low, high)
     scope.loc, begin = op.loc, first
     if whole.start is not None:
         begin = scope.named(f"{op.var}_from", f"tl.minimum(tl.maximum({first}, {whole.start}), {last})")
@@ -110,33 +111,33 @@ def _slices(scope: Scope, op: Tiles, grid: GridAxis, low: str, high: str, emit: 
     """
     var = scope.local(op.var)
     body, word = op.body, "range"
-    waits = tuple(o for o in body if isinstance(o, Wait))
-    if waits == body[: len(waits)] and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
+    waiting = tuple(o for o in body if isinstance(o, Wait))
+    if waiting == body[: len(waiting)] and not any(isinstance(o, (Notify, Loop, Tiles, If)) for o in walk(op.body)):
         every = (low, high) == ("0", scope.ranks)
-        if not all(ordering.silent(scope, o) for o in waits):
+        if any(ops.printed(scope, o) for o in waiting):
             depth = scope.lines.depth
-            if scope.step.pieces > 1 and all(_same_for_pieces(scope, o) for o in waits):
+            if scope.step.pieces > 1 and all(_same_for_pieces(scope, o) for o in waiting):
                 scope.lines.add(f"if {FIRST_PIECE}:", op.loc)
                 scope.lines.depth += 1
-            if not every or not _wait_together(scope, op, grid, waits):
+            if not every or not _wait_together(scope, op, grid, waiting):
                 scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
                 scope.lines.add(f"for {var} in range({low}, {high}):", op.loc)
-                _nested(scope, waits, emit)
+                _nested(scope, waiting, emit)
             scope.lines.depth = depth
-        body = body[len(waits) :]
+        body = body[len(waiting) :]
         word = "tl.static_range" if every and _fits(scope, op) else word
     scope.tiles[op.var] = TileNames(var, f"{var} + 1", "", "", grid, 1)
     scope.lines.add(f"for {var} in {word}({low}, {high}):", op.loc)
     _nested(scope, body, emit)
 
 
-def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waits: tuple[Wait, ...]) -> bool:
+def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait, ...]) -> bool:
     """Wait for the words of all ranks at once, one lane each; False, and nothing emitted, where that has no words."""
     each = scope.names.fresh(f"{op.var}_each")
     scope.tiles[op.var] = TileNames(each, f"{each} + 1", "", "", grid, 1)
     outer, scope.lines, replaced = scope.lines, Lines(), dict(scope.replaced)
     scope.replaced[op.var] = each
-    done = all(ordering.wait_each(scope, o, each) for o in waits)
+    done = all(waits.await_each(scope, o, each) for o in waiting)
     inner, scope.lines, scope.replaced = scope.lines, outer, replaced
     if done:
         lanes = access.power_of_two(scope.plan.topology.size(scope.step.axis))
@@ -158,11 +159,9 @@ def _fits(scope: Scope, op: Tiles) -> bool:
 
 def _same_for_pieces(scope: Scope, op: Wait) -> bool:
     """Whether all pieces of the host's tile wait for the same words: those of the first piece are enough."""
-    channel = scope.plan.signal(scope.step.path, op).channel
-    told_apart = {a.axis for a in scope.plan.channel(channel).axes} if channel is not None else set[int | None]()
     cut = scope.step.grid[-1].var
-    found = indexed(scope.step.step, op.param, op.index)
-    return not any(isinstance(e, OfTile) and e.var == cut and v.axis in told_apart for v, e in found)
+    used = {n for o in lowered_ops(scope.part.of(op)) for f in formulas(o) for n in F.symbols(f)}
+    return not used & {f"{cut}.begin", f"{cut}.end"}
 
 
 def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access, descriptors, handed, low_latency, words
+from tilelink.codegen import access, descriptors, handed, low_latency, ops
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
-from tilelink.ir import formula as F
-from tilelink.ir.formula import Sym
 from tilelink.ir.program import At, Load, Store
 from tilelink.ir.wiring import TensorDecl
 
@@ -35,7 +33,7 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
     index = access.index_of(scope, op)
     plain = op.other is None or op.other.text in ("0", "0.0")
     place = scope.places.get(tensor.name)
-    found = descriptors.tma(scope, tensor, op.param, index) if plain and only_if is None else None
+    found = descriptors.tma(scope, tensor, op, index) if plain and only_if is None else None
     if found is not None and (place is None or place.tma):
         name_of = found.name if place is None else place.name
         shape = "" if found.shape is None else f".reshape({', '.join(map(str, found.shape))})"
@@ -44,9 +42,11 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
         scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
         return
     view = scope.step.step.binding(op.param).view
-    pieces, blocks = access.terms(scope, tensor, view, index, scope.step.rank)
+    known = dict(scope.known)
+    pieces, blocks = access.terms(scope, tensor, view, index, access.Accessed.of(scope.part.of(op)))
     start = scope.tensor(tensor.name) if place is None else place.name
     pointer, mask = access.address(scope, start, pieces, blocks)
+    scope.known = known
     if only_if is not None:
         mask = f"{mask} & ({only_if})" if mask else only_if
     other = _other(scope, op, tensor)
@@ -88,42 +88,35 @@ def _is_forwarded(scope: Scope, tensor: TensorDecl) -> bool:
 
 def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     index = access.index_of(scope, op)
-    found = descriptors.tma(scope, tensor, op.param, index) if op.mask is None else None
+    found = descriptors.tma(scope, tensor, op, index) if op.mask is None else None
     if found is not None and not found.transposed and (found.shape is None or found.block):
         value = f"tl.cast({value}, {TRITON_DTYPES[tensor.dtype]})"
         value = f"{value}.reshape({', '.join(map(str, found.block))})" if found.block else value
         scope.lines.add(f"{found.name}.store({found.coordinates}, {value})", op.loc)
         scope.stored_async = True
         return
-    _store_at(scope, op, tensor, value, scope.tensor(tensor.name), scope.step.rank)
+    _store_at(scope, op, tensor, value, scope.tensor(tensor.name), access.Accessed.of(scope.part.of(op)))
 
 
-def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, holder: F.Like) -> None:
-    view = scope.step.step.binding(op.param).view
-    pieces, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), holder)
+def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, found: access.Accessed) -> None:
+    view, known = scope.step.step.binding(op.param).view, dict(scope.known)
+    pieces, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), found)
     where, mask = access.address(scope, pointer, pieces, blocks)
+    scope.known = known
     masks = [m for m in (mask, expression(scope, op.mask) if op.mask is not None else None) if m]
     tail = ", mask=" + " & ".join(f"({m})" if len(masks) > 1 else m for m in masks) if masks else ""
     scope.lines.add(f"tl.store({where}, {value}{tail})", op.loc)
 
 
 def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
-    owner = access.holder_of(scope, op.param, op.index)
+    """Of a vector of positions on a split axis each rank takes those that it has."""
     if tensor.name in scope.plan.low_latency:
         value = low_latency.packed(scope, op, tensor, value)
+    known, body = dict(scope.known), scope.part.of(op)
+    found = access.Accessed.of(body)
     there = scope.names.fresh(f"{tensor.name}_there")
-    ctx = scope.context(tensor.name)
-    if owner is None:
-        turn, pe = scope.names.fresh("turn"), scope.names.fresh("pe")
-        rank, ranks = scope.rank, scope.ranks
-        scope.lines.add(f"for {turn} in range({ranks}):", op.loc)
-        scope.lines.depth += 1
-        scope.lines.add(f"{pe} = ({rank} + {turn}) % {ranks}")
-        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {pe}, {ctx})")
-        # Of a vector of positions on a split axis each rank takes those that it has.
-        _store_at(scope, op, tensor, value, there, Sym(pe))
-        scope.lines.depth -= 1
-        return
-    name = words.named(scope, "owner", owner, op.loc)
-    scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {name}, {ctx})", op.loc)
-    _store_at(scope, op, tensor, value, there, Sym(name))
+    with ops.turns(scope, body[-1], op.loc):
+        pe = ops.name(scope, "owner", found.op.rank, op.loc)
+        scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {pe}, {scope.context(tensor.name)})", op.loc)
+        _store_at(scope, op, tensor, value, there, found)
+    scope.known = known

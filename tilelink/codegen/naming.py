@@ -67,7 +67,7 @@ TABLE = ("lane", "pieces", "last", "tiles", "fine")
 def naming_of(plan: Plan) -> Naming:
     functions = _functions(plan)
     own = OF_EVERY_FUNCTION | _along(plan)
-    fixed = OF_EVERY_FILE | own | _globals(plan) | _moved(plan)
+    fixed = OF_EVERY_FILE | own | _globals(plan)
     fixed |= {*functions.values(), *[k.name for k in plan.kernels]}
     drivers = _drivers(plan, fixed | {*plan.wiring.sizes, *[t.name for t in plan.wiring.tensors]})
     fixed |= {*drivers.values()}
@@ -87,13 +87,6 @@ def _globals(plan: Plan) -> frozenset[str]:
     """Constants and helpers of the users' modules, which keep their names."""
     programs = [s.step.program for s in plan.steps]
     return frozenset(n for p in programs for n in (*dict(p.globals), *[h.name for h in p.helpers]))
-
-
-def _moved(plan: Plan) -> frozenset[str]:
-    """Where tiles of movements begin and end; axes of `...` have numbers for names."""
-    grids = [s.grid for s in plan.steps if s.step.program.movement is not None]
-    dims = {g.dim for grid in grids for g in grid if not g.dim.startswith("_")}
-    return frozenset(f"{dim}_{side}" for dim in dims for side in ("begin", "end"))
 
 
 def _functions(plan: Plan) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilelink.codegen import waiting, words
-from tilelink.codegen.ordering import read_by_tma, silent
+from tilelink.codegen import ops, waits
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import For, Op, mapped
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import OfTile, Tiles, Wait
 from tilelink.ir.wiring import indexed
@@ -17,12 +17,10 @@ from tilelink.ir.wiring import indexed
 
 def in_runs(scope: Scope, loop: Tiles, op: Wait) -> bool:
     """Whether the wait's word depends on the loop's tile: it goes to an outer loop over words."""
-    if silent(scope, op) or scope.plan.signal(scope.step.path, op).action != "await":
-        return False
-    return _axis_of_loop(scope, loop, op) is not None
+    return ops.printed(scope, op) and _axis_of_loop(scope, loop, op) is not None
 
 
-def open_runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
+def open_runs(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
     """Open an outer loop over the words of the first wait: await one, then walk the tiles that it completes.
 
     A tile belongs to the run of the last word that it touches. Words are awaited in order, so all of them are complete.
@@ -30,22 +28,25 @@ def open_runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: s
     an earlier tile makes one run of them.
     """
     lines, fresh = scope.lines, scope.names.fresh
-    found = _axis_of_loop(scope, op, waits[0])
+    found = _axis_of_loop(scope, op, waiting[0])
     assert found is not None
     axis, local = found
     run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
-    shift: F.Like = axis.rank * axis.part if local else 0
+    shift = axis.rank * axis.part if local else F.of(0)
     lo, hi = (edge - shift for edge in axis.interval(Sym(run)))
-    base = words.base_of(scope, axis, waits[0].param)
+    base = shift if axis.kind == "cut" else F.of(0)
     start = "0" if low == "0" and base == F.of(0) else scope.text(axis.index(base + _symbol(low)))
     stop = scope.text(axis.index(base + _symbol(high) - 1))
     until = scope.text(F.minimum(hi, _symbol(high)))
-    known = _awaited_before(scope, op, waits, start, stop) if _alike(scope, op, waits) else None
+    known = _awaited_before(scope, op, waiting, start, stop) if _alike(scope, op, waiting) else None
     if known is None:
-        lines.add(f"for {run} in range({start}, {scope.text(axis.index(base + _symbol(high) - 1) + 1)}):", waits[0].loc)
+        lines.add(
+            f"for {run} in range({start}, {scope.text(axis.index(base + _symbol(high) - 1) + 1)}):", waiting[0].loc
+        )
     else:
         lines.add(
-            f"for {run} in range({known.first}, tl.where({known.new}, {known.last}, {known.first}) + 1):", waits[0].loc
+            f"for {run} in range({known.first}, tl.where({known.new}, {known.last}, {known.first}) + 1):",
+            waiting[0].loc,
         )
         until = f"tl.where({known.new}, {until}, {high})"
     lines.depth += 1
@@ -55,7 +56,8 @@ def open_runs(scope: Scope, op: Tiles, waits: list[Wait], grid: GridAxis, low: s
     if known is not None:
         lines.add(f"if {known.new}:")
         lines.depth += 1
-    _await_run(scope, op, waits, axis, TileNames(begin, end, "", "", replace(grid, kind="free"), 1), run)
+    word = axis.index(base + Sym(f"{op.var}.begin"))
+    _await_run(scope, op, waiting, word, TileNames(begin, end, "", "", replace(grid, kind="free"), 1), run)
     lines.depth = depth
     first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
     lines.add(f"{first} = {scope.text(_begin_of(Sym(begin), _symbol(low), grid))}")
@@ -72,39 +74,53 @@ class Awaited:
     new: str
 
 
-def _alike(scope: Scope, op: Tiles, waits: list[Wait]) -> bool:
+def _alike(scope: Scope, op: Tiles, waiting: list[Wait]) -> bool:
     """Whether all waits are for words of the loop's axis alone, cut alike: who has awaited those of one has those of all."""
     if scope.step.engine != "workers":
         return False
-    channels = [scope.plan.channel(scope.plan.signal(scope.step.path, w).channel or "") for w in waits]
-    found = [_axis_of_loop(scope, op, w) for w in waits]
+    channels = [scope.plan.channel(scope.plan.signal(scope.step.path, w).channel or "") for w in waiting]
+    found = [_axis_of_loop(scope, op, w) for w in waiting]
     return all(len(c.axes) == 1 and f == found[0] for c, f in zip(channels, found, strict=True))
 
 
-def _awaited_before(scope: Scope, op: Tiles, waits: list[Wait], start: str, stop: str) -> Awaited:
+def _awaited_before(scope: Scope, op: Tiles, waiting: list[Wait], start: str, stop: str) -> Awaited:
     """Whether this worker's earlier tiles have awaited the loop's words; from here on they count as awaited: the loop that
     follows awaits what is new."""
     first, last = scope.named(f"{op.var}_first_word", start), scope.named(f"{op.var}_last_word", stop)
-    low, high = waiting.remembered(scope, scope.declared(waits[0].param).name)
+    low, high = waits.remembered(scope, scope.declared(waiting[0].param).name)
     new = scope.named(f"{op.var}_new", f"({first} < {low}) | ({last} > {high})")
-    for line in waiting.joined(scope, first, last, low, high):
+    for line in waits.joined(scope, first, last, low, high):
         scope.lines.add(line)
     return Awaited(first, last, new)
 
 
-def _await_run(scope: Scope, op: Tiles, waits: list[Wait], axis: ChannelAxis, span: TileNames, run: str) -> None:
+def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], word: Formula, span: TileNames, run: str) -> None:
     """Every wait of the loop, for the positions of one word of the first."""
     # Asked of the loop's own tiles, not of the run that takes their place.
-    fenced = [read_by_tma(scope, wait) for wait in waits]
-    kept, scope.tiles[op.var] = scope.tiles[op.var], span
-    first = scope.plan.signal(scope.step.path, waits[0]).channel
-    for wait, fence in zip(waits, fenced, strict=True):
-        signal = scope.plan.signal(scope.step.path, wait)
-        known = {axis.axis: Sym(run)} if signal.channel == first else {}
-        waiting.await_signal(scope, wait, signal, None, known)
+    fenced = [waits.read_by_tma(scope, wait) for wait in waiting]
+    kept, scope.tiles[op.var], known = scope.tiles[op.var], span, dict(scope.known)
+    first = scope.plan.signal(scope.step.path, waiting[0]).channel
+    for wait, fence in zip(waiting, fenced, strict=True):
+        body = ops.body_of(scope, wait)
+        if scope.plan.signal(scope.step.path, wait).channel == first:
+            scope.known[word] = Sym(run)
+            body = _one_word(body, f"{op.var}.begin")
+        waits.await_all(scope, wait, body)
+        scope.known = dict(known)
         if fence:
             scope.lines.add("shmem.async_load_fence()")
     scope.tiles[op.var] = kept
+
+
+def _one_word(body: tuple[Op, ...], begin: str) -> tuple[Op, ...]:
+    """The ops without the loop over the words of a tile: for the first of them."""
+    (op,) = body
+    if not isinstance(op, For):
+        return body
+    if begin in F.symbols(op.count):
+        var = op.var
+        return tuple(mapped(o, lambda f: F.substitute(f, {var: 0})) for o in op.body)
+    return (replace(op, body=_one_word(op.body, begin)),)
 
 
 def _axis_of_loop(scope: Scope, loop: Tiles, op: Wait) -> tuple[ChannelAxis, bool] | None:

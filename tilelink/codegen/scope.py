@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from tilelink.codegen.naming import TABLE, Naming, bound, naming_of
-from tilelink.codegen.text import Formulas, Lines, Names
+from tilelink.codegen.text import Formulas, Lines, Names, atom
 from tilelink.codegen.watching import Watch
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
 from tilelink.ir.kernel import Arg, Site
+from tilelink.ir.lowered import Lowered, Part
 from tilelink.ir.partition import GridAxis, here, part
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Tile, walk
 from tilelink.ir.shape import RANK_AXIS, rank_along
 from tilelink.ir.wiring import TensorDecl
 
+_QUOTED = r"'[^']*'|" + r'"[^"]*"'
 TRITON_DTYPES = {
     "bf16": "tl.bfloat16",
     "f16": "tl.float16",
@@ -63,19 +66,28 @@ class Place:
     tma: bool
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """What one emitted file is of."""
+
+    plan: Plan
+    lowered: Lowered
+    watch: Watch
+
+
 @dataclass(slots=True)
 class Scope:
     """What is known while one function is being emitted.
 
     `renamed`: names of the program that something else has here; `replaced`: names that stand for a bound, with its text;
     `inside`: those of them that are in range wherever they index; `segments`: of the tiles of a run-time split; `limits`:
-    by mask and `start` or `stop`, those of a loop's masks that were named before it.
+    by mask and `start` or `stop`, those of a loop's masks that were named before it; `known`: what formulas of the lowered plan
+    are called here.
     """
 
-    plan: Plan
+    file: File
     step: StepPlan
     naming: Naming
-    watch: Watch
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     segments: dict[str, str] = field(default_factory=dict[str, str])
     inside: set[str] = field(default_factory=set[str])
@@ -83,6 +95,7 @@ class Scope:
     tiles: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
     wholes: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
     replaced: dict[str, str] = field(default_factory=dict[str, str])
+    known: dict[Formula, Formula] = field(default_factory=dict[Formula, Formula])
     limits: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     forwarded: dict[str, str] = field(default_factory=dict[str, str])
     places: dict[str, Place] = field(default_factory=dict[str, Place])
@@ -95,6 +108,23 @@ class Scope:
     """Of the op that is being emitted."""
     carry: Lines = field(default_factory=Lines)
     """What the loop over tiles carries from one to the next: its values before the first."""
+
+    @property
+    def plan(self) -> Plan:
+        return self.file.plan
+
+    @property
+    def lowered(self) -> Lowered:
+        return self.file.lowered
+
+    @property
+    def watch(self) -> Watch:
+        return self.file.watch
+
+    @property
+    def part(self) -> Part:
+        """What the step does for a tile."""
+        return self.lowered.part(self.step.path)
 
     def arg(self, arg: Arg) -> str:
         """Declare a parameter (once) and give its name."""
@@ -161,7 +191,34 @@ class Scope:
         return f"{self.arg(Arg('watch_at', 'watch'))}, {self.watch.number(site)}"
 
     def text(self, formula: F.Like, outer: int = 0) -> str:
-        return self.formulas.text(formula, outer)
+        return self.formulas.text(self.here(F.of(formula)), outer)
+
+    def here(self, f: Formula) -> Formula:
+        """A formula of the lowered plan with what its symbols are called here (`tilelink.ir.lowered.Part`)."""
+        if f in self.known:
+            return self.known[f]
+        if isinstance(f, Binary):
+            return F.binary(f.op, self.here(f.left), self.here(f.right))
+        if not isinstance(f, Sym) or "." not in f.name:
+            return f
+        if f.name[0] == ".":
+            return Sym(atom(self.spelled(f.name[1:])))
+        var, _, side = f.name.partition(".")
+        tile = self.tiles[var]
+        tile.used.add(side)
+        found = tile.begin if side == "begin" else tile.end
+        return F.of(int(found)) if found.isdigit() else Sym(found)
+
+    def spelled(self, text: str) -> str:
+        """A user's expression with what its names are called here."""
+        known = {**self.renamed, **self.replaced}
+        if "RANKS" in text and self.ranks != "RANKS":
+            known["RANKS"] = self.ranks
+        if not known:
+            return text
+        names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+        pattern = rf"{_QUOTED}|(?<![\w.])({names})\b(?!\s*=[^=])"
+        return re.sub(pattern, lambda m: known[m[1]] if m[1] else m[0], text)
 
     def stride(self, tensor: str, axis: int, extents: tuple[Formula, ...]) -> Formula:
         """Elements from one position to the next along stored axis `axis`."""
@@ -183,13 +240,13 @@ def context_name(plan: Plan, tensor: str, along: str = RANK_AXIS) -> str:
     return ("" if along == RANK_AXIS else f"{along}_") + (f"{tensor}_ctx" if own else "ctx")
 
 
-def open_scope(plan: Plan, step: StepPlan, watch: Watch, passed: frozenset[str] = frozenset()) -> Scope:
+def open_scope(file: File, step: StepPlan, passed: frozenset[str] = frozenset()) -> Scope:
     """A scope in which the program's names, the tensors' and the sizes' are taken; `passed`: what the caller hands over."""
-    naming = naming_of(plan)
+    naming = naming_of(file.plan)
     evading = naming.evading(step, passed)
     taken = {*naming.fixed, *naming.parameters, *naming.given.values()}
     names = Names({*taken, *passed, *bound(step.step.program)})
-    scope = Scope(plan, step, naming, watch, names=names)
+    scope = Scope(file, step, naming, names=names)
     scope.formulas.renamed = {n: m for n, m in naming.sizes.items() if n != m} | naming.given
     for name in sorted(evading):
         scope.renamed[name] = names.fresh(f"this_{name}")

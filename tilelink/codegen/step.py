@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import behind, movement, notifying, tables
+from tilelink.codegen import behind, copies, signals, tables
 from tilelink.codegen.access import lane_lines, tile_names
 from tilelink.codegen.body import emit_body
 from tilelink.codegen.functions import Function, close
 from tilelink.codegen.fusion import bounds_passed, call_fused, fused_function, held_of
 from tilelink.codegen.loops import FIRST_PIECE
 from tilelink.codegen.naming import read_names
-from tilelink.codegen.scope import Scope, TileNames, open_scope
+from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
-from tilelink.codegen.watching import Watch
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
-from tilelink.ir.partition import GridAxis, holder
-from tilelink.ir.plan import Plan, StepPlan, order_of
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.plan import StepPlan, order_of
 from tilelink.ir.program import Load, Loop, Tiles, walk
 
 
-def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
+def emit_step(file: File, step: StepPlan) -> list[Function]:
     """The step's function, those fused into it first."""
-    scope = open_scope(plan, step, watch)
+    plan, scope = file.plan, open_scope(file, step)
     functions: list[Function] = []
     outer = scope.lines
     scope.lines = Lines()
     if step.step.program.movement is not None:
-        movement.emit_tile(scope)
-        bounds = _bounds_of_movement(scope)
+        bounds = copies.open_tiles(scope)
+        copies.emit_tile(scope)
     else:
         bounds = _open_tiles(scope)
         emit_body(scope, step.step.program.body)
@@ -39,14 +38,14 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
                 functions.append(call_fused(scope, fused))
     inner, scope.lines = scope.lines, outer
     outer.extend(scope.carry)
-    notifying.notify_for_none(scope)
+    signals.notify_for_none(scope)
     outer.add(f"for t in {_tiles_range(scope)}:", scope.tile_loc)
     outer.depth = 1
     _say_order(scope)
     for name, value in step.order:
         _assign_order(scope, name, value)
     outer.extend(_late(scope, bounds))
-    _if_held(scope, outer)
+    _if_taken(scope, outer)
     outer.extend(inner)
     # A notify may end in a branch of its own, inside the SHMEM function.
     branches = (
@@ -59,16 +58,16 @@ def emit_step(plan: Plan, step: StepPlan, watch: Watch) -> list[Function]:
     return functions
 
 
-def emit_behind(plan: Plan, step: StepPlan, watch: Watch) -> tuple[Function, Function]:
+def emit_behind(file: File, step: StepPlan) -> tuple[Function, Function]:
     """A fused step behind its host's tiles: the function that takes tickets, and what it calls for each."""
-    scope = open_scope(plan, plan.step(step.executor), watch)
+    scope = open_scope(file, file.plan.step(step.executor))
     bounds = _open_tiles(scope)
     ticket = behind.names_of_ticket(scope)
     outer, scope.lines = scope.lines, Lines()
     behind.take(scope, step, ticket)
     passed, _ = bounds_passed(scope, step)
     held = held_of(scope, step)
-    does = fused_function(plan, step, held, watch)
+    does = fused_function(file, step, held)
     for arg in does.args:
         scope.args.setdefault(arg.name, arg)
     tile = ["t"] if "t" in does.leading else []
@@ -92,17 +91,11 @@ def _say_order(scope: Scope) -> None:
         scope.lines.say(f"the tile of this turn, in order {' '.join(scope.step.order_names)}")
 
 
-def _if_held(scope: Scope, lines: Lines) -> None:
+def _if_taken(scope: Scope, lines: Lines) -> None:
     """Of a domain with an owner map: this rank's tiles only."""
-    if not scope.step.own_rows:
-        return
-    tensor = scope.declared(scope.step.domain)
-    for v, g in zip(scope.step.step.binding(scope.step.domain).view, scope.step.grid, strict=True):
-        if v.axis is not None and v.axis == tensor.owned:
-            moves = scope.step.step.program.movement is not None
-            at = movement.begin(g, scope.step.grid) if moves else scope.tiles[g.var or ""].begin
-            lines.add(f"if {scope.text(holder(tensor, v.axis, Sym(at)))} == {scope.rank}:")
-            lines.depth += 1
+    for test in scope.part.tests:
+        lines.add(f"if {scope.text(test)}:")
+        lines.depth += 1
 
 
 def _tiles_range(scope: Scope) -> str:
@@ -138,16 +131,16 @@ def _assign_order(scope: Scope, name: str, value: F.Formula) -> None:
         if grid.kind == "own" or (grid.kind == "plain" and grid.tile is None):
             return
         if grid.kind == "unit":
-            scope.lines.add(f"{_unit_name(scope, grid)} = {scope.text(value)}")
+            scope.lines.add(f"{_unit_name(scope, int(name[1:]), grid)} = {scope.text(value)}")
             return
     if name == "sorted_t":
         scope.arg(Arg(scope.naming.given[order_of(scope.step.path)], "order", scope.step.path))
     scope.lines.add(f"{name} = {scope.text(value)}")
 
 
-def _unit_name(scope: Scope, grid: GridAxis) -> str:
+def _unit_name(scope: Scope, a: int, grid: GridAxis) -> str:
     if scope.step.step.program.movement is not None:
-        return movement.begin(grid, scope.step.grid)
+        return scope.tiles[str(a)].begin
     return scope.local(grid.var) if grid.var else f"{grid.dim}_at"
 
 
@@ -168,19 +161,13 @@ def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
     return out
 
 
-def _bounds_of_movement(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
-    return [
-        (a, g, TileNames(movement.begin(g, scope.step.grid), movement.end(g), "", "", g, 1, {"end"}))
-        for a, g in enumerate(scope.step.grid)
-        if not g.unit and not movement.whole_axis(g)
-    ]
-
-
 def _late(scope: Scope, bounds: list[tuple[int, GridAxis, TileNames]]) -> Lines:
     """Begin, end, lanes and masks of the domain's tiles, as far as the body uses them."""
     lines = Lines()
     read = read_names(scope.step.step.program.body)
     for a, g, names in bounds:
+        if g.var is None and (g.unit or not names.used):
+            continue  # of a copy program
         if g.kind == "table":
             tables.tile(scope, lines, a, g, names)
         else:

@@ -106,8 +106,8 @@ def binary(op: str, left: Like, right: Like) -> Formula:
         return a
     if op == "+" and isinstance(b, Binary) and b.op == "-" and b.right == a:
         return b.left
-    if op == "-" and isinstance(a, Binary) and a.op == "+" and a.right == b:
-        return a.left
+    if op == "-" and isinstance(a, Binary) and a.op == "+" and b in (a.left, a.right):
+        return a.left if a.right == b else a.right
     if op == "and" and isinstance(a, Const) and is_truth(b):
         return b if a.value else Const(0)
     return Binary(op, a, b)
@@ -274,6 +274,15 @@ def substitute(formula: Like, values: Mapping[str, Like]) -> Formula:
     if isinstance(f, Binary):
         return binary(f.op, substitute(f.left, values), substitute(f.right, values))
     return f
+
+
+def parts(formula: Like) -> Iterator[Formula]:
+    """A formula and all that it is made of."""
+    f = of(formula)
+    yield f
+    if isinstance(f, Binary):
+        yield from parts(f.left)
+        yield from parts(f.right)
 
 
 def symbols(formula: Like) -> frozenset[str]:

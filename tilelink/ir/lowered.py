@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Const, Formula
-from tilelink.ir.program import Notify, Wait
+from tilelink.ir.program import Op as Statement
 
 Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
 """Begin and end along each axis of a buffer, in elements of the rank's own memory."""
@@ -207,20 +207,28 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a step does for one of its tiles, in the names of its own program, for text: a variable `m` is a tile from `m.begin`
-    to `m.end` (a copy program has numbers for variables), and what data decides has the name, or is the expression, that the
-    program has for it; of a vector of positions `x`, `x.low` and `x.high` are the least and the greatest.
+    """What a step does for one of its tiles, in the names of its own program, for text.
 
-    `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others become.
+    A variable `m` is a tile from `m.begin` to `m.end` (a copy program has numbers for variables). A value of the program's is
+    called as there, or is the expression there, behind a dot; of a vector of positions `.x` the least and the greatest are
+    `.x.low` and `.x.high`, and a test of `.x` says which of its elements are meant. Ranks are coordinates along the step's mesh
+    dimension.
+
+    `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others become: waits,
+    notifies, loads and stores; `values`: what others come to: sizes, and the ranks that hold tiles.
     """
 
     path: str
     tests: tuple[Formula, ...]
     body: tuple[Op, ...]
-    said: tuple[tuple[Wait | Notify, tuple[Op, ...]], ...]
+    said: tuple[tuple[Statement, tuple[Op, ...]], ...]
+    values: tuple[tuple[Statement, Formula], ...]
 
-    def of(self, statement: Wait | Notify) -> tuple[Op, ...]:
+    def of(self, statement: Statement) -> tuple[Op, ...]:
         return next(ops for said, ops in self.said if said == statement)
+
+    def value(self, statement: Statement) -> Formula:
+        return next(value for said, value in self.values if said == statement)
 
 
 @dataclass(frozen=True)
@@ -244,6 +252,9 @@ class Lowered:
 
     def part(self, path: str) -> Part:
         return next(p for p in self.parts if p.path == path)
+
+    def flag(self, name: str) -> Flags:
+        return next(f for f in self.flags if f.name == name)
 
     def buffer(self, name: str) -> Buffer:
         return next(b for b in self.buffers if b.name == name)

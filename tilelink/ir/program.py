@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Const, Formula, Like, cdiv, maximum, of
+from tilelink.ir.formula import Const, Formula, Like, Sym, cdiv, maximum, of, substitute, symbols
 from tilelink.ir.ring import distance
 from tilelink.ir.shape import Shape, Signature
 
@@ -35,6 +35,13 @@ class Expr:
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def named(self) -> Formula:
+        """The value by the program's names, each behind a dot; so is the text of what has no formula."""
+        if self.formula is None:
+            return Sym(f".{self.text}")
+        return substitute(self.formula, {n: Sym(f".{n}") for n in symbols(self.formula) - {"RANKS"}})
 
 
 # ---------------------------------------------------------------------------------------------- indices, one per axis

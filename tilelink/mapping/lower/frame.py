@@ -82,9 +82,10 @@ class Frame:
             if name is None:
                 continue
             found = self.tiles[name] = self.tile_by_name(g, name)
-            if self.host is not None and self.step.host_axes[a] == self.step.own_axis is not None:
-                theirs = self.host.grid[self.step.own_axis].var
-                self.tests.append(F.binary("==", Sym(f"{theirs}.begin") // g.part, self.step.rank))
+            at = None if self.host is None else self.step.host_axes[a]
+            if self.host is not None and at is not None and at == self.step.own_axis:
+                begin = Sym(f"{self.host.grid[at].var}.begin")
+                self.tests.append(F.binary("==", begin // g.part, self.step.rank))
             elif self.step.own_rows and v.axis is not None and v.axis == tensor.owned:
                 self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), self.step.rank))
 
@@ -133,10 +134,14 @@ class Frame:
     def value(self, e: Expr) -> Formula | None:
         """None: data decides it."""
         if self.by_name:
-            return Sym(e.text) if e.formula is None else F.substitute(e.formula, {"RANKS": self.step.ranks})
+            return self.named(e)
         if e.formula is None or not F.symbols(e.formula) <= self.names.keys():
             return None
         return F.substitute(e.formula, self.names)
+
+    def named(self, e: Expr) -> Formula:
+        """The value by the program's names."""
+        return F.substitute(e.named, {"RANKS": self.step.ranks})
 
     def at(self, e: At) -> Formula | None:
         """The position that a scalar entry names."""
@@ -183,7 +188,7 @@ class Frame:
             return Interval(F.of(0), size, by_data) if at is None else Interval(at, at + 1)
         if isinstance(e, Gather):
             if self.by_name:
-                return Interval(Sym(f"{e.expr.text}.low"), Sym(f"{e.expr.text}.high") + 1)
+                return Interval(Sym(f".{e.expr.text}.low"), Sym(f".{e.expr.text}.high") + 1)
             return Interval(F.of(0), size, Data(f"the index `{e.expr}`"))
         assert isinstance(e, Whole)
         of = tensor.axes[v.axis] if v.axis is not None else None
@@ -212,9 +217,8 @@ class Frame:
         walked = [g for g in self.step.grid if g.kind == "unit" and f is not None and g.var in F.symbols(f)]
         if f is None or len(walked) != 1:
             return False
-        names, env = self._sizes(), self.plan.env(0)
-        place = walked[0].var or ""
-        found = F.substitute(f, {k: x for k, x in names.items() if k != place})
+        env, place = self.plan.env(0), "a place"  # no size is called so
+        found = F.substitute(f, {**self._sizes(), walked[0].var or "": Sym(place)})
         if not F.symbols(found) - {place} | F.symbols(size) | F.symbols(walked[0].size) <= set(self.plan.wiring.sizes):
             return False
         places, end = int(F.evaluate(walked[0].size, env)), int(F.evaluate(size, env))
@@ -238,7 +242,11 @@ class Frame:
 
     # --------------------------------------------------------------------------------------------------------------- ranks
     def peer(self, at: Formula) -> Formula:
-        """The number among all of the rank with coordinate `at` in this rank's submesh along the step's mesh dimension."""
+        """What ops call the rank with coordinate `at` in this rank's submesh along the step's mesh dimension."""
+        return at if self.by_name else self.number(at)
+
+    def number(self, at: Formula) -> Formula:
+        """Its number among all."""
         if at == self.step.rank or self.step.axis == RANK_AXIS:
             return RANK if at == self.step.rank else at
         return RANK + (at - self.step.rank) * self.plan.topology.stride(self.step.axis)
@@ -278,6 +286,8 @@ class Frame:
         tests, by_data = lanes.mask(mask, loc)
         for k, (v, e) in enumerate(index):
             found = lanes.along(self.interval(param, v, e), e, sum(not isinstance(e, At) for _, e in index[k:]))
+            if self.by_name and isinstance(e, Gather):
+                found = Interval(self.named(e.expr), self.named(e.expr) + 1)
             if v.axis is None or tensor.axes[v.axis].own_slice:
                 if not found.whole and not found.by_data and found.begin != at:
                     checks.append(Check(F.binary("==", found.begin, at), f"another rank's slice of `{param}`", loc))
@@ -288,8 +298,10 @@ class Frame:
                 continue  # anywhere in the rank's memory
             first = self._first(tensor, v, at)
             box[v.axis] = found.begin - first, found.end - first
+            inside = self.by_name and isinstance(e, At) and self.stays(param, v, e)
             # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be inside.
-            if isinstance(e, Gather if kind is Write else At | Gather) and not found.by_data:
+            kinds = Gather if kind is Write and not self.by_name else At | Gather
+            if isinstance(e, kinds) and not found.by_data and not inside:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name

@@ -32,7 +32,7 @@ class Lanes:
 
     def mask(self, mask: Expr | None, loc: Loc | None) -> tuple[list[Formula], Data | None]:
         """What has to hold of an element, and what data decides beyond that."""
-        if mask is None:
+        if mask is None or self.frame.by_name:
             return [], None
         found = self._asked(mask.formula, 1)
         by_data = Data(f"the mask `{mask}`", loc) if found is None else None
@@ -45,10 +45,10 @@ class Lanes:
 
     def along(self, tile: Interval, entry: IndexEntry, back: int) -> Interval:
         """The positions of the access along an axis of the block, of one element where elements are told apart."""
-        if isinstance(entry, Gather):
+        if isinstance(entry, Gather) and not self.frame.by_name:
             at = self._asked(entry.expr.formula, back) if back <= AXES else None
             return tile if at is None else Interval(at, at + 1)
-        if isinstance(entry, At) or back not in self.lengths or tile.by_data:
+        if isinstance(entry, At | Gather) or back not in self.lengths or tile.by_data:
             return tile
         at = tile.begin + Sym(self.var(back))
         self.lengths[back] = F.minimum(self.lengths[back], tile.end - tile.begin)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from tilelink.ir import program as P
-from tilelink.ir.lowered import Op, Part
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import Op, Part, Read
+from tilelink.ir.partition import extent
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.lower.copies import copied
 from tilelink.mapping.lower.frame import Frame
+from tilelink.mapping.lower.intervals import Interval
 from tilelink.mapping.lower.programs import Body
 
 
@@ -15,11 +21,37 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
     frame = Frame(plan, step, None if step.into is None else plan.step(step.into), by_name=True)
     program = step.step.program
     if program.movement is not None:
-        return Part(step.path, tuple(frame.tests), copied(frame), ())
-    said: dict[P.Op, tuple[Op, ...]] = {}
-    for op in P.walk(program.body):
+        return Part(step.path, tuple(frame.tests), copied(frame), (), ())
+    said = tuple(_said(frame, program.body))
+    return Part(step.path, tuple(frame.tests), (), said, tuple(_values(frame, program.body)))
+
+
+def _said(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Op, ...]]]:
+    for op in P.walk(body):
         if isinstance(op, P.Tiles):
-            frame.tiles[op.var] = frame.tile_by_name(step.loop(op), op.var)
+            frame.tiles[op.var] = _tile(frame, op)
         elif isinstance(op, P.Wait | P.Notify):
-            said[op] = Body(frame).op(op)
-    return Part(step.path, tuple(frame.tests), (), tuple(said.items()))
+            yield op, Body(frame).op(op)
+        elif isinstance(op, P.Store):
+            yield op, Body(frame).store(op)
+        elif isinstance(op, P.Load):
+            yield op, frame.access(Read, op.param, frame.index(op.param, op.index), frame.step.rank, op.loc)
+
+
+def _tile(frame: Frame, op: P.Tiles) -> Interval:
+    grid, begin = frame.step.loop(op), Sym(f"{op.var}.begin")
+    if frame.step.step.binding(op.param).view[op.axis].unit:
+        return Interval(begin, begin + 1, grid=grid)
+    if op.limited:
+        return Interval(begin, Sym(f"{op.var}.end"), grid=replace(grid, kind="free"))
+    return frame.tile_by_name(grid, op.var)
+
+
+def _values(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, Formula]]:
+    for op in P.walk(body):
+        if isinstance(op, P.Holder):
+            found = frame.owner(op.param, frame.index(op.param, op.index))
+            yield op, frame.step.rank if found is None else found
+        elif isinstance(op, P.Bounds) and op.axis is not None and op.what in ("size", "range"):
+            view = frame.step.step.binding(op.param).view[op.axis]
+            yield op, extent(frame.tensor(op.param), view, frame.step.axis)

@@ -38,7 +38,7 @@ class Body:
         if isinstance(op, P.Load):
             return self._load(op)
         if isinstance(op, P.Store):
-            return self._store(op)
+            return self.store(op)
         if isinstance(op, P.Let):
             return (Compute(op.value.text, op.loc),) if "tl.dot" in op.value.text else ()
         if isinstance(op, P.Bounds):
@@ -137,16 +137,17 @@ class Body:
         mine = tuple(_from(r, own.source, kept, first) for r in read)
         return (*unless([test], read), *under([test], mine))
 
-    def _store(self, op: P.Store) -> tuple[Op, ...]:
+    def store(self, op: P.Store) -> tuple[Op, ...]:
         frame, index = self.frame, self.frame.index(op.param, op.index)
         if op.to == "own":
             return frame.access(Write, op.param, index, frame.step.rank, op.loc, mask=op.mask)
         to = frame.owner(op.param, index)
         if to is not None:
             return frame.access(Write, op.param, index, to, op.loc, mask=op.mask)
-        pe = frame.unique("pe")
+        pe, turn = frame.unique("pe"), frame.unique("turn")
         every = frame.access(Write, op.param, index, Sym(pe), op.loc, mask=op.mask)
-        return (For(pe, frame.step.ranks, every),) if every else ()
+        at = (frame.step.rank + Sym(turn)) % frame.step.ranks
+        return (For(turn, frame.step.ranks, every, lets=((pe, at),)),) if every else ()
 
 
 def _common(a: tuple[Op, ...], b: tuple[Op, ...]) -> int:

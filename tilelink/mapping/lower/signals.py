@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
@@ -42,7 +42,9 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
     if found.action == "ready":
         staged = frame.plan.buffer(frame.tensor(op.param).name).staged
         return (
-            Await("ready" if staged else ENTERED, frame.peer(frame.step.rank if source is None else source), 0, op.loc),
+            Await(
+                "ready" if staged else ENTERED, frame.number(frame.step.rank if source is None else source), 0, op.loc
+            ),
         )
     channel = frame.plan.channel(found.channel or "")
     at = frame.step.rank if source is None else source
@@ -111,6 +113,7 @@ def _each(
     indices: list[Formula] = []
     loops: list[tuple[str, Formula, Data | None]] = []
     tests: list[Formula] = []
+    elements: list[Formula] = []
     for k, axis in enumerate(channel.axes):
         var = f"{channel.name}_c{k}"
         entry = next(((v, e) for v, e in index if v.axis == axis.axis), None)
@@ -123,6 +126,8 @@ def _each(
             indices.append(axis.index(at))
             continue
         first, count, by_data = _along(frame, axis, op, index, source, whose)
+        if frame.by_name:
+            elements += _elements(frame, axis, op, index)
         if entry is not None and isinstance(op, Wait) and not frame.by_name:
             at = frame.interval(op.param, *entry)
             empty = isinstance(entry[1], At) or at.by_data is not None
@@ -134,7 +139,16 @@ def _each(
     found = under(tests, leaf(channel.flat(tuple(indices)), tuple(indices)))
     for var, count, by_data in reversed(loops):
         found = (For(var, count, found, by_data),)
-    return found
+    return under(elements, found)
+
+
+def _elements(frame: Frame, axis: ChannelAxis, op: Wait | Notify, index: Entries) -> Iterator[Formula]:
+    """Which of a vector of positions there are flags for: past an edge there are none."""
+    for view, entry in index:
+        if isinstance(entry, Gather) and view.axis == axis.axis:
+            low, high = frame.there(op.param, view, frame.step.rank if axis.kind == "part" else None)
+            at = frame.named(entry.expr)
+            yield F.binary("and", F.binary(">=", at, low), F.binary("<", at, high))
 
 
 def _along(
@@ -170,7 +184,7 @@ def _along(
         begin = F.maximum(F.minimum(begin, high - 1), low)
     if axis.kind == "cut" and view.local:
         shift = rank_along(axis.over) * axis.part
-        begin, last = begin + shift, last + shift
+        begin, last = shift + begin, shift + last
     first = axis.index(begin)
     if isinstance(entry, At) or axis.kind == "unit" or (at.grid is not None and axis.holds(at.grid)):
         return first, None, None

@@ -1,0 +1,178 @@
+"""Copy programs: runs of elements that follow one another in both memories; one per tile where only its first axis is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilelink.codegen import access, low_latency, ops, signals, waits
+from tilelink.codegen.scope import Scope, TileNames
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.kernel import Arg
+from tilelink.ir.lowered import Await, Copy, Op, Read, Write, walk
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.program import At, Expr, OfTile
+
+STAGE = "@stage"
+
+
+def open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
+    """The tiles of a copy program are known by their position, and called as its axes are."""
+    out: list[tuple[int, GridAxis, TileNames]] = []
+    for a, g in enumerate(scope.step.grid):
+        label = f"axis{g.dim}" if g.dim.startswith("_") else g.dim
+        names = TileNames(
+            scope.names.fresh(f"{label}_begin"), scope.names.fresh(f"{label}_end"), "", "", g, g.tile or 1
+        )
+        scope.tiles[str(a)] = names
+        out.append((a, g, names))
+    return out
+
+
+def emit_tile(scope: Scope) -> None:
+    """Wait, move, notify: for the tile whose bounds the loop has just set."""
+    _name_peer(scope)
+    ops.each(scope, scope.part.body, lambda op: _op(scope, op))
+
+
+def _name_peer(scope: Scope) -> None:
+    """The rank at the other end, where it follows from the tile alone."""
+    copy = next(o for o in walk(scope.part.body) if isinstance(o, Copy | Write))
+    ends = (("source", copy.source), ("owner", copy.target)) if isinstance(copy, Copy) else (("owner", copy),)
+    for wish, end in ends:
+        if end.rank != scope.step.rank and not any(n.startswith("@") for n in F.symbols(end.rank)):
+            ops.name(scope, wish, end.rank, None)
+
+
+def _op(scope: Scope, op: Op) -> None:
+    movement = scope.step.step.program.movement
+    assert movement is not None
+    if isinstance(op, Await):
+        if scope.lowered.flag(op.flags).style != "data":
+            waits.await_one(scope, op, scope.declared(movement.source).name)
+    elif isinstance(op, Copy):
+        _copy(scope, op)
+    else:
+        signals.signal(scope, op)
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Of a box of memory: the first position, how many, and how many there is room for."""
+
+    first: Formula
+    length: Formula
+    extent: Formula
+
+    @property
+    def whole(self) -> bool:
+        return self.first == F.of(0) and self.length == self.extent
+
+
+def _axes(scope: Scope, end: Read | Write) -> list[Axis]:
+    extents = scope.lowered.buffer(end.buffer).extents
+    return [Axis(lo, _difference(hi, lo), n) for (lo, hi), n in zip(end.box, extents, strict=True)]
+
+
+def _difference(hi: Formula, lo: Formula) -> Formula:
+    while isinstance(hi, F.Binary) and isinstance(lo, F.Binary) and hi.op == lo.op == "-" and hi.right == lo.right:
+        hi, lo = hi.left, lo.left
+    return hi - lo
+
+
+def _in_run(axes: list[Axis]) -> int:
+    """How many of the axes that are longer than 1 lie in one run, the last of them cut."""
+    count = 0
+    for axis in reversed(axes):
+        count += axis.length != F.of(1)
+        if not axis.whole:
+            break
+    return count
+
+
+def _copy(scope: Scope, op: Copy) -> None:
+    lines, one = scope.lines, F.of(1)
+    here, there = _axes(scope, op.target), _axes(scope, op.source)
+    lengths = [a.length for a in here if a.length != one]
+    run = min(_in_run(here), _in_run(there))
+    walked = lengths[: len(lengths) - run]
+    row: Formula = one
+    for length in reversed(lengths[len(lengths) - run + 1 :]):
+        row = row * length
+    count = lengths[-run] * row if run else one
+    depth, places = lines.depth, list[Formula]()
+    for length in walked:
+        places.append(Sym(scope.names.fresh("at")))
+        lines.add(f"for {places[-1]} in range({scope.text(length)}):")
+        lines.depth += 1
+    source, target = op.source.buffer.removesuffix(STAGE), op.target.buffer
+    staged, pushed = op.source.buffer != source, op.target.rank != scope.step.rank
+    start = scope.arg(Arg(f"{source}_stage", "stage", source)) if staged else scope.tensor(source)
+    to = scope.tensor(target)
+    context, pe = scope.context(target if pushed else source), scope.text(op.target.rank)
+    by_words = target in scope.plan.low_latency
+    if by_words:
+        to = scope.named(f"{target}_there", f"shmem.ptr({to}, {pe}, {context})")
+    into, out = _offset(scope, to, op.target, here, places), _offset(scope, start, op.source, there, places)
+    ends = f"{into}, {out}, {scope.text(count)}"
+    loc = op.source.loc
+    assert loc is not None
+    if by_words:
+        text = low_latency.store_block(scope, scope.plan.wiring.tensor(target), ends)
+    elif pushed:
+        text = f"putmem_nbi_block({ends}, {pe}, {context})"
+    elif source in scope.plan.low_latency:
+        text = low_latency.load_block(scope, scope.plan.wiring.tensor(source), ends, loc)
+    elif op.source.rank != scope.step.rank:
+        text = f"getmem_nbi_block({ends}, {scope.text(op.source.rank)}, {context})"
+    else:  # what stays on its rank may lie in memory that no peer reaches
+        text = f"copy_block({ends})"
+    lines.add(f"shmem.{text}", loc)
+    lines.depth = depth
+
+
+def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], places: list[Formula]) -> str:
+    """Where a run begins. Products are 64 bits wide: offsets may pass 2**31. Of words of two elements, words are counted."""
+    tensor = scope.plan.wiring.tensor(end.buffer.removesuffix(STAGE))
+    each, extents = access.elements_of_word(scope, tensor), [a.extent for a in axes]
+    if each > 1:
+        extents[-1] = access.pairs_of(scope, tensor, extents[-1])
+    walked, parts = iter(places), [start]
+    for k, axis in enumerate(axes):
+        at = axis.first + next(walked, F.of(0)) if axis.length != F.of(1) else axis.first
+        at = at // each if k == len(axes) - 1 else at
+        if at == F.of(0):
+            continue
+        stride: Formula = F.of(1)
+        for extent in reversed(extents[k + 1 :]):
+            stride = stride * extent
+        wide = f"tl.cast({scope.text(at)}, tl.int64)"
+        parts.append(wide if stride == F.of(1) else f"{wide} * {scope.text(stride, F.DIVISOR)}")
+    return " + ".join(parts)
+
+
+# ------------------------------------------------------------------------------------------------- the tile of a mainloop
+def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
+    """Push the host's tile from registers to whoever holds it, and tell them."""
+    movement = scope.step.step.program.movement
+    assert movement is not None
+    target = movement.destination
+    index = tuple(
+        OfTile(str(k)) if str(k) in tiles else At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True)
+        for k, _ in enumerate(scope.step.grid)
+    )
+
+    def leaf(op: Op) -> None:
+        if not isinstance(op, Write):
+            signals.signal(scope, op)
+            return
+        pe, context = scope.text(op.rank), scope.context(op.buffer)
+        there = scope.named(f"{op.buffer}_there", f"shmem.ptr({scope.tensor(op.buffer)}, {pe}, {context})")
+        view = scope.step.step.binding(target).view
+        pieces, blocks = access.terms(scope, scope.declared(target), view, index, access.Accessed(op, ()))
+        where, mask = access.address(scope, there, pieces, blocks)
+        scope.lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
+
+    _name_peer(scope)
+    ops.each(scope, scope.part.body, leaf)

@@ -1,0 +1,152 @@
+"""Ops of a lowered plan as text: the loops and tests around them, and names for what they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from tilelink.codegen.scope import Scope
+from tilelink.errors import Loc
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.lowered import Await, For, If, Op, Signal, walk
+from tilelink.ir.program import At, Gather, Notify, Wait
+
+
+def each(scope: Scope, body: tuple[Op, ...], leaf: Callable[[Op], None]) -> None:
+    """The loops and tests of ops, as far as there is something in them; `leaf` prints what it is."""
+    for op in body:
+        lines, depth, known = scope.lines, scope.lines.depth, dict(scope.known)
+        first_row, ends = len(lines.rows), run_of(op)
+        if isinstance(op, For) and ends is not None:
+            first, last = ends
+            at = scope.names.fresh("c")
+            lines.add(f"for {at} in range({scope.text(first)}, {scope.text(last + 1)}):", _loc(op.body))
+            lines.depth += 1
+            scope.known |= {_index(op.body): Sym(at), Sym(op.var): Sym(at) - scope.here(first)}
+            each(scope, op.body, leaf)
+        elif isinstance(op, For):
+            with turns(scope, op, _loc(op.body)):
+                each(scope, op.body, leaf)
+        elif isinstance(op, If):
+            assert op.test is not None
+            lines.add(f"if {scope.text(op.test)}:", _loc(op.body))
+            lines.depth += 1
+            each(scope, op.body, leaf)
+        else:
+            leaf(op)
+        if all(row == depth for row, _, _ in lines.rows[first_row:]) and isinstance(op, For | If):
+            del lines.rows[first_row:]
+        lines.depth, scope.known = depth, known
+
+
+@contextmanager
+def turns(scope: Scope, op: Op, loc: Loc | None) -> Generator[None]:
+    """Lines in the loop that an op is, if it is one."""
+    lines, depth = scope.lines, scope.lines.depth
+    if isinstance(op, For):
+        var = named(scope, op.var)
+        lines.add(f"for {var} in range({scope.text(op.count)}):", loc)
+        lines.depth += 1
+        for wish, value in op.lets:
+            text = scope.text(value)
+            lines.add(f"{named(scope, wish)} = {text}")
+    yield
+    lines.depth = depth
+
+
+def run_of(op: Op) -> tuple[Formula, Formula] | None:
+    """The first and the last flag of a loop over flags that follow one another."""
+    if not isinstance(op, For) or any(isinstance(o, For) for o in walk(op.body)):
+        return None
+    if not any(isinstance(o, Await | Signal) for o in walk(op.body)) or not _by_one(_index(op.body), Sym(op.var)):
+        return None
+    first, last = (F.substitute(_index(op.body), {op.var: at}) for at in (F.of(0), op.count - 1))
+    return first, last
+
+
+def _index(body: tuple[Op, ...]) -> Formula:
+    return next(o.index for o in walk(body) if isinstance(o, Await | Signal))
+
+
+def _by_one(index: Formula, var: Sym) -> bool:
+    if isinstance(index, F.Binary) and index.op == "+":
+        return _by_one(index.left if var.name in F.symbols(index.left) else index.right, var)
+    return index == var
+
+
+def _loc(body: tuple[Op, ...]) -> Loc | None:
+    return next((op.loc for op in walk(body) if isinstance(op, Await | Signal)), None)
+
+
+def named(scope: Scope, variable: str) -> str:
+    """A name for a variable of the lowered plan, from here on."""
+    name = scope.names.fresh(variable.removeprefix("@"))
+    scope.known[Sym(variable)] = Sym(name)
+    return name
+
+
+def name(scope: Scope, wish: str, value: Formula, loc: Loc | None) -> str:
+    """A name for what a formula comes to, from here on: its own, if it is a name or a number already."""
+    text = scope.text(value)
+    if text.isidentifier() or text.isdigit():
+        return text
+    scope.loc, kept = loc, scope.loc
+    found = scope.named(wish, text)
+    scope.loc = kept
+    scope.known[value] = Sym(found)
+    return found
+
+
+def printed(scope: Scope, op: Wait | Notify) -> bool:
+    """Whether a statement becomes anything: words that hold data say themselves that they have come, and of a tensor without
+    elements there is nothing to wait for."""
+    flags = [o for o in walk(scope.part.of(op)) if isinstance(o, Await | Signal)]
+    return any(
+        scope.lowered.flag(o.flags).style != "data" and (isinstance(o, Signal) or _exists(scope, o.flags))
+        for o in flags
+    )
+
+
+def _exists(scope: Scope, flags: str) -> bool:
+    count, ranks = scope.lowered.flag(flags).count, range(scope.plan.topology.ranks)
+    return any(F.evaluate(count, scope.plan.env(rank)) for rank in ranks)
+
+
+def body_of(scope: Scope, op: Wait | Notify) -> tuple[Op, ...]:
+    """What a statement becomes, where what data says of its index has names."""
+    body = scope.part.of(op)
+    for entry in op.index or ():
+        if isinstance(entry, Gather) and body:
+            test = body[0]
+            assert isinstance(test, If) and test.test is not None
+            _name_ends(scope, entry, scope.text(test.test))
+            body = test.body
+        elif isinstance(entry, At) and not entry.expr.positional:
+            _name_inside(scope, entry, body)
+    return body
+
+
+def vector(scope: Scope, entry: Gather) -> str:
+    """A vector of positions, by name."""
+    return name(scope, "index", Sym(f".{entry.expr.text}"), scope.loc)
+
+
+def _name_ends(scope: Scope, entry: Gather, inside: str) -> None:
+    """The least and the greatest of a vector's elements, as 32 bits: tables may have 64."""
+    at, low, high = vector(scope, entry), scope.names.fresh("low"), scope.names.fresh("high")
+    scope.lines.add(f"{high} = tl.cast(tl.max(tl.where({inside}, {at}, -1), 0), tl.int32)", scope.loc)
+    least = f"tl.min(tl.where({inside}, {at}, tl.maximum({high}, 0)), 0)"
+    scope.lines.add(f"{low} = tl.cast({least}, tl.int32)", scope.loc)
+    for side, found in (("low", low), ("high", high)):
+        scope.known[Sym(f".{entry.expr.text}.{side}")] = Sym(found)
+
+
+def _name_inside(scope: Scope, entry: At, body: tuple[Op, ...]) -> None:
+    """A position that data names, or the nearest in the axis."""
+    for f in (f for op in walk(body) if isinstance(op, Await | Signal) for f in F.parts(op.index)):
+        inside = isinstance(f, F.Binary) and f.op == "max" and isinstance(f.left, F.Binary) and f.left.op == "min"
+        names = {f".{n}" for n in (entry.expr.text, *entry.expr.names)}
+        if inside and f not in scope.known and F.symbols(f) & names:
+            scope.known[f] = Sym(scope.named("at", f"tl.cast({scope.text(f)}, tl.int32)"))
+            return

@@ -1,0 +1,394 @@
+"""Waits as calls of the SHMEM vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tilelink.codegen import descriptors, ops
+from tilelink.codegen.access import power_of_two
+from tilelink.codegen.scope import Place, Scope
+from tilelink.codegen.text import Lines
+from tilelink.errors import Loc
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.host import Enter
+from tilelink.ir.kernel import Arg
+from tilelink.ir.lowered import Await, Flags, For, If, Op
+from tilelink.ir.lowered import walk as lowered_ops
+from tilelink.ir.partition import part
+from tilelink.ir.plan import InPlace
+from tilelink.ir.program import Gather, Load, Loop, Wait, walk
+from tilelink.ir.program import Op as Statement
+
+BITS = 32
+"""Words that a worker can remember one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word that is waited for: `pointer + index`. `kind`, `of`: as in `Site`; `remote`: peers write it.
+
+    `path`: of the one-block kernel that waits; None: the step that is emitted, at tile `t`.
+    """
+
+    pointer: str
+    index: str
+    kind: str
+    of: str
+    remote: bool = True
+    path: str | None = None
+
+
+def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> None:
+    """Wait until a word is at least `value`; with a time limit where the plan is emitted so."""
+    name = "signal_wait" if word.remote else "local_wait"
+    what = f"{word.pointer} + {word.index}, shmem.CMP_GE, {value}"
+    if not scope.watch.checks.watchdog:
+        scope.lines.add(f"shmem.{name}_until({what})", loc)
+        return
+    report = scope.report(word.kind, word.of, loc, word.path)
+    tile = "t" if word.path is None else "-1"
+    scope.lines.add(f"shmem.{name}_within({what}, {report}, {tile}, {word.index})", loc)
+
+
+# --------------------------------------------------------------------------------------------------------------- flags
+def pointer(scope: Scope, flags: Flags) -> str:
+    """The parameter that points to them: counts of notifies, or numbers of calls."""
+    if not _of_channel(scope, flags):
+        return scope.arg(Arg(f"{flags.name}_at", "state", flags.name))
+    tensor = scope.plan.channel(flags.name).tensor
+    return scope.arg(Arg(f"{tensor}_words", "flags" if scope.plan.brief else "words", flags.name))
+
+
+def due(scope: Scope, flags: Flags) -> str:
+    """The parameter that points to what they come to."""
+    return scope.arg(Arg(f"{scope.plan.channel(flags.name).tensor}_due", "due", flags.name))
+
+
+def _of_channel(scope: Scope, flags: Flags) -> bool:
+    return any(c.name == flags.name for c in scope.plan.channels)
+
+
+def arrivals(scope: Scope, flags: Flags, word: Formula) -> str:
+    """How often a flag is raised in a call: an operand of a sum."""
+    found = F.substitute(flags.arrivals or 1, {"flag": word})
+    if isinstance(found, F.Binary) and found.op == "*" and F.is_truth(found.left):
+        return f"tl.where({scope.text(found.left)}, {scope.text(found.right)}, 0)"
+    return f"tl.where({scope.text(found)}, 1, 0)" if F.is_truth(found) else scope.text(found, F.SUMMAND)
+
+
+def _value(scope: Scope, flags: Flags, flat: str, mask: str = "") -> str:
+    """What a flag comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
+    if flags.style == "epoch":
+        return "epoch" if scope.plan.brief else f"tl.load({scope.epoch()})"
+    total = f"tl.load({due(scope, flags)} + {flat}{mask})"
+    if not any(isinstance(h, Enter) and h.kernels for h in scope.plan.host):
+        return total
+    if "flag" in F.symbols(flags.arrivals or 1) and not flat.isidentifier():
+        word = scope.names.fresh("c")
+        scope.lines.add(f"{word} = {flat}")
+        flat = word
+    return f"{total} + {arrivals(scope, flags, Sym(flat))}"
+
+
+# ---------------------------------------------------------------------------------------------------------- statements
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The flags that a statement waits for: one, or those of loops around it."""
+
+    flags: Flags
+    index: Formula
+    loops: tuple[For, ...]
+
+    @staticmethod
+    def of(scope: Scope, body: tuple[Op, ...]) -> Span:
+        (op,), loops = body, list[For]()
+        while isinstance(op, For):
+            loops.append(op)
+            (op,) = op.body
+        assert isinstance(op, Await)
+        return Span(scope.lowered.flag(op.flags), op.index, tuple(loops))
+
+    @property
+    def run(self) -> tuple[Formula, Formula] | None:
+        """The first and the last of flags that follow one another."""
+        if not self.loops:
+            return self.index, self.index
+        return ops.run_of(self.loops[0])
+
+    def of_ranks(self, scope: Scope) -> For | None:
+        """The loop over one flag of each rank, which one wait can look at together. With a time limit each has its own, since a
+        report names the word."""
+        if len(self.loops) != 1 or scope.watch.checks.watchdog or self.flags.scope != "sys":
+            return None
+        return self.loops[0] if self.loops[0].count == scope.step.ranks else None
+
+
+def wait(scope: Scope, op: Wait) -> None:
+    """A wait of a program."""
+    if not ops.printed(scope, op):
+        return
+    known = dict(scope.known)
+    fence = ("shmem.async_load_fence()",) if read_by_tma(scope, op) else ()
+    own = next((i for i in scope.step.in_place if i.tensor == scope.declared(op.param).name), None)
+    once = own is None and scope.declared(op.param).name not in scope.forwarded and _once(scope, op)
+    if once and _await_members(scope, op, fence):
+        scope.known = known
+        return
+    body = ops.body_of(scope, op)
+    if own is not None:
+        _await_others(scope, op, body, own, fence)
+    elif once:
+        await_once(scope, op, body, fence)
+    else:
+        await_all(scope, op, body)
+        for line in fence:
+            scope.lines.add(line)
+    scope.known = known
+
+
+def _once(scope: Scope, op: Wait) -> bool:
+    """Whether a worker is to remember what it has waited for."""
+    flags = next(o.flags for o in lowered_ops(scope.part.of(op)) if isinstance(o, Await))
+    if not _of_channel(scope, scope.lowered.flag(flags)):
+        return False
+    return scope.step.engine == "workers" and op in _unrolled(scope.step.step.program.body)
+
+
+def _unrolled(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """What runs once for each tile, or as often as a loop is unrolled."""
+    for op in body:
+        yield op
+        if isinstance(op, Loop) and "tl.static_range(" in op.header.text:
+            yield from _unrolled(op.body)
+
+
+def await_all(scope: Scope, op: Wait, body: tuple[Op, ...]) -> None:
+    """Wait for every flag that the index intersects."""
+    span = None if isinstance(body[0], If) else Span.of(scope, body)
+    loop = None if span is None else span.of_ranks(scope)
+    if span is not None and loop is not None:
+        _wait_for_all(scope, span, loop, op.loc)
+    else:
+        ops.each(scope, body, lambda o: _leaf(scope, o, op))
+
+
+def _leaf(scope: Scope, op: Op, statement: Wait) -> None:
+    assert isinstance(op, Await)
+    await_one(scope, op, scope.declared(statement.param).name)
+
+
+def await_one(scope: Scope, op: Await, tensor: str) -> None:
+    """Wait for one flag, which stands for a tile of `tensor`."""
+    flags = scope.lowered.flag(op.flags)
+    wish = scope.text(op.index, F.SUMMAND)
+    if _of_channel(scope, flags) and not (wish.isidentifier() or wish.isdigit()):
+        wish = ops.name(scope, "c", op.index, op.loc)
+    _wait_for(scope, flags, wish, op.loc, tensor)
+
+
+def _wait_for(scope: Scope, flags: Flags, word: str, loc: Loc | None, tensor: str = "") -> None:
+    kind, of = ("channel", flags.name) if _of_channel(scope, flags) else (flags.name, tensor)
+    start, value = pointer(scope, flags), _value(scope, flags, word)
+    wait_until(scope, Word(start, word, kind, of, flags.scope == "sys"), value, loc)
+
+
+def _wait_for_all(scope: Scope, span: Span, loop: For, loc: Loc | None) -> None:
+    """Wait for the flags of all ranks."""
+    every, word = scope.names.fresh("every"), scope.names.fresh("c_each")
+    scope.lines.add(f"{every} = tl.arange(0, {power_of_two(scope.plan.topology.size(scope.step.axis))})", loc)
+    scope.lines.add(f"{word} = {scope.text(F.substitute(span.index, {loop.var: Sym(every)}))}")
+    await_block(scope, span.flags, word, f"{every} < {scope.text(loop.count)}", loc)
+
+
+def await_block(scope: Scope, flags: Flags, word: str, inside: str, loc: Loc | None) -> None:
+    """Wait for a block of flags, by name, as far as `inside` says."""
+    start = pointer(scope, flags)
+    value = _value(scope, flags, word, f", mask={inside}, other=0")
+    scope.lines.add(f"shmem.signal_wait_each({start} + {word}, shmem.CMP_GE, {value}, {inside})", loc)
+
+
+def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
+    """Wait at once for the flags of a block of ranks, `lanes` by name; False, and no line, where they are polled one by one."""
+    if not ops.printed(scope, op):
+        return True
+    if any(isinstance(e, Gather) for e in op.index or ()) or scope.watch.checks.watchdog:
+        return False
+    if any(i.tensor == scope.declared(op.param).name for i in scope.step.in_place):
+        return False
+    body, inside = scope.part.of(op), f"{lanes} < {scope.ranks}"
+    if isinstance(body[0], If):
+        inside, body = f"({inside}) & ({scope.text(body[0].test or 1)})", body[0].body
+    span = Span.of(scope, body)
+    if span.loops or span.flags.scope != "sys" or not _of_channel(scope, span.flags):
+        return False
+    if lanes not in F.symbols(scope.here(span.index)):
+        return False
+    known = dict(scope.known)
+    await_block(scope, span.flags, ops.name(scope, "c_each", span.index, op.loc), inside, op.loc)
+    scope.known = known
+    if read_by_tma(scope, op):
+        scope.lines.add("shmem.async_load_fence()")
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ waits that are remembered
+def await_once(scope: Scope, op: Wait, body: tuple[Op, ...], then: tuple[str, ...], only_if: str | None = None) -> None:
+    """`await_all` and the lines `then`, left out where this worker's last wait here was for the same flags.
+
+    `only_if`: a condition, by name, under which there is something to wait for at all.
+
+    A worker's tiles mostly share a flag with the one before, and a look at one costs a trip to L2. Without a loop of
+    its own this wait also lets Triton fuse the loop over tiles with the loop inside a tile.
+    """
+    lines, span = scope.lines, Span.of(scope, body)
+    depth, run, loop = lines.depth, span.run, span.of_ranks(scope)
+    kept: list[str] = []
+    if loop is not None:
+        first = F.substitute(span.index, {loop.var: 0})
+        kept = _await_new(scope, span, first, only_if, op.loc, lambda _: _wait_for_all(scope, span, loop, op.loc))
+    elif run is None:
+        if only_if is not None:
+            _open_if(lines, only_if, op.loc)
+        ops.each(scope, body, lambda o: _leaf(scope, o, op))
+    elif not span.loops:
+        one = _one(scope, span.flags, op.loc)
+        kept = _await_new(scope, span, span.index, only_if, op.loc, one)
+    else:
+        kept = _await_new_run(scope, span, op, run, only_if)
+    for line in then:
+        lines.add(line)
+    lines.depth = depth
+    # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
+    for line in kept:
+        lines.add(line)
+
+
+def _one(scope: Scope, flags: Flags, loc: Loc) -> Callable[[str], None]:
+    return lambda word: _wait_for(scope, flags, word, loc)
+
+
+def _open_if(lines: Lines, test: str, loc: Loc | None) -> None:
+    lines.add(f"if {test}:", loc)
+    lines.depth += 1
+
+
+def _tensor(scope: Scope, flags: Flags) -> str:
+    return scope.plan.channel(flags.name).tensor
+
+
+def _await_new(
+    scope: Scope, span: Span, index: Formula, only_if: str | None, loc: Loc, wait: Callable[[str], None]
+) -> list[str]:
+    """Wait for one flag, or one and its like of all ranks, if it is not the last one awaited here. Leaves a branch open;
+    gives what is to be remembered behind it."""
+    word = ops.name(scope, "c", index, loc)
+    waited = scope.carried(f"{_tensor(scope, span.flags)}_waited", "-1")
+    new = f"{word} != {waited}"
+    _open_if(scope.lines, new if only_if is None else f"{only_if} & ({new})", loc)
+    wait(word)
+    return [f"{waited} = {word}"]
+
+
+def _await_new_run(scope: Scope, span: Span, op: Wait, ends: tuple[Formula, Formula], only_if: str | None) -> list[str]:
+    """The same of flags that follow one another."""
+    lines = scope.lines
+    first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
+    low, high = remembered(scope, _tensor(scope, span.flags))
+    new = f"({first} < {low}) | ({last} > {high})"
+    _open_if(lines, new if only_if is None else f"{only_if} & ({new})", op.loc)
+    inside = lines.depth
+    word = scope.names.fresh("c")
+    lines.add(f"for {word} in range({first}, {last} + 1):")
+    lines.depth += 1
+    kept = [f"{low} = {first}", f"{high} = {last}"]
+    if any(isinstance(e, Gather) for e in op.index or ()):
+        # The flags of a vector are anywhere, and those of the next tile elsewhere: all that touch one another are remembered.
+        _open_if(lines, f"({word} < {low}) | ({word} > {high})", None)
+        kept = joined(scope, first, last, low, high)
+    _wait_for(scope, span.flags, word, op.loc)
+    lines.depth = inside
+    return kept
+
+
+def remembered(scope: Scope, tensor: str) -> tuple[str, str]:
+    """Names for the first and the last flag of a run that a worker has awaited; none before its first tile."""
+    return scope.carried(f"{tensor}_low", "1"), scope.carried(f"{tensor}_high", "0")
+
+
+def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str]:
+    """Lines that add the flags from `first` to `last` to those remembered; of two runs apart the newer is kept."""
+    apart = scope.names.fresh("apart")
+    return [
+        f"{apart} = ({first} > {high} + 1) | ({last} < {low} - 1)",
+        f"{low} = tl.where({apart}, {first}, tl.minimum({low}, {first}))",
+        f"{high} = tl.where({apart}, {last}, tl.maximum({high}, {last}))",
+    ]
+
+
+def _most(scope: Scope, flags: Flags) -> int:
+    ranks = range(scope.plan.topology.ranks)
+    return max(int(F.evaluate(flags.count, scope.plan.env(r))) for r in ranks)
+
+
+def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
+    """Wait for the flags that a vector's positions have, those left out that this worker has waited for before; False, and
+    nothing emitted: no vector alone says which, or there are more than have a bit each."""
+    entry, test = next((e for e in op.index or () if isinstance(e, Gather)), None), scope.part.of(op)[0]
+    if entry is None or not isinstance(test, If) or test.test is None:
+        return False
+    span, lines = Span.of(scope, test.body), scope.lines
+    if span.run is None or _most(scope, span.flags) > BITS or f".{entry.expr.text}.low" not in F.symbols(span.run[0]):
+        return False
+    vector, inside, run = ops.vector(scope, entry), scope.text(test.test), span.run
+    count = power_of_two(_most(scope, span.flags))
+    wanted, missing, word = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
+    seen = scope.carried(f"{_tensor(scope, span.flags)}_seen", "0")
+    number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))
+    lines.add(f"{wanted} = blocks.members(tl.where({inside}, {number}, -1), {count})", op.loc)
+    lines.add(f"{missing} = {wanted} & ~{seen}")
+    lines.add(f"if {missing} != 0:")
+    lines.add(f"    for {word} in range(0, {count}):")
+    lines.add(f"        if ({missing} >> {word}) & 1 != 0:")
+    depth = lines.depth
+    lines.depth += 3
+    _wait_for(scope, span.flags, word, op.loc)
+    lines.depth = depth + 1
+    for line in then:
+        lines.add(line)
+    lines.depth = depth
+    # Outside the branch, as in `await_once`.
+    lines.add(f"{seen} = {seen} | {wanted}")
+    return True
+
+
+# ------------------------------------------------------------------------------------------------------ own part in place
+def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fence: tuple[str, ...]) -> None:
+    """Wait for the tile unless this rank has brought it along, and say where it lies."""
+    lines, wiring, test = scope.lines, scope.plan.wiring, body[0]
+    assert isinstance(test, If) and test.test is not None
+    away = scope.named(f"{own.tensor}_away", scope.text(test.test))
+    await_once(scope, op, test.body, fence, only_if=away)
+    tensors = [wiring.tensor(name) for name in (own.tensor, own.source)]
+    loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
+    found = [descriptors.could_be_tma(scope, t, loads, always=True) for t in tensors]
+    names = [
+        scope.arg(f) if f is not None and all(found) else scope.tensor(t.name)
+        for f, t in zip(found, tensors, strict=True)
+    ]
+    place, first = scope.names.fresh(f"{own.tensor}_place"), scope.names.fresh(f"{own.tensor}_first")
+    for test_of, name, begin in (
+        (f"if {away}:", names[0], "0"),
+        ("else:", names[1], scope.text(scope.step.rank * part(tensors[0].axes[own.axis].size))),
+    ):
+        lines.add(test_of, op.loc)
+        lines.add(f"    {place} = {name}")
+        lines.add(f"    {first} = {begin}")
+    scope.places[own.tensor] = Place(place, first, own.axis, all(found))
+
+
+def read_by_tma(scope: Scope, op: Wait) -> bool:
+    """Whether the program reads the awaited tensor through a descriptor (generic writes, asynchronous reads)."""
+    loads = [o for o in walk(scope.step.step.program.body) if isinstance(o, Load) and o.param == op.param]
+    return descriptors.could_be_tma(scope, scope.declared(op.param), loads) is not None
