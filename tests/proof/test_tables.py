@@ -13,7 +13,7 @@ import pytest
 from benchmarks.mutants.mappings import mappings, operators
 from tests.mapping.oracle import any_plan, off_any_shelf, verdict_on
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Copy, Flags, For, If, Lowered, Op, Signal, Tiles, Write, walk
+from tilelink.ir.lowered import ENTERED, LEFT, READY, Copy, Flags, For, If, Lowered, Op, Signal, Tiles, Write, walk
 from tilelink.mapping.lower import lower
 from tilelink.proof.bounds import outside
 from tilelink.proof.counts import miscounted
@@ -116,7 +116,7 @@ def _rewritten(body: tuple[Op, ...], change: Callable[[Op], tuple[Op, ...]]) -> 
 def _matters(lowered: Lowered, op: Op) -> bool:
     """What data decides is taken on trust; and nobody may need what is signalled on entry."""
     if isinstance(op, Signal):
-        return op.flags not in ("entered", "ready", "left")
+        return op.flags not in (ENTERED, READY, LEFT)
     write = op.target if isinstance(op, Copy) else op
     assert isinstance(write, Write)
     return not write.by_data and bool(write.box)

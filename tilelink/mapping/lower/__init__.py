@@ -13,10 +13,8 @@ from tilelink.mapping.lower.frame import NotLowered
 def lower(plan: Plan) -> Lowered:
     """
     Raises:
-        NotLowered: a program uses raw pointers; or data says which panels a function of a library takes.
+        NotLowered: data says which panels a function of a library takes.
     """
-    if plan.unverified:
-        raise NotLowered(f"`{plan.unverified[0]}` uses raw pointers")
     call = Call(plan)
     call.run()
     buffers = [Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots) for b in plan.buffers]
@@ -28,7 +26,7 @@ def lower(plan: Plan) -> Lowered:
         name=plan.wiring.name,
         ranks=dimensions,
         sizes=plan.sizes,
-        tables=plan.tables,
+        tables=(*plan.tables, *call.tables.items()),
         buffers=(*buffers, *staged),
         flags=tuple(call.flags.values()),
         executors=tuple(call.executors),

@@ -8,10 +8,10 @@ from dataclasses import replace
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Compute, For, Op, Tiles, unplaced
+from tilelink.ir.lowered import Compute, For, If, Op, Read, Tiles, Write, unplaced
 from tilelink.ir.partition import GridAxis
 from tilelink.mapping.libraries import turns, walk_of
-from tilelink.mapping.lower.frame import PANEL, Frame, Interval, NotLowered, under
+from tilelink.mapping.lower.frame import PANEL, Entries, Frame, Interval, NotLowered, under
 from tilelink.mapping.lower.programs import Body, bounds
 
 
@@ -23,7 +23,8 @@ def called(frame: Frame) -> Tiles:
     frame.walked = frozenset(op.var for op in P.walk(program.body) if isinstance(op, P.Tiles))
     ops = [op for op in P.walk(program.body) if isinstance(op, P.Wait | P.Load | P.Store | P.Notify)]
     intervals = [*_intervals(frame, program.body)]
-    behind = (*_lowered(frame, ops, P.Store), *_lowered(frame, ops, P.Notify))
+    stored = tuple(_valued(op, program.domain) for op in _lowered(frame, ops, P.Store))
+    behind = (*stored, *_lowered(frame, ops, P.Notify))
     if step.by_runs:
         panels = {
             op
@@ -31,10 +32,11 @@ def called(frame: Frame) -> Tiles:
             if any(isinstance(e, P.OfTile) and e.var == PANEL for _, e in frame.index(op.param, op.index))
         }
         waits = _lowered(frame, [op for op in ops if op not in panels], P.Wait)
-        body = (*waits, *_panels(frame, intervals, ops, panels), *behind)
+        merge = Compute(f"{step.library.name}'s merge", step.step.loc, (PARTS,), program.domain)
+        body = (*waits, *_panels(frame, intervals, ops, panels), merge, *behind)
     else:
-        call = Compute(step.library.name, step.step.loc)
-        body = (*_lowered(frame, ops, P.Wait), *_lowered(frame, ops, P.Load), call, *behind)
+        call = Compute(step.library.name, step.step.loc, _arguments(frame), program.domain)
+        body = (*_lowered(frame, ops, P.Wait), *_taken(frame, ops), call, *behind)
     return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), under(frame.tests, body))
 
 
@@ -48,7 +50,32 @@ def _lowered(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify], 
     return tuple(found.values())
 
 
+def _arguments(frame: Frame) -> tuple[str, ...]:
+    return tuple(p.name for p in frame.step.step.program.params if p.role == "in")
+
+
+def _taken(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify]) -> Iterator[Op]:
+    """What the function gets of each argument: the one view of it that the program reads, or all of it."""
+    for param in _arguments(frame):
+        loads = _lowered(frame, [op for op in ops if op.param == param], P.Load)
+        if not loads:
+            whole: Entries = [(v, P.Whole()) for v in frame.step.step.binding(param).view]
+            loads = frame.access(Read, param, whole, frame.step.rank, frame.step.step.loc)
+        yield from (_valued(op, param) for op in loads)
+
+
+def _valued(op: Op, value: str) -> Op:
+    if isinstance(op, If):
+        return replace(op, body=tuple(_valued(o, value) for o in op.body))
+    assert isinstance(op, Read | Write)
+    return replace(op, value=value)
+
+
 # -------------------------------------------------------------------------------------------------------------- panels
+PARTS = "parts"
+"""What a function gives panel by panel."""
+
+
 def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[Formula, Formula]]:
     """From where to where each loop over tiles goes, in the program's order; names on the way are those of the frame.
 
@@ -108,7 +135,10 @@ def _between(
     begin, end = Sym("panel_begin"), Sym("panel_end")
     at = first + Sym("panel") * length
     frame.tiles[PANEL] = Interval(begin, end, grid=replace(axis, kind="free"))
-    call = Compute(frame.step.library.name, frame.step.step.loc)
-    body = (*_lowered(frame, [op for op in ops if op in panels], P.Wait), *_lowered(frame, ops, P.Load), call)
+    tile = ((g.dim, g.begin(Sym(f"i{a}")), g.end(Sym(f"i{a}"))) for a, g in enumerate(frame.step.grid))
+    call = Compute(
+        frame.step.library.name, frame.step.step.loc, _arguments(frame), PARTS, (*tile, (axis.dim, begin, end))
+    )
+    body = (*_lowered(frame, [op for op in ops if op in panels], P.Wait), *_taken(frame, ops), call)
     lets = ((begin.name, F.maximum(at, low)), (end.name, F.minimum(F.minimum(at + length, last), high)))
     return (For("panel", count, under([F.binary("<", begin, end)], body), lets=lets),)
