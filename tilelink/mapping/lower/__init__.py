@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilelink.ir.host import MAIN
-from tilelink.ir.lowered import Buffer, Lowered
+from tilelink.ir.lowered import STAGE, Buffer, Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.mapping.lower.call import Call
@@ -19,7 +19,9 @@ def lower(plan: Plan) -> Lowered:
     call.run()
     buffers = [Buffer(b.tensor, b.extents, b.dtype, b.space, b.slots) for b in plan.buffers]
     staged = [
-        Buffer(f"{b.tensor}@stage", b.stage, b.dtype, "symmetric", b.slots) for b in plan.buffers if b.stage is not None
+        Buffer(f"{b.tensor}{STAGE}", b.stage, b.dtype, "symmetric", b.slots)
+        for b in plan.buffers
+        if b.stage is not None
     ]
     dimensions = tuple((a, plan.topology.size(a)) for a in (RANK_AXIS, *plan.axes))
     return Lowered(

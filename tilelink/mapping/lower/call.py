@@ -12,6 +12,7 @@ from tilelink.ir.lowered import (
     ENTERED,
     LEFT,
     READY,
+    STAGE,
     Await,
     Copy,
     Executor,
@@ -29,7 +30,7 @@ from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import is_raw
 from tilelink.ir.shape import RANK_AXIS, ranks_along
 from tilelink.mapping.lower.copies import Tables, copied, stream_loop
-from tilelink.mapping.lower.frame import RANK, STAGE, Frame, under
+from tilelink.mapping.lower.frame import RANK, Frame, under
 from tilelink.mapping.lower.library import called
 from tilelink.mapping.lower.programs import Body
 from tilelink.mapping.lower.signals import flags_of
@@ -67,7 +68,7 @@ class Call:
             heads[H.MAIN] = (*heads[H.MAIN], *heads.get(h.stream, ()))
         elif isinstance(h, H.Keep):
             loop = stream_loop(Frame(plan, plan.step(h.path)), self.tables, own=True, others=False, kept=True)
-            self._start(H.MAIN, f"{h.path}.keep", "stream", loop)
+            self._start(H.MAIN, h.executor, "stream", loop)
         elif isinstance(h, H.Transfer):
             self._transfer(h, plan.step(h.path))
         else:
@@ -81,8 +82,8 @@ class Call:
             loop = stream_loop(Frame(self.plan, step), self.tables, own=own, others=True)
         streams = range(h.stream, h.stream + step.streams)
         after = tuple(dict.fromkeys(name for s in streams for name in self.heads[s]))
-        self.executors.append(Executor(h.path, "stream", (loop,), after, step.streams))
-        self.heads |= dict.fromkeys(streams, (h.path,))
+        self.executors.append(Executor(h.executor, "stream", (loop,), after, step.streams))
+        self.heads |= dict.fromkeys(streams, (h.executor,))
 
     def _launch(self, h: H.Launch) -> None:
         kernel, after = self.plan.kernel(h.kernel), self.heads[h.stream]

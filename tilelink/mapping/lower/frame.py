@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Check, If, Op, Read, Write
+from tilelink.ir.lowered import STAGE, Check, If, Op, Read, Write
 from tilelink.ir.partition import GridAxis, extent, here, holder, part, tile_holder
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Expr, Gather, Index, IndexEntry, OfTile, Whole
@@ -21,7 +21,6 @@ from tilelink.mapping.libraries import RUN
 RANK = rank_along()
 """This rank's number among all."""
 Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
-STAGE = "@stage"
 PANEL = RUN
 """The tile that a panel is, among the tiles that indices name."""
 

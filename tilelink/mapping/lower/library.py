@@ -10,7 +10,7 @@ from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Compute, For, If, Op, Read, Tiles, Write, unplaced
 from tilelink.ir.partition import GridAxis
-from tilelink.mapping.libraries import turns, walk_of
+from tilelink.mapping.libraries import axis_of, turns
 from tilelink.mapping.lower.frame import PANEL, Entries, Frame, Interval, NotLowered, under
 from tilelink.mapping.lower.programs import Body, bounds
 
@@ -106,7 +106,7 @@ def _panels(
     panels: set[P.Wait | P.Load | P.Store | P.Notify],
 ) -> tuple[Op, ...]:
     """Shard by shard, this rank's own first, as they arrive; each interval of a shard in panels that end where tiles do."""
-    axis = frame.step.loop(walk_of(frame.step.step))
+    axis = axis_of(frame.step)
     if axis.kind != "cut":
         return tuple(
             op for low, high in intervals for op in _between(frame, axis, F.of(0), axis.size, low, high, ops, panels)

@@ -91,11 +91,12 @@ def _addressee(
     owner = frame.owner(op.param, index) if frame.step.library is None else None
     if owner is not None:
         return owner
-    # Others copy it on: the one whose shard it becomes.
+    # Others copy it on: the one whose shard it becomes. Of what has no shards nobody else waits for one.
     axis = channel.whose(frame.step.axis)
-    view, entry = next((v, e) for v, e in index if axis is not None and v.axis == axis.axis)
-    assert axis is not None
-    return frame.interval(op.param, view, entry).begin // axis.part
+    shard = next(((v, e) for v, e in index if axis is not None and v.axis == axis.axis), None)
+    if axis is None or shard is None:
+        return frame.step.rank
+    return frame.interval(op.param, *shard).begin // axis.part
 
 
 def _each(

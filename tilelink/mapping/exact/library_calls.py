@@ -11,13 +11,22 @@ from dataclasses import dataclass, replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import BellWait, Compute, ComputeRun, MergeRuns, Piece, SetWord, StreamOp, WordWait
 from tilelink.ir.partition import here, part
 from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import Load, Notify, Store, Wait, walk
-from tilelink.mapping.libraries import RUN, tiled
-from tilelink.mapping.runs import axis_of, runs_of
-from tilelink.mapping.touched import Place, Span, touched
+from tilelink.mapping.exact.runs import runs_of
+from tilelink.mapping.exact.stream_ops import (
+    BellWait,
+    Compute,
+    ComputeRun,
+    MergeRuns,
+    Piece,
+    SetWord,
+    StreamOp,
+    WordWait,
+)
+from tilelink.mapping.exact.touched import Place, Span, touched
+from tilelink.mapping.libraries import RUN, axis_of, tiled
 
 
 def applied(
