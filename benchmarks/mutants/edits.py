@@ -12,7 +12,7 @@ from tilelink.codegen import emit
 from tilelink.codegen.naming import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.host import Keep, Transfer
+from tilelink.ir.host import Keep, Stage, Transfer
 from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify
@@ -43,7 +43,7 @@ class Running:
 
 
 def running(plan: Plan) -> Running:
-    moving = [h.executor for h in plan.host if isinstance(h, (Transfer, Keep))]
+    moving = [h.executor for h in plan.host if isinstance(h, (Transfer, Keep, Stage))]
     lowered = lower(plan)
     ranks = range(plan.topology.ranks)
     return Running(plan, emit(plan), tuple({name: actions(lowered, name, r) for name in moving} for r in ranks))
@@ -90,7 +90,10 @@ def _edited(found: Running, edit: Edit) -> Running:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     paths = {h.executor: h.path for h in found.plan.host if isinstance(h, (Transfer, Keep))}
     done = tuple(
-        {name: tuple(_stream(found.plan, edit, paths[name], one) for one in each) for name, each in of_rank.items()}
+        {
+            name: tuple(_stream(found.plan, edit, paths[name], one) for one in each) if name in paths else each
+            for name, each in of_rank.items()
+        }
         for of_rank in found.streams
     )
     return replace(found, source=replace(found.source, text=text, digest=digest), streams=done, edited=True)

@@ -410,9 +410,10 @@ def step(session: Session, work: W.Work, number: int, **given: torch.Tensor) -> 
     return session.world.step(work, number, call), call
 
 
-def test_a_stage_of_another_shape_is_copied_row_by_row(notes: Notes, session: Session) -> None:
+def test_rows_that_lie_apart_are_copied_row_by_row(notes: Notes, session: Session) -> None:
     buffer, x, y = torch.zeros(8, 16), torch.zeros(4, 6), torch.zeros(4, 6)
-    run, call = step(session, W.Stage(buffer, W.Given("x")), W.MAIN, x=x)
+    own = (0, 4), (0, 6)
+    run, call = step(session, W.Copy(W.View(buffer, own), W.View(W.Given("x"), own)), W.MAIN, x=x)
     call.tensors = {"x": y}
     notes.start()
     run(call)
@@ -421,8 +422,10 @@ def test_a_stage_of_another_shape_is_copied_row_by_row(notes: Notes, session: Se
     ]
 
 
-def test_nothing_is_staged_of_an_empty_argument(notes: Notes, session: Session) -> None:
-    run, call = step(session, W.Stage(torch.zeros(8, 16), W.Given("x")), W.MAIN, x=torch.zeros(0, 16))
+def test_nothing_is_copied_of_an_empty_argument(notes: Notes, session: Session) -> None:
+    own = (0, 0), (0, 16)
+    work = W.Copy(W.View(torch.zeros(8, 16), own), W.View(W.Given("x"), own))
+    run, call = step(session, work, W.MAIN, x=torch.zeros(0, 16))
     notes.start()
     run(call)
     assert notes.lines() == []

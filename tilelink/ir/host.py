@@ -23,6 +23,11 @@ class Stage:
 
     tensors: tuple[str, ...]
 
+    @property
+    def executor(self) -> str:
+        """What a lowered plan calls it."""
+        return "stage"
+
 
 @dataclass(frozen=True, slots=True)
 class Fork:
@@ -53,7 +58,6 @@ class Transfer:
 
     @property
     def executor(self) -> str:
-        """What a lowered plan calls it."""
         return self.path
 
 

@@ -1,4 +1,4 @@
-"""What the streams of a rank do in a call, in numbers: the loops of a lowered plan's stream, evaluated for one rank."""
+"""What the streams of a rank do in a call, in numbers: loops of a lowered plan, evaluated for one rank."""
 
 from __future__ import annotations
 
@@ -78,9 +78,8 @@ Actions: TypeAlias = "tuple[tuple[Action, ...], ...]"
 
 
 def actions(lowered: Lowered, name: str, rank: int) -> Actions:
-    """What the streams of executor `name` do on a rank."""
+    """What executor `name`, of streams or of the host, does on a rank."""
     executor = lowered.executor(name)
-    assert executor.engine == "stream"
     out: list[list[Action]] = [[] for _ in range(executor.workers)]
     for loop in executor.loops:
         for t, done in enumerate(_Tiles(lowered, rank, loop).run()):

@@ -9,7 +9,7 @@ from typing import Any
 from tilelink.codegen import emit
 from tilelink.errors import Loc
 from tilelink.frontend import Found, Outside, found_by, trace
-from tilelink.ir.host import Keep, Transfer
+from tilelink.ir.host import Keep, Stage, Transfer
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
@@ -53,7 +53,7 @@ class Stages:
 
     def streams(self, rank: int) -> dict[str, Actions]:
         """What its streams do, by executor."""
-        moving = [h.executor for h in self.plan.host if isinstance(h, (Transfer, Keep))]
+        moving = [h.executor for h in self.plan.host if isinstance(h, (Transfer, Keep, Stage))]
         if moving and self.lowered is None:
             self.lowered = lower(self.plan)
         return {name: actions(self.lowered, name, rank) for name in moving if self.lowered is not None}

@@ -198,9 +198,10 @@ class _Preparation:
         if isinstance(step, H.Enter) and not step.kernels:
             yield self._launch("enter", H.MAIN)
         elif isinstance(step, H.Stage):
-            # The staged instance has a whole part on every rank; the last ranks fill less of it.
-            yield from ((H.MAIN, W.Stage(self.buffer(t), W.Given(t))) for t in step.tensors)
-            yield self._launch("ready", H.MAIN)
+            (done,) = self.loaded.streams[step.executor]
+            copies = (a for a in done if isinstance(a, S.Copy) and not a.source.empty)
+            yield from ((H.MAIN, self._action("", copy)) for copy in copies)
+            yield self._launch("ready", H.MAIN)  # which tells all
         elif isinstance(step, H.Leave):
             yield self._launch("leave", H.MAIN)
         elif isinstance(step, H.Launch):

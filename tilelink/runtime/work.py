@@ -110,14 +110,6 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """An argument to the front of a buffer that is at least as large along every axis."""
-
-    buffer: torch.Tensor
-    source: Given
-
-
-@dataclass(frozen=True, slots=True)
 class WaitBell:
     """Until the one-element int64 `bell` is `times`; then it is 0 again."""
 
@@ -163,7 +155,7 @@ class Apply:
         return contribute if self.output is None else merge
 
 
-Work: TypeAlias = Launch | Copy | Stage | WaitBell | Follow | Apply
+Work: TypeAlias = Launch | Copy | WaitBell | Follow | Apply
 
 
 Step: TypeAlias = Callable[[Call], None]
@@ -186,19 +178,10 @@ def view_of(view: View, call: Call, world: World) -> torch.Tensor:
     return tensor_of(view.of, call, world)[tuple([slice(begin, end) for begin, end in view.box])]
 
 
-def ends_of(work: Copy | Stage, call: Call, world: World) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Target and source of a copy; None where there is nothing to copy."""
-    if isinstance(work, Copy):
-        return _joined(view_of(work.target, call, world), view_of(work.source, call, world))
-    source = call.tensors[work.source.name]
-    if not source.numel():
-        return None
-    return work.buffer[tuple(slice(0, n) for n in source.shape)], source
-
-
-def _joined(target: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same elements with as few axes as both allow, the last one without gaps."""
+def ends_of(work: Copy, call: Call, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+    """Target and source of a copy, with as few axes as both allow, the last one without gaps."""
     # One of the two may have an axis of one element more: a slice's, or a tile's that is one position.
+    target, source = view_of(work.target, call, world), view_of(work.source, call, world)
     pairs = zip(_longer(target), _longer(source), strict=True)
     axes = merged((size, to, start) for (size, to), (_, start) in pairs)
     if not axes or axes[-1][1:] != (1, 1):
@@ -263,9 +246,4 @@ def plain_step(work: Work, number: int, world: World) -> Step:
 
         return apply
 
-    def copy(call: Call) -> None:
-        ends = ends_of(work, call, world)
-        if ends is not None:
-            stream_of(number, call, world).copy(*ends)
-
-    return copy
+    return lambda call: stream_of(number, call, world).copy(*ends_of(work, call, world))

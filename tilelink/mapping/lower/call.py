@@ -59,7 +59,7 @@ class Call:
         if isinstance(h, H.Enter):
             self._host("enter", self._enter())
         elif isinstance(h, H.Stage):
-            self._host("stage", (*(self._staged(t) for t in h.tensors), self._tell(READY)))
+            self._host(h.executor, (*(self._staged(t) for t in h.tensors), self._tell(READY)))
         elif isinstance(h, H.Leave):
             self._host("leave", (self._tell(LEFT), For("pe", RANKS, (Await(LEFT, Sym("pe")),))))
         elif isinstance(h, H.Fork):

@@ -86,13 +86,11 @@ def hooked() -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------------- copies
-def _copy(work: W.Copy | W.Stage, number: int, world: GpuWorld, first: W.Call) -> W.Step:
+def _copy(work: W.Copy, number: int, world: GpuWorld, first: W.Call) -> W.Step:
     ends = W.ends_of(work, first, world)
-    if ends is None:
-        return lambda call: None
     require_gpu(*ends)
     parts = pieces(*ends)
-    sides = (work.target.of, work.source.of) if isinstance(work, W.Copy) else (work.buffer, work.source)
+    sides = work.target.of, work.source.of
     (target, fixed_target), (source, fixed_source) = (
         _address(side, end, world, first) for side, end in zip(sides, ends, strict=True)
     )
