@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,6 +22,8 @@ from tilelink.mapping.exact.transfers import issued, kept
 from tilelink.mapping.lower import lower
 
 EACH = 40
+SEEDS = (1189, 1290, 1592)
+"""Of plans where the two have differed: own parts of several streams, runs that wait for one word, words by source rank."""
 Plain = tuple[Any, ...]
 
 
@@ -44,7 +46,11 @@ def _elements(lowered: Lowered, piece: S.Piece) -> Plain:
     extents = [int(F.evaluate(e, lowered.env(piece.rank))) for e in lowered.buffer(piece.buffer).extents]
     assert all(0 <= begin <= end <= n for (begin, end), n in zip(piece.box, extents, strict=True))
     there = tuple(slice(begin, end) for begin, end in piece.box)
-    return piece.buffer, piece.rank, tuple(np.arange(np.prod(extents, dtype=int)).reshape(extents)[there].flat)
+    return (
+        piece.buffer,
+        piece.rank,
+        tuple(np.arange(np.prod(extents, dtype=int)).reshape(extents)[there].flatten().tolist()),
+    )
 
 
 def by_graph(plan: Plan, h: Transfer | Keep, rank: int) -> list[list[Plain]]:
@@ -93,13 +99,13 @@ def test_operators_of_the_library(name: str) -> None:
         assert differs(m.plan, range(m.plan.topology.ranks)) == []
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_random_plans(block: int) -> None:
+@pytest.mark.parametrize("seeds", [*(range(k * EACH, k * EACH + EACH) for k in range(4)), SEEDS])
+def test_random_plans(seeds: Sequence[int]) -> None:
     """Graphs of up to four programs, with one or two mesh dimensions."""
     moved = 0
-    for seed in range(block * EACH, block * EACH + EACH):
+    for seed in seeds:
         made = off_any_shelf(random.Random(seed))
         if made is not None:
             moved += any(isinstance(h, Transfer) for h in made[1].host)
             assert differs(made[1], range(made[1].topology.ranks)) == []
-    assert moved > 3
+    assert moved >= min(len(seeds), 4)

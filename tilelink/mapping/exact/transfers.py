@@ -84,7 +84,9 @@ def kept(plan: Plan, path: str, rank: int) -> tuple[StreamOp, ...]:
 
     Nothing is waited for: what the rank has put where peers take it, the same stream has put there.
     """
-    found = [op for ops in expand(plan, path, rank, others=False) for op in ops]
+    step = plan.step(path)
+    moves = _moves(plan, step, rank, own=True, others=False)
+    found = [op for tile, targets in moves if targets for op in _tile(plan, step, rank, tile, targets)]
     return tuple(op for op in found if not isinstance(op, WordWait))
 
 
