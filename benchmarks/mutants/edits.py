@@ -1,4 +1,4 @@
-"""What a plan does not say of its signals, changed where it is said: in the emitted text, and in transfers."""
+"""What a plan does not say of its signals, changed where it is said: in the emitted text, and in what streams do."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from benchmarks.mutants.mutations import Edit, Mutation
 from tilelink.codegen.naming import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.host import BellWait, Compute, ComputeRun, Copy, Keep, MergeRuns, SetWord, StreamOp, Transfer, WordWait
+from tilelink.ir.host import Keep, Stage, Transfer
 from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify
-from tilelink.mapping import expand, kept
+from tilelink.ir.streams import Action, Actions, Compute, Copy, Set, Wait, actions
+from tilelink.mapping.lower import lower
 from tilelink.pipeline.stages import emitted
 
-Transfers = Mapping[Transfer | Keep, tuple[tuple[StreamOp, ...], ...]]
+Streams = Mapping[str, Actions]
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
 RAISES = ("signal_op", "signal_all", "local_add", "count")
 IMPORT = "from benchmarks.mutants import weak"
@@ -26,11 +27,11 @@ IMPORT = "from benchmarks.mutants import weak"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What runs: the kernels' text, and the transfers of every rank by path. `edited`: other than the plan has it."""
+    """What runs: the kernels' text, and what the streams of every rank do, by executor. `edited`: other than the plan has it."""
 
     plan: Plan
     source: KernelSource
-    transfers: tuple[Transfers, ...]
+    streams: tuple[Streams, ...]
     edited: bool = False
 
     @property
@@ -38,20 +39,14 @@ class Running:
         """The same for what runs the same."""
         frame = (self.plan.host, self.plan.credits, self.plan.schedule.slots, self.plan.buffers)
         scopes = tuple(c.scope for c in self.plan.channels)
-        return self.source.digest, repr(self.transfers), repr(frame), scopes
+        return self.source.digest, repr(self.streams), repr(frame), scopes
 
 
 def running(plan: Plan) -> Running:
-    moving = [h for h in plan.host if isinstance(h, (Transfer, Keep))]
+    moving = [h.executor for h in plan.host if isinstance(h, (Transfer, Keep, Stage))]
+    lowered = lower(plan)
     ranks = range(plan.topology.ranks)
-    return Running(plan, emitted(plan), tuple({h: _moved(plan, h, r) for h in moving} for r in ranks))
-
-
-def _moved(plan: Plan, h: Transfer | Keep, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
-    """Own parts, too, that everyone reads in place: more signals to change."""
-    if isinstance(h, Keep):
-        return (kept(plan, h.path, rank),)
-    return expand(plan, h.path, rank, own=Keep(h.path) not in plan.host)
+    return Running(plan, emitted(plan), tuple({name: actions(lowered, name, r) for name in moving} for r in ranks))
 
 
 class Unsayable(Exception):
@@ -93,11 +88,15 @@ def _edited(found: Running, edit: Edit) -> Running:
     if ast.dump(tree) != ast.dump(ast.parse(text)):
         text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    moved = tuple(
-        {h: tuple(_stream(found.plan, edit, h.path, ops) for ops in streams) for h, streams in of_rank.items()}
-        for of_rank in found.transfers
+    paths = {h.executor: h.path for h in found.plan.host if isinstance(h, (Transfer, Keep))}
+    done = tuple(
+        {
+            name: tuple(_stream(found.plan, edit, paths[name], one) for one in each) if name in paths else each
+            for name, each in of_rank.items()
+        }
+        for of_rank in found.streams
     )
-    return replace(found, source=replace(found.source, text=text, digest=digest), transfers=moved, edited=True)
+    return replace(found, source=replace(found.source, text=text, digest=digest), streams=done, edited=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------- text
@@ -203,38 +202,38 @@ def _accesses(statement: ast.stmt, edit: Edit) -> bool:
     return bool(named & {*MOVES, "load"})
 
 
-# ----------------------------------------------------------------------------------------------------------- transfers
-def _stream(plan: Plan, edit: Edit, path: str, ops: tuple[StreamOp, ...]) -> tuple[StreamOp, ...]:
+# ------------------------------------------------------------------------------------------------------------- streams
+def _stream(plan: Plan, edit: Edit, path: str, done: tuple[Action, ...]) -> tuple[Action, ...]:
     if edit.path not in ("", path):
-        return ops
+        return done
     if edit.what == "turn":
-        return tuple(_turned(list(ops), edit))
+        return tuple(_turned(list(done), edit))
     if edit.what == "word":
-        return tuple(_word(plan, edit, op) for op in ops)
-    return tuple(_rank(plan, op) for op in ops) if edit.what == "rank" else ops
+        return tuple(_word(plan, edit, action) for action in done)
+    return tuple(_rank(plan, action) for action in done) if edit.what == "rank" else done
 
 
-def _word(plan: Plan, edit: Edit, op: StreamOp) -> StreamOp:
+def _word(plan: Plan, edit: Edit, action: Action) -> Action:
     # The next word is set, and the one before is waited for: a stream will have waited for that already.
-    if isinstance(edit.op, Notify) and isinstance(op, SetWord):
-        return replace(op, word=(op.word + 1) % _count(plan, edit))
-    if not isinstance(edit.op, Notify) and isinstance(op, (BellWait, WordWait)):
-        return replace(op, word=(op.word - 1) % _count(plan, edit))
-    return op
+    if isinstance(edit.op, Notify) and isinstance(action, Set):
+        return replace(action, index=(action.index + 1) % _count(plan, edit))
+    if not isinstance(edit.op, Notify) and isinstance(action, Wait):
+        return replace(action, index=(action.index - 1) % _count(plan, edit))
+    return action
 
 
-def _rank(plan: Plan, op: StreamOp) -> StreamOp:
-    return replace(op, pe=(op.pe + 1) % plan.topology.ranks) if isinstance(op, SetWord) else op
+def _rank(plan: Plan, action: Action) -> Action:
+    return replace(action, rank=(action.rank + 1) % plan.topology.ranks) if isinstance(action, Set) else action
 
 
-def _turned(ops: list[StreamOp], edit: Edit) -> list[StreamOp]:
+def _turned(done: list[Action], edit: Edit) -> list[Action]:
     """Every copy, or call of a library, with the word that is set behind it, or every wait with what it is for."""
-    made = (Copy, Compute, ComputeRun, MergeRuns)
-    first, then = (made, SetWord) if isinstance(edit.op, Notify) else ((BellWait, WordWait), made)
+    made = (Copy, Compute)
+    first, then = (made, Set) if isinstance(edit.op, Notify) else (Wait, made)
     at = 0
-    while at + 1 < len(ops):
-        if isinstance(ops[at], first) and isinstance(ops[at + 1], then):
-            ops[at], ops[at + 1] = ops[at + 1], ops[at]
+    while at + 1 < len(done):
+        if isinstance(done[at], first) and isinstance(done[at + 1], then):
+            done[at], done[at + 1] = done[at + 1], done[at]
             at += 1
         at += 1
-    return ops
+    return done

@@ -21,7 +21,7 @@ LIVE = ("notify", "await", "ready")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of the emitted calls of one signal, and of the transfers that stand for it.
+    """A change of the emitted calls of one signal, and of what streams do instead.
 
     `what`: word (the next one), rank (the next one), turn (the access and the signal change places), weaken (no release,
     no acquire), count (a wait for `by` more than due). `path`, `op`: the signal; no op: all waits of the channel.

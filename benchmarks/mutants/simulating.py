@@ -101,8 +101,8 @@ def results_of(mapping: Mapping, found: Running, adversary: Adversary, end: floa
         OutOfTime: the monotonic clock is past `end`.
     """
     loaded = [
-        Loaded(found.plan, found.source, load(found.source.text, found.source.digest, found.source.name), transfers)
-        for transfers in found.transfers
+        Loaded(found.plan, found.source, load(found.source.text, found.source.digest, found.source.name), streams)
+        for streams in found.streams
     ]
     turns = Timed(adversary.policy.turns(), end)
     return simulated(lambda: _rank(mapping, loaded, adversary), RANKS, policy=turns, device=DEVICE)

@@ -10,7 +10,23 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Await, Box, Check, Copy, For, If, Lowered, Op, Read, Signal, Tiles, Write
+from tilelink.ir.lowered import (
+    ENTERED,
+    LEFT,
+    READY,
+    Await,
+    Box,
+    Check,
+    Copy,
+    For,
+    If,
+    Lowered,
+    Op,
+    Read,
+    Signal,
+    Tiles,
+    Write,
+)
 from tilelink.ir.plan import Plan
 from tilelink.mapping.exact.calls import Call
 from tilelink.mapping.exact.tiles import Sizes
@@ -65,7 +81,7 @@ class Expansion:
         return self.tally
 
     def _loop(self, loop: Tiles, rank: int) -> None:
-        env: Env = dict(self.plan.env(rank))
+        env: Env = dict(self.lowered.env(rank))
         if loop.by_data:
             raise DataDecides
         seen: set[tuple[int, ...]] = set()
@@ -128,7 +144,7 @@ class Expansion:
 
     def _extents(self, buffer: str, rank: int) -> tuple[int, ...]:
         found = next(b for b in self.lowered.buffers if b.name == buffer)
-        return tuple(self._number(e, dict(self.plan.env(rank))) for e in found.extents)
+        return tuple(self._number(e, self.lowered.env(rank)) for e in found.extents)
 
 
 def tally_of(plan: Plan, call: Call) -> Tally:
@@ -136,12 +152,13 @@ def tally_of(plan: Plan, call: Call) -> Tally:
     sizes, out = Sizes(plan), Tally()
     # Epilogues stand in the loop of their mainloop step, but for those that are deferred.
     loops = {s.path: s.path if s.behind else s.executor for s in plan.steps}
+    own = {name.removeprefix("@"): name for name in (ENTERED, READY, LEFT)}
     for e in call.events:
         place = e.rank, loops.get(e.path, e.path)
         for flags, rank, number in e.waits:
-            out.flags[place, "await", flags, rank, number] += 1
+            out.flags[place, "await", own.get(flags, flags), rank, number] += 1
         for flags, rank, number in e.raises:
-            out.flags[place, "signal", flags, rank, number] += 1
+            out.flags[place, "signal", own.get(flags, flags), rank, number] += 1
         for kind, accesses in (("read", e.reads), ("write", e.writes)):
             for a in accesses:
                 out.touch(place, kind, *a.instance, sizes.extents(a.instance), a.box)

@@ -14,10 +14,11 @@ from tilelink import Operator, copy_engine, fused, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
-from tilelink.ir.host import BellWait
 from tilelink.ir.plan import Plan
-from tilelink.mapping import issued, verify
+from tilelink.ir.streams import Wait, actions
+from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
+from tilelink.mapping.lower import lower
 from tilelink.mapping.orders import decode
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.meeting import check_meeting
@@ -122,7 +123,7 @@ def test_what_stays_has_no_bell() -> None:
     plan = pushed()
     channel = plan.channel("matmul_out")
     for rank in range(3):
-        heard = [op.word for op in issued(plan, "scatter", rank)[0] if isinstance(op, BellWait)]
+        heard = [a.index for a in actions(lower(plan), "scatter", rank)[0] if isinstance(a, Wait)]
         assert heard == [word for word in (*range(2 * rank + 2, 6), *range(2 * rank)) if word // 2 != rank]
         assert heard == sorted(heard, key=lambda word: (word - 2 * rank) % 6)
         assert [channel.rung(word, plan.env(rank)) for word in range(6)] == [word in heard for word in range(6)]

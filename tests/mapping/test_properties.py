@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from tests.mapping.plans import form, forms
 from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
-from tilelink.ir.host import BellWait, Copy, SetWord, WordWait
 from tilelink.ir.partition import GridAxis, part
-from tilelink.mapping import expand
+from tilelink.ir.streams import Copy, Set, Wait, actions
+from tilelink.mapping.lower import lower
 from tilelink.mapping.orders import decode
 from tilelink.mapping.raisers import tiles_in
-from tilelink.mapping.transfers import tiles_of
 
 SIZE, COLUMNS = F.Sym("M"), F.Sym("N")
 FEW = settings(max_examples=200, deadline=None)
@@ -201,17 +200,17 @@ def test_a_copy_engine_takes_every_tile_once_and_waits_for_every_word_once(
     plan = form(name, ranks, {"M": rows, "K": 3, "N": 5}, tile)
     step = next(s for s in plan.steps if s.engine == "stream")
     for rank in range(ranks):
-        streams = expand(plan, step.path, rank)
+        streams = actions(lower(plan), step.path, rank)
         assert len(streams) == step.streams
         ops = [op for stream in streams for op in stream]
-        waited = [(op.word) for op in ops if isinstance(op, BellWait)]
+        waited = [op.index for op in ops if isinstance(op, Wait) and op.style == "doorbell"]
         assert len(waited) == len(set(waited))
-        raised = [(op.pe, op.word) for op in ops if isinstance(op, SetWord)]
+        raised = [(op.rank, op.index) for op in ops if isinstance(op, Set)]
         assert len(raised) == len(set(raised)) == sum(isinstance(op, Copy) for op in ops)
-        tiles_here = tiles_of(plan, step, rank)
+        tiles_here = step.spans(plan.env(rank))
         assert len(tiles_here) == len(set(tiles_here))
         for stream in streams:
             # What is moved was waited for, and is told behind the copy.
             kinds = [type(op) for op in stream]
-            assert all(k in (BellWait, WordWait, Copy, SetWord) for k in kinds)
-            assert all(a is Copy for a, b in pairwise(kinds) if b is SetWord)
+            assert all(k in (Wait, Copy, Set) for k in kinds)
+            assert all(a is Copy for a, b in pairwise(kinds) if b is Set)

@@ -18,8 +18,8 @@ from tilelink import copy_engine, fused, library, operator, sms
 from tilelink.ir import formula as F
 from tilelink.ir.host import MAIN, Fork, Join, Launch
 from tilelink.ir.plan import Plan
-from tilelink.mapping import library_calls, runs, verify
-from tilelink.mapping.exact import examine
+from tilelink.mapping import verify
+from tilelink.mapping.exact import examine, library_calls, runs
 from tilelink.mapping.orders import decode
 from tilelink.mapping.verify import taking
 from tilelink.ops import ag_attention

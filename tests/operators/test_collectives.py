@@ -11,7 +11,6 @@ import torch
 import tilelink
 from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
 from tilelink import ops
-from tilelink.mapping.transfers import tiles_of
 
 FORMS = {
     "one_shot": ops.all_reduce.schedule({"all_reduce_one_shot.exchange": tilelink.sms(M=4, N=32)}),
@@ -128,7 +127,7 @@ def test_large_collectives_have_links_and_memory_busy_at_once(name: str, ranks: 
 def test_large_collectives_go_through_all_parts_side_by_side(name: str, rank: int) -> None:
     """Nobody gets all of his part before another gets anything; the last part is shorter."""
     plan = getattr(ops, name).plan(torch.empty(5000, 2048, dtype=torch.bfloat16, device="meta"), ranks=3)
-    begins = [tile[1][0] for tile in tiles_of(plan, next(s for s in plan.steps if s.push), rank)]
+    begins = [tile[1][0] for tile in next(s for s in plan.steps if s.push).spans(plan.env(rank))]
     assert begins[:4] == [1667 * ((rank + 1 + k) % 3) for k in range(3)] + [1667 * ((rank + 1) % 3) + 8]
     assert [b % 1667 for b in begins] == sorted(b % 1667 for b in begins)
 

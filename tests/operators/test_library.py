@@ -15,11 +15,14 @@ from tests.mapping.plans import assert_right, plan_of
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.problems import AG, RS, Kind, assert_calls
 from tilelink import Operator, TilelinkError, copy_engine, fused, library, operator, program, sms
-from tilelink.ir.host import Compute, Join, Launch, StreamOp, Transfer, WordWait
+from tilelink.ir.host import Join, Launch, Transfer
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
+from tilelink.ir.streams import Action, Actions, Compute, Wait, actions
 from tilelink.ir.topology import Device
-from tilelink.mapping import issued, verify
+from tilelink.mapping import verify
+from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.ops.programs import gather, matmul
 from tilelink.pipeline.stages import emitted
@@ -78,26 +81,28 @@ def test_a_weight_that_is_turned_and_wants_gradients() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ what streams do
-def ops_of(plan: Plan, rank: int) -> list[StreamOp]:
-    (ops,) = issued(plan, "matmul", rank)
-    return list(ops)
+def done(plan: Plan, rank: int) -> list[Action]:
+    (found,) = actions(lower(plan), "matmul", rank)
+    return list(found)
 
 
 def test_own_rows_first_read_where_they_lie_then_each_part_behind_its_word() -> None:
     plan = plan_of(ag_gemm, 4, SIZES, gather=copy_engine(push=True), matmul=PARTS)
-    first, *rest = ops_of(plan, 1)
+    first, *rest = done(plan, 1)
     assert isinstance(first, Compute)
-    assert [(p.tensor, p.bounds[0]) for p in (*first.inputs, first.output)] == [
+    assert first.output is not None
+    assert [(p.buffer, p.box[0]) for p in (*first.inputs, first.output)] == [
         ("x", (0, 16)),
         ("weight", (0, 16)),
         ("out", (16, 32)),
     ]
     for wait, call, part in zip(rest[::2], rest[1::2], (2, 3, 0), strict=True):
-        assert wait == WordWait("rows", "channel", part)
+        assert wait == Wait("rows", part, "epoch")
         assert isinstance(call, Compute)
         lies = (16 * part, 16 * part + 16), (0, 16)
-        assert (call.inputs[0].tensor, call.inputs[0].bounds) == ("rows", lies)
-        assert call.output.bounds == (lies[0], (0, 24))
+        assert (call.inputs[0].buffer, call.inputs[0].box) == ("rows", lies)
+        assert call.output is not None
+        assert call.output.box == (lies[0], (0, 24))
 
 
 @program("M K, N K -> M N")
@@ -200,13 +205,13 @@ def test_on_a_device_with_two_sms() -> None:
 def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """The detector sees what the function reads."""
 
-    def careless(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
-        streams = issued(plan, path, rank)
-        if path != "matmul":
+    def careless(lowered: Lowered, name: str, rank: int) -> Actions:
+        streams = actions(lowered, name, rank)
+        if name != "matmul":
             return streams
-        return tuple(tuple(op for op in ops if not isinstance(op, WordWait)) for ops in streams)
+        return tuple(tuple(a for a in stream if not isinstance(a, Wait)) for stream in streams)
 
-    monkeypatch.setattr("tilelink.pipeline.stages.issued", careless)
+    monkeypatch.setattr("tilelink.pipeline.stages.actions", careless)
     op = AG_FORMS["push"].with_schedule(AG_FORMS["push"].schedules)
     with pytest.raises(TilelinkError, match="TL507"):
         assert_calls(op, [AG.call(33, 24, 16, 2, torch.float32)], seed=0, straggler=1)

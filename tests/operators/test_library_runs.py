@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,14 @@ from tests.operators.against_torch import Problem, assert_as_torch, each, random
 from tests.operators.language import matmul_as_it_comes
 from tests.operators.test_attention import problem
 from tilelink import Operator, TilelinkError, by_runs, copy_engine, library, operator, ops, program, sms
-from tilelink.ir.host import ComputeRun, MergeRuns, StreamOp, WordWait
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
+from tilelink.ir.streams import Action, Actions, Compute, Wait, actions
 from tilelink.libraries import attention
-from tilelink.mapping import issued, verify
+from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
-from tilelink.mapping.runs import runs_of
+from tilelink.mapping.exact.runs import runs_of
+from tilelink.mapping.lower import lower
 from tilelink.ops.attention import flash
 from tilelink.ops.programs import gather, matmul, reduce, scatter
 from tilelink.pipeline.stages import emitted
@@ -92,8 +94,8 @@ def test_what_workers_of_the_rank_make_is_waited_for_by_words_and_not_by_bells()
     placed: dict[str, Any] = {"matmul": sms(M=4, N=4, K=4), "matmul_as_it_comes": library(product, M=4, K=4)}
     plan = plan_of(made_depth, 2, sizes, **placed)
     assert [(c.scope, c.bells) for c in plan.channels] == [("gpu", False)]
-    (found,) = issued(plan, "matmul_as_it_comes", 0)
-    assert [(op.kind, op.word) for op in found if isinstance(op, WordWait)] == [("channel", 0), ("channel", 1)] * 2
+    (found,) = actions(lower(plan), "matmul_as_it_comes", 0)
+    assert [(a.style, a.index) for a in found if isinstance(a, Wait)] == [("count", 0), ("count", 1)] * 2
     assert verify(plan).ok
     assert_right(plan)
     x, a, b = random(8, 8), random(8, 4, seed=1), random(4, 4, seed=2)
@@ -222,9 +224,13 @@ def test_runs_are_parts_along_the_axis_of_ranks_that_a_step_speaks_of() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ what streams do
-def ops_of(plan: Plan, rank: int) -> list[StreamOp]:
-    (found,) = issued(plan, "flash", rank)
+def done(plan: Plan, rank: int) -> list[Action]:
+    (found,) = actions(lower(plan), "flash", rank)
     return list(found)
+
+
+def runs_in(stream: Iterable[Action]) -> list[Compute]:
+    return [a for a in stream if isinstance(a, Compute) and a.output is None]
 
 
 def planned(op: Operator = AG, ranks: int = 4, **more: Any) -> Plan:
@@ -232,18 +238,19 @@ def planned(op: Operator = AG, ranks: int = 4, **more: Any) -> Plan:
 
 
 def test_own_keys_first_read_where_they_lie_then_each_run_behind_its_words() -> None:
-    first, *rest, last = ops_of(planned(), 2)
-    assert isinstance(first, ComputeRun)
-    assert [(p.tensor, p.bounds[0]) for p in first.inputs] == [("q", (0, 16)), ("k", (0, 16)), ("v", (0, 16))]
+    first, *rest, last = done(planned(), 2)
+    assert isinstance(first, Compute)
+    assert [(p.buffer, p.box[0]) for p in first.inputs] == [("q", (0, 16)), ("k", (0, 16)), ("v", (0, 16))]
     assert first.at == (("S", 32, 48), ("h", 0, 4), ("D", 0, 16), ("T", 32, 48))
     for *waits, run, part in zip(rest[::3], rest[1::3], rest[2::3], (0, 1), strict=True):
-        assert waits == [WordWait(f"gather_{t}_rows", "channel", part) for t in "kv"]
-        assert isinstance(run, ComputeRun)
-        assert [p.tensor for p in run.inputs] == ["q", "gather_k_rows", "gather_v_rows"]
-        assert run.inputs[1].bounds == ((16 * part, 16 * part + 16), (0, 2), (0, 16))
+        assert waits == [Wait(f"gather_{t}_rows", part, "epoch") for t in "kv"]
+        assert isinstance(run, Compute)
+        assert [p.buffer for p in run.inputs] == ["q", "gather_k_rows", "gather_v_rows"]
+        assert run.inputs[1].box == ((16 * part, 16 * part + 16), (0, 2), (0, 16))
         assert run.at[-1] == ("T", 16 * part, 16 * part + 16)
-    assert isinstance(last, MergeRuns)
-    assert last.output.bounds == ((0, 16), (0, 4), (0, 16))
+    assert isinstance(last, Compute)
+    assert last.output is not None
+    assert last.output.box == ((0, 16), (0, 4), (0, 16))
 
 
 @operator("S/R h D, S/R g D, S/R g D -> S/R h D")
@@ -254,8 +261,8 @@ def everyone(q: Any, k: Any, v: Any) -> Any:
 
 
 def test_without_a_diagonal_all_runs_are_taken_as_they_arrive_in_the_ring() -> None:
-    found = ops_of(planned(everyone, flash=RUNS, **ENGINES), 2)
-    assert [op.at[-1][1] // 16 for op in found if isinstance(op, ComputeRun)] == [2, 3, 0, 1]
+    found = done(planned(everyone, flash=RUNS, **ENGINES), 2)
+    assert [run.at[-1][1] // 16 for run in runs_in(found)] == [2, 3, 0, 1]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -263,8 +270,8 @@ def test_runs_are_what_the_program_walks(form: str) -> None:
     """Each position that a row of the tile sees is in one run; none that no row sees is in any."""
     plan = planned(FORMS[form], 3)
     for rank in range(3):
-        for ops_of_stream in issued(plan, "flash", rank):
-            runs = [op for op in ops_of_stream if isinstance(op, ComputeRun)]
+        for stream in actions(lower(plan), "flash", rank):
+            runs = runs_in(stream)
             for tile in {op.tile for op in runs}:
                 of_tile = [{d: (b, e) for d, b, e in op.at} for op in runs if op.tile == tile]
                 seen = sorted(t for at in of_tile for t in range(*at["T"]))
@@ -284,13 +291,13 @@ def test_what_is_not_waited_for_by_all_leaves_its_slots_to_credits() -> None:
 
 
 def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(plan: Plan, path: str, rank: int) -> tuple[tuple[StreamOp, ...], ...]:
-        streams = issued(plan, path, rank)
-        if path != "flash":
+    def careless(lowered: Lowered, name: str, rank: int) -> Actions:
+        streams = actions(lowered, name, rank)
+        if name != "flash":
             return streams
-        return tuple(tuple(op for op in ops if not isinstance(op, WordWait)) for ops in streams)
+        return tuple(tuple(a for a in stream if not isinstance(a, Wait)) for stream in streams)
 
-    monkeypatch.setattr("tilelink.pipeline.stages.issued", careless)
+    monkeypatch.setattr("tilelink.pipeline.stages.actions", careless)
     with pytest.raises(TilelinkError, match="TL507"):
         assert_as_torch(AG.with_schedule(AG.schedules), problem(2, 16), 2)
 
@@ -467,7 +474,7 @@ def test_the_exact_graph_sees_runs_that_are_not_what_the_program_reads(
         return (*found[: None if change == "twice" else -1], *more)
 
     plan = planned(FORMS[form], 3)
-    monkeypatch.setattr("tilelink.mapping.library_calls.runs_of", wrong)
+    monkeypatch.setattr("tilelink.mapping.exact.library_calls.runs_of", wrong)
     finding = examine(plan).finding
     assert finding is not None
     assert "in a run on rank" in finding.text

@@ -15,12 +15,14 @@ from tests.mapping.plans import form, forms, plan_of
 from tests.mapping.shelf import wired
 from tests.operators.against_torch import random, split
 from tilelink import Operator, TilelinkError, copy_engine, ops, sms
-from tilelink.ir.host import Copy, Fork, Join, Keep, Launch, SetWord, Stage
+from tilelink.ir.host import Fork, Join, Keep, Launch, Stage
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
+from tilelink.ir.streams import Copy, Set, actions
 from tilelink.ir.topology import Device, Topology
-from tilelink.mapping import issued, kept, verify
+from tilelink.mapping import verify
 from tilelink.mapping.exact.room import without_room
+from tilelink.mapping.lower import lower
 from tilelink.mapping.verify.room import check_room
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.stages import Stages, emitted
@@ -111,12 +113,13 @@ def test_own_parts_come_behind_the_start_of_other_copies_and_before_kernels(form
     assert kinds.index(Fork) < kinds.index(Keep) < kinds.index(Launch)
     assert plan.host[kinds.index(Keep)] == Keep("gather")
     for rank in range(RANKS):
-        at_home, moved = kept(plan, "gather", rank), [op for ops in issued(plan, "gather", rank) for op in ops]
-        assert {op.pe for op in at_home if isinstance(op, (Copy, SetWord))} == {rank}
-        assert {type(op) for op in at_home} == {Copy, SetWord}
-        copies = [op for op in moved if isinstance(op, Copy)]
+        (at_home,), moved = (actions(lower(plan), name, rank) for name in ("gather.keep", "gather"))
+        assert {type(a) for a in at_home} == {Copy, Set}
+        assert {a.rank for a in at_home if isinstance(a, Set)} == {rank}
+        assert all(a.source.rank == a.target.rank == rank for a in at_home if isinstance(a, Copy))
+        copies = [a for stream in moved for a in stream if isinstance(a, Copy)]
         assert copies
-        assert all(op.pe != rank for op in copies)
+        assert all(a.source.rank != a.target.rank for a in copies)
     assert_right_on_few_sms(gathering(form))
 
 

@@ -10,7 +10,6 @@ import torch
 import tilelink
 from tilelink import copy_engine, fused, sms
 from tilelink.ir.topology import Topology
-from tilelink.mapping.transfers import tiles_of
 from tilelink.ops import ag_gemm, gemm_rs
 
 RANKS = 3
@@ -48,7 +47,7 @@ def test_sorted_tiles_are_computed_right(gather: Any) -> None:
 def test_tiles_are_taken_by_rising_key() -> None:
     op = ag_gemm.schedule(matmul=sms(M=32, N=32, K=32, order=zigzag))
     plan = op.plan(torch.empty(34, K), torch.empty(K, N), M=M, topology=Topology(RANKS))
-    tiles = tiles_of(plan, plan.step("matmul"), 1)
+    tiles = plan.step("matmul").spans(plan.env(1))
     keys = [zigzag((m // 32, n // 32), 1, RANKS) for (m, _), (n, _) in tiles]
     assert keys == sorted(keys)
     assert len(set(tiles)) == len(tiles) == 4 * 3
@@ -59,7 +58,7 @@ def rows_of(m: int, tile: int, order: Any, rank: int, ranks: int = RANKS) -> lis
     op = ag_gemm.schedule(matmul=sms(M=tile, N=32, K=32, order=order))
     part = -(-m // ranks)
     plan = op.plan(torch.empty(part, K), torch.empty(K, N), M=m, topology=Topology(ranks))
-    return list(dict.fromkeys(rows for rows, _ in tiles_of(plan, plan.step("matmul"), rank)))
+    return list(dict.fromkeys(rows for rows, _ in plan.step("matmul").spans(plan.env(rank))))
 
 
 @pytest.mark.parametrize(("m", "group"), [(140, 1), (140, 2), (140, 16), (96, 16)])

@@ -8,7 +8,6 @@ import torch
 import tilelink
 from tilelink import Operator, copy_engine, sms
 from tilelink.ir.topology import Topology
-from tilelink.mapping.transfers import tiles_of
 from tilelink.ops import ag_gemm, gemm_rs
 
 RANKS, N, K = 3, 48, 64
@@ -54,7 +53,7 @@ def test_tiles_end_with_their_part(operator: Operator, m: int, parts: tuple[int,
         Topology(RANKS),
         given[0],
     )
-    rows = {tile[0] for tile in tiles_of(made.plan, made.plan.step("matmul"), 0)}
+    rows = {tile[0] for tile in made.plan.step("matmul").spans(made.plan.env(0))}
     assert all(a // part == (b - 1) // part for a, b in rows)
     assert sum(b - a for a, b in rows) == m
     descriptors = {a.of: a for k in made.source.kernels for a in k.args if a.kind == "descriptor" and a.of != "weight"}

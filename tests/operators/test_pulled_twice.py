@@ -13,8 +13,9 @@ import tilelink
 from tests.mapping.plans import assert_right, plan_of
 from tests.operators.language import ring_gather
 from tilelink import copy_engine, sms
-from tilelink.ir.host import SetWord
-from tilelink.mapping import issued, verify
+from tilelink.ir.streams import Set, actions
+from tilelink.mapping import verify
+from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm
 from tilelink.ops.programs import gather, keep, scatter
 
@@ -76,6 +77,6 @@ def test_of_what_has_no_parts_an_owner_is_whoever_pulled() -> None:
     odd = replace(plan, signals=told)
     assert odd != plan
     for rank in range(RANKS):
-        words = [op for ops in issued(odd, "gather", rank) for op in ops if isinstance(op, SetWord)]
+        words = [a for stream in actions(lower(odd), "gather", rank) for a in stream if isinstance(a, Set)]
         assert words
-        assert {op.pe for op in words} == {rank}
+        assert {a.rank for a in words} == {rank}

@@ -13,7 +13,24 @@ import pytest
 from benchmarks.mutants.mappings import mappings, operators
 from tests.mapping.oracle import any_plan, off_any_shelf, verdict_on
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Await, Copy, Executor, Flags, For, If, Lowered, Op, Read, Signal, Tiles, Write, walk
+from tilelink.ir.lowered import (
+    ENTERED,
+    LEFT,
+    READY,
+    Await,
+    Copy,
+    Executor,
+    Flags,
+    For,
+    If,
+    Lowered,
+    Op,
+    Read,
+    Signal,
+    Tiles,
+    Write,
+    walk,
+)
 from tilelink.mapping.lower import lower
 from tilelink.proof.bounds import outside
 from tilelink.proof.calls import unfinished, unfree
@@ -120,7 +137,7 @@ def _rewritten(body: tuple[Op, ...], change: Callable[[Op], tuple[Op, ...]]) -> 
 def _matters(lowered: Lowered, op: Op) -> bool:
     """What data decides is taken on trust; and nobody may need what is signalled on entry."""
     if isinstance(op, Await | Signal):
-        return op.flags not in ("entered", "ready", "left")
+        return op.flags not in (ENTERED, READY, LEFT)
     write = op.target if isinstance(op, Copy) else op
     assert isinstance(write, Write)
     return not write.by_data and bool(write.box)

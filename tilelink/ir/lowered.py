@@ -13,19 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from tilelink.errors import Loc
-from tilelink.ir.formula import Const, Formula
+from tilelink.ir.formula import Const, Formula, Number
 from tilelink.ir.program import Op as Statement
+from tilelink.ir.shape import RANK_AXIS
+from tilelink.ir.topology import RankAxis, Topology, env_of
 
 Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
 """Begin and end along each axis of a buffer, in elements of the rank's own memory."""
 Lets: TypeAlias = "tuple[tuple[str, Formula], ...]"
 """Names and what they stand for, each known to those behind it."""
 ONE: Formula = Const(1)
-ENTERED = "entered"
-"""The flags by which each rank tells all that it has begun a call: flag `k` is of rank `k`."""
+ENTERED, READY, LEFT = "@entered", "@ready", "@left"
+"""The call's own flags, one for each rank, by names that no tensor has: that it has begun the call, that its staged arguments
+are there, and that it is through."""
+STAGE = "@stage"
+"""Ends the name of the buffer that an argument is copied to for its peers."""
 Style: TypeAlias = Literal["count", "epoch", "doorbell", "data"]
 
 
@@ -74,12 +82,15 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Until flag `index` of this rank is complete; `back`: in the call so many calls ago (a credit)."""
+    """Until flag `index` of this rank is complete; `back`: in the call so many calls ago (a credit). `bell`: a stream, which
+    cannot compare counts, waits for the flag's bell: whoever completes the flag rings it once, and the stream resets it. (A
+    `doorbell` is its own bell.)"""
 
     flags: str
     index: Formula
     back: int = 0
     loc: Loc | None = None
+    bell: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """`by_data`: some of the box, data says what. `param`: what the program calls the tensor."""
+    """`by_data`: some of the box, data says what. `param`: what the program, and the `Compute`s that take it, call it."""
 
     buffer: str
     rank: Formula
@@ -109,7 +120,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`by_data`: some of the box, data says what: it does not count as written. `param`: what the program calls the tensor."""
+    """`by_data`: some of the box, data says what: it does not count as written. `param`: what the program, and the `Compute`
+    that gives it, call it."""
 
     buffer: str
     rank: Formula
@@ -129,9 +141,23 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """What is not looked into: lines of Triton, or a function of a library, between the reads before it and the writes behind."""
+    """What is not looked into: lines of Triton, or a function of a library, between the reads before it and the writes behind.
+
+    Of a function `takes` are the values of its arguments, in order, and `gives` is that of its result: what is given turn after
+    turn is taken all together. `at`: for a function that is told, which positions of which dimensions it computes.
+    """
 
     what: str
+    loc: Loc | None = None
+    takes: tuple[str, ...] = ()
+    gives: str = ""
+    at: tuple[tuple[str, Formula, Formula], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Raw pointers: any rank's memory and flags may be touched, and nothing can be proven of the call."""
+
     loc: Loc | None = None
 
 
@@ -167,7 +193,7 @@ class If:
     said: str = ""
 
 
-Op: TypeAlias = Await | Signal | Read | Write | Copy | Compute | Check | For | If
+Op: TypeAlias = Await | Signal | Read | Write | Copy | Compute | Opaque | Check | For | If
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +260,8 @@ class Part:
 @dataclass(frozen=True)
 class Lowered:
     """`ranks`: sizes of the mesh dimensions, by name; one of them is called `R` where there is one. `tables`: for each rank the
-    positions of its tiles, where an order is sorted by a key. `ends`: the executors whose end is the call's end. `parts`: what
-    the loops of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
+    positions of its tiles, where an order is sorted. `ends`: the executors whose end is the call's end. `parts`: what the loops
+    of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
 
     name: str
     ranks: tuple[tuple[str, int], ...]
@@ -253,14 +279,25 @@ class Lowered:
     def part(self, path: str) -> Part:
         return next(p for p in self.parts if p.path == path)
 
+    def executor(self, name: str) -> Executor:
+        return next(e for e in self.executors if e.name == name)
+
     def flag(self, name: str) -> Flags:
         return next(f for f in self.flags if f.name == name)
 
     def buffer(self, name: str) -> Buffer:
         return next(b for b in self.buffers if b.name == name)
 
-    def executor(self, name: str) -> Executor | None:
-        return next((e for e in self.executors if e.name == name), None)
+    @cached_property
+    def topology(self) -> Topology:
+        """The ranks and the mesh that they are laid out in."""
+        mesh = tuple(RankAxis(name, size) for name, size in self.ranks if name != RANK_AXIS)
+        return Topology(dict(self.ranks)[RANK_AXIS], axes=mesh)
+
+    def env(self, rank: int) -> dict[str, Number]:
+        """What formulas call the sizes, a rank's coordinates, and its rows of the tables."""
+        rows = {name: np.asarray(found[rank], dtype=np.int64) for name, found in self.tables}
+        return {**env_of(dict(self.sizes), self.topology, rank), **rows}
 
 
 def walk(body: tuple[Op, ...]) -> Iterator[Op]:
@@ -283,6 +320,8 @@ def mapped(op: Op, change: Callable[[Formula], Formula]) -> Op:
         source, target = mapped(op.source, change), mapped(op.target, change)
         assert isinstance(source, Read) and isinstance(target, Write)
         return Copy(source, target)
+    if isinstance(op, Compute):
+        return replace(op, at=tuple((dim, change(lo), change(hi)) for dim, lo, hi in op.at))
     if isinstance(op, Check):
         return replace(op, test=change(op.test))
     if isinstance(op, For):
@@ -304,6 +343,8 @@ def formulas(op: Op) -> tuple[Formula, ...]:
         return (op.rank, *(edge for pair in op.box for edge in pair))
     if isinstance(op, Copy):
         return (*formulas(op.source), *formulas(op.target))
+    if isinstance(op, Compute):
+        return tuple(edge for _, lo, hi in op.at for edge in (lo, hi))
     if isinstance(op, For):
         return (op.count, *(value for _, value in op.lets))
     if isinstance(op, Check | If):

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.formula import Formula
+from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.host import MAIN, Enter, HostStep
 from tilelink.ir.low_latency import low_latency
 from tilelink.ir.partition import GridAxis, here
@@ -116,6 +116,15 @@ class StepPlan:
         found = self.turns(env)
         columns = [np.broadcast_to(found[f"i{a}"], found["t"].shape).tolist() for a in range(len(self.grid))]
         return [tuple(column[t] for column in columns) for t in range(len(found["t"]))]
+
+    def spans(self, env: Mapping[str, F.Number]) -> list[tuple[tuple[int, int], ...]]:
+        """Begin and end of each of these tiles per axis of the grid, in order."""
+        found, columns = self.turns(env), list[tuple[Any, Any]]()
+        for a, g in enumerate(self.grid):
+            ends = (F.evaluate(f(Sym(f"i{a}")), found) for f in (g.begin, g.end))
+            lo, hi = (np.broadcast_to(end, found["t"].shape).tolist() for end in ends)
+            columns.append((lo, hi))
+        return [tuple((lo[t], hi[t]) for lo, hi in columns) for t in range(len(found["t"]))]
 
     @property
     def by_runs(self) -> bool:

@@ -9,22 +9,17 @@ from tilelink.mapping.exact import NotExact, Redundant, equivalent, implied, red
 from tilelink.mapping.placement import placement_of
 from tilelink.mapping.planning import make_plan
 from tilelink.mapping.raisers import raising
-from tilelink.mapping.transfers import expand, issued, kept, tiles_of
 from tilelink.mapping.verify import verify
 
 __all__ = [
     "NotExact",
     "Redundant",
     "equivalent",
-    "expand",
     "implied",
-    "issued",
-    "kept",
     "make_plan",
     "placement_of",
     "raising",
     "redundant",
     "reused",
-    "tiles_of",
     "verify",
 ]

@@ -14,8 +14,7 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.plan import InPlace, Layout, Signal, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait, walk
 from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on
-from tilelink.mapping.libraries import RUN, tiled
-from tilelink.mapping.runs import axis_of
+from tilelink.mapping.libraries import RUN, axis_of, tiled
 
 
 def with_own_parts(

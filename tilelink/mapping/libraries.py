@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilelink.ir import formula as F
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import (
     At,
     Bounds,
@@ -249,6 +251,11 @@ def turns(op: Loop, step: Step) -> int | None:
 def walk_of(step: Step) -> Tiles:
     """The loop over what the runs are of."""
     return next(op for op in walk(step.program.body) if isinstance(op, Tiles))
+
+
+def axis_of(step: StepPlan) -> GridAxis:
+    """The partition of the axis that runs are of."""
+    return step.loop(walk_of(step.step))
 
 
 def walked(step: Step) -> str:

@@ -12,8 +12,7 @@ from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Gather, OfTile, Tiles, walk
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring, entry_on, indexed
-from tilelink.mapping.libraries import RUN, tiled
-from tilelink.mapping.runs import axis_of
+from tilelink.mapping.libraries import RUN, axis_of, tiled
 from tilelink.mapping.uses import Use, domain_axis, notify_entry, owned_domain, waiting_axis
 
 

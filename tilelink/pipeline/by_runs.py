@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import torch
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.host import ComputeRun, Piece
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.schedule import ByRuns, Library, Placement, Schedule
-from tilelink.mapping import issued
+from tilelink.ir.streams import Compute, Piece, actions
+from tilelink.mapping.lower import lower
 from tilelink.runtime.functions import function_of
 from tilelink.runtime.memory import DTYPES
 
@@ -44,11 +45,14 @@ def instead(plan: Plan) -> tuple[dict[str, Placement], tuple[str, ...]]:
 
 def refusals(plan: Plan) -> Iterator[tuple[StepPlan, Library, str]]:
     """Steps whose function cannot take what rank 0 has, and why; simulated ones take anything."""
+    lowered: Lowered | None = None
     for step in plan.steps if plan.topology.world != "simulated" else ():
         function = function_of(step.library.function) if step.library is not None and step.by_runs else None
         if step.library is None or not isinstance(function, ByRuns) or function.refuses is None:
             continue
-        run = next((op for ops in issued(plan, step.path, 0) for op in ops if isinstance(op, ComputeRun)), None)
+        lowered = lowered or lower(plan)
+        done = (action for stream in actions(lowered, step.path, 0) for action in stream)
+        run = next((a for a in done if isinstance(a, Compute) and a.output is None), None)
         if run is None:
             continue
         at = {dim: (begin, end) for dim, begin, end in run.at}
@@ -58,5 +62,5 @@ def refusals(plan: Plan) -> Iterator[tuple[StepPlan, Library, str]]:
 
 
 def _like(plan: Plan, piece: Piece) -> torch.Tensor:
-    shape = [end - begin for begin, end in piece.bounds]
-    return torch.empty(shape, dtype=DTYPES[plan.wiring.tensor(piece.tensor).dtype], device="meta")
+    shape = [end - begin for begin, end in piece.box]
+    return torch.empty(shape, dtype=DTYPES[plan.wiring.tensor(piece.buffer).dtype], device="meta")

@@ -117,13 +117,22 @@ def run(
         raise wrong
     # Compilers take their time: ranks wait for one another before any wait is timed.
     timed = vigil.watchdog is not None and not prepared.workspace.calls
-    if prepared.sliced:
-        tensors = stored(prepared.plan.wiring.signature, tensors)
-    values = prepared.run(tensors, outs, (lambda: vigil.agree("has compiled", None)) if timed else None)
+    values = prepared.run(
+        _stored(prepared, tensors), outs, (lambda: vigil.agree("has compiled", None)) if timed else None
+    )
     if writes:
         written.changed(tensors, outs)
     vigil.end()
     return values
+
+
+def load(prepared: Prepared, tensors: Sequence[Any]) -> None:
+    """Compile and load what calls with such arguments will start. Starts nothing; on this rank alone."""
+    prepared.load(_stored(prepared, tensors))
+
+
+def _stored(prepared: Prepared, tensors: Sequence[Any]) -> Sequence[Any]:
+    return stored(prepared.plan.wiring.signature, tensors) if prepared.sliced else tensors
 
 
 def bind_here(maker: Maker, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:

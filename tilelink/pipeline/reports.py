@@ -15,7 +15,7 @@ from tilelink.ir.partition import part
 from tilelink.ir.plan import Plan
 from tilelink.ir.shape import ITEM_BYTES, rank_along
 from tilelink.ir.wiring import TensorAxis
-from tilelink.mapping import raising, tiles_of
+from tilelink.mapping import raising
 from tilelink.runtime.guard import Describe, Entry, Finding
 
 
@@ -24,7 +24,7 @@ def describe(plan: Plan, source: KernelSource, rank: int) -> Describe:
 
     @cache
     def tiles(path: str) -> list[tuple[tuple[int, int], ...]]:
-        return tiles_of(plan, plan.step(path), rank)
+        return plan.step(path).spans(plan.env(rank))
 
     def tile(site: Site, position: int) -> str:
         if position < 0:

@@ -9,14 +9,16 @@ from typing import Any
 from tilelink.codegen import emit
 from tilelink.errors import Loc
 from tilelink.frontend import Found, Outside, found_by, trace
-from tilelink.ir.host import Keep, Transfer
+from tilelink.ir.host import Keep, Stage, Transfer
 from tilelink.ir.kernel import Checks, KernelSource
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
+from tilelink.ir.streams import Actions, actions
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
-from tilelink.mapping import issued, kept, make_plan, verify
+from tilelink.mapping import make_plan, verify
 from tilelink.mapping.lower import lower
 from tilelink.mapping.verify import judge
 from tilelink.pipeline.arguments import Bound, axes_of
@@ -32,12 +34,13 @@ STAGES_KEPT = 256
 @dataclass(slots=True, eq=False)
 class Stages:
     """What has been made for one set of sizes on one topology. `outside`: what its functions read in modules and closures; None:
-    nothing."""
+    nothing. `lowered`: made when streams ask for it."""
 
     plan: Plan
     verdict: Verdict
     source: KernelSource
     outside: Outside | None = None
+    lowered: Lowered | None = None
     loaded: dict[int, Loaded] = field(default_factory=dict[int, Loaded])
 
     def on(self, rank: int) -> Loaded:
@@ -45,13 +48,15 @@ class Stages:
         if rank not in self.loaded:
             source = self.source
             module = load(source.text, source.digest, source.name, source.lines, source.advice)
-            transfers = {
-                h: issued(self.plan, h.path, rank) if isinstance(h, Transfer) else (kept(self.plan, h.path, rank),)
-                for h in self.plan.host
-                if isinstance(h, (Transfer, Keep))
-            }
-            self.loaded[rank] = Loaded(self.plan, source, module, transfers)
+            self.loaded[rank] = Loaded(self.plan, source, module, self.streams(rank))
         return self.loaded[rank]
+
+    def streams(self, rank: int) -> dict[str, Actions]:
+        """What its streams do, by executor."""
+        moving = [h.executor for h in self.plan.host if isinstance(h, (Transfer, Keep, Stage))]
+        if moving and self.lowered is None:
+            self.lowered = lower(self.plan)
+        return {name: actions(self.lowered, name, rank) for name in moving if self.lowered is not None}
 
 
 def emitted(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:

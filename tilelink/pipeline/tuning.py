@@ -17,7 +17,7 @@ from tilelink.ir.schedule import Schedule
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.choosing import reads_tables
 from tilelink.pipeline.functions import known, unknown
-from tilelink.pipeline.preparing import prepare, run
+from tilelink.pipeline.preparing import load, prepare, run
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.apart import stored
 from tilelink.runtime.call import Prepared
@@ -76,7 +76,7 @@ class Trial:
 
     def compile(self) -> None:
         assert self.prepared is not None
-        self.prepared.load(self.tensors)
+        load(self.prepared, self.tensors)
 
     def run(self, outs: Sequence[torch.Tensor] = ()) -> Any:
         if self.prepared is None:

@@ -16,6 +16,8 @@ import torch
 
 from tilelink.ir import formula as F
 from tilelink.ir import host as H
+from tilelink.ir import lowered as L
+from tilelink.ir import streams as S
 from tilelink.ir.kernel import AWAIT_WORD, Arg, KernelDecl, KernelSource
 from tilelink.ir.plan import COPIES, Plan, order_of
 from tilelink.ir.schedule import ByRuns
@@ -34,22 +36,19 @@ Placed = tuple[int, W.Work]
 PLACES_KEPT = 1024
 """Places of arguments that peers read where they lie: those of the last calls of a kind are known to be agreed on."""
 
-_DOES: dict[type, What] = {
-    H.Copy: "copy",
-    H.Compute: "compute",
-    H.ComputeRun: "compute",
-    H.MergeRuns: "compute",
-}
+_DOES: dict[type, What] = {S.Copy: "copy", S.Compute: "compute"}
+_CALLS = {L.ENTERED: "entered", L.READY: "ready"}
+"""The call's own flags, by what the workspace calls them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A plan with its kernels: what `load` gives."""
+    """A plan with its kernels, and what this rank's streams do, by executor of the lowered plan."""
 
     plan: Plan
     source: KernelSource
     module: ModuleType
-    transfers: Mapping[H.Transfer | H.Keep, tuple[tuple[H.StreamOp, ...], ...]]
+    streams: Mapping[str, S.Actions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +189,8 @@ class _Preparation:
     def steps(self) -> Iterator[W.Step]:
         for step in self.plan.host:
             if isinstance(step, (H.Transfer, H.Keep)):
-                for k, ops in enumerate(self.loaded.transfers[step]):
-                    yield from (self._transferred(step.path, op, step.stream + k) for op in ops)
+                for k, done in enumerate(self.loaded.streams[step.executor]):
+                    yield from (self._done(step.path, action, step.stream + k) for action in done)
             else:
                 yield from (self.world.step(work, stream, self.first) for stream, work in self._work(step))
 
@@ -199,9 +198,10 @@ class _Preparation:
         if isinstance(step, H.Enter) and not step.kernels:
             yield self._launch("enter", H.MAIN)
         elif isinstance(step, H.Stage):
-            # The staged instance has a whole part on every rank; the last ranks fill less of it.
-            yield from ((H.MAIN, W.Stage(self.buffer(t), W.Given(t))) for t in step.tensors)
-            yield self._launch("ready", H.MAIN)
+            (done,) = self.loaded.streams[step.executor]
+            copies = (a for a in done if isinstance(a, S.Copy) and not a.source.empty)
+            yield from ((H.MAIN, self._action("", copy)) for copy in copies)
+            yield self._launch("ready", H.MAIN)  # which tells all
         elif isinstance(step, H.Leave):
             yield self._launch("leave", H.MAIN)
         elif isinstance(step, H.Launch):
@@ -211,92 +211,82 @@ class _Preparation:
         elif isinstance(step, H.Join):
             yield H.MAIN, W.Follow(step.stream)
 
-    # ---------------------------------------------------------------------------------------------------------- transfers
-    def _transferred(self, path: str, op: H.StreamOp, stream: int) -> W.Step:
-        step, events = self.world.step(self._transfer(path, op), stream, self.first), self.events
-        if events is None or isinstance(op, H.SetWord):
+    # ------------------------------------------------------------------------------------------------------------ streams
+    def _done(self, path: str, action: S.Action, stream: int) -> W.Step:
+        step, events = self.world.step(self._action(path, action), stream, self.first), self.events
+        if events is None or isinstance(action, S.Set):
             return step
-        world, what = self.world, _DOES.get(type(op), "wait")
-        detail = f"to rank {op.pe}" if isinstance(op, H.Copy) and op.at == "target" else ""
-        detail = f"from rank {op.pe}" if isinstance(op, H.Copy) and op.at == "source" else detail
-        detail = self._computes(path, op) or detail
+        world, what, detail = self.world, _DOES.get(type(action), "wait"), self._said(path, action)
         return lambda call: events.around(
             W.stream_of(stream, call, world), stream, path, what, detail, lambda: step(call)
         )
 
-    def _transfer(self, path: str, op: H.StreamOp) -> W.Work:
-        if isinstance(op, H.BellWait):
-            return W.WaitBell(self.words(op.channel, "bells")[op.word : op.word + 1], op.times)
-        if isinstance(op, H.SetWord):
-            name = f"{op.channel}.words/{self.slot}"
-            words = self.workspace.view(name, torch.int64, op.word + 1, None if op.pe == self.world.rank else op.pe)
-            return W.Copy(W.Run(words, op.word, 1), W.Run(self._state("epoch"), 0, 1))
-        if isinstance(op, H.WordWait):
-            return self._word_wait(path, op)
-        if isinstance(op, (H.Compute, H.ComputeRun, H.MergeRuns)):
-            return self._apply(path, op)
-        there, here = (tuple((o[0], o[k]) for o in op.outer) for k in (1, 2))
-        target = self._run(op.target, op.target_offset, op.count, op.pe if op.at == "target" else None, there)
-        source = self._run(op.source, op.source_offset, op.count, op.pe if op.at == "source" else None, here)
-        return W.Copy(target, source)
-
-    def _computes(self, path: str, op: H.StreamOp) -> str:
-        """What a library does, in words."""
+    def _said(self, path: str, action: S.Action) -> str:
+        """What is copied or computed, in words."""
         library = self.plan.step(path).library
-        if library is None or not isinstance(op, (H.Compute, H.ComputeRun, H.MergeRuns)):
-            return ""
-        what = {H.ComputeRun: ", a run", H.MergeRuns: ", merging"}.get(type(op), "")
-        return library.name + what
+        if isinstance(action, S.Compute) and library is not None:
+            return library.name + (", a run" if action.output is None else ", merging" if library.runs else "")
+        if isinstance(action, S.Copy):
+            pushed = action.source.rank == self.world.rank
+            return f"to rank {action.target.rank}" if pushed else f"from rank {action.source.rank}"
+        return ""
 
-    def _apply(self, path: str, op: H.Compute | H.ComputeRun | H.MergeRuns) -> W.Apply:
+    def _action(self, path: str, action: S.Action) -> W.Work:
+        if isinstance(action, S.Wait):
+            return self._wait(path, action)
+        if isinstance(action, S.Compute):
+            return self._apply(path, action)
+        if isinstance(action, S.Copy):
+            return W.Copy(self._view(action.target), self._view(action.source))
+        name, at = f"{action.flags}.words/{self.slot}", action.index
+        words = self.workspace.view(name, torch.int64, at + 1, self._remote(action.rank))
+        return W.Copy(W.View(words, ((at, at + 1),)), W.View(self._state("epoch"), ((0, 1),)))
+
+    def _wait(self, path: str, action: S.Wait) -> W.Work:
+        if action.style == "doorbell":
+            return W.WaitBell(self.words(action.flags, "bells")[action.index : action.index + 1], action.times)
+        own = _CALLS.get(action.flags)
+        words = self.words(action.flags, "words") if own is None else self._state(own)
+        due = self.words(action.flags, "due")[action.index :] if action.style == "count" else self._state("epoch")
+        args: dict[str, W.Value] = {"word_at": words[action.index :], "value_at": due}
+        if any(a.kind == "watch" for a in self.loaded.source.kernel(AWAIT_WORD).args):
+            sites = [(s.path, s.kind, s.of if s.kind == "channel" else "") for s in self.loaded.source.sites]
+            site = (path, "channel", action.flags) if own is None else (path, own, "")
+            args |= {"watch_at": self.watch, "site": sites.index(site), "word": action.index}
+        return W.Launch(self.loaded.module.await_word, 1, args, 1, 1)
+
+    def _apply(self, path: str, action: S.Compute) -> W.Apply:
         step = self.plan.step(path)
         assert step.library is not None
         function, name, constants = function_of(step.library.function), step.library.name, dict(step.step.constants)
-        if isinstance(op, H.Compute):
-            inputs, output, tile = op.inputs, self._view(op.output), None
-        else:
+        tile = f"{path}/{action.tile}" if step.library.runs else None
+        if step.library.runs:
             assert isinstance(function, ByRuns), f"{name} is no function by runs"
-            tile = f"{path}/{op.tile}"
-            if isinstance(op, H.ComputeRun):
-                inputs, output = op.inputs, None
-                constants = {**constants, "at": {dim: (begin, end) for dim, begin, end in op.at}}
+            if action.output is None:
+                constants = {**constants, "at": {dim: (begin, end) for dim, begin, end in action.at}}
             else:
                 function, name, constants = function.merge, f"{name}'s merge", {}
-                inputs, output = (), self._view(op.output)
+        output = None if action.output is None else self._view(action.output)
         called = explained(function, name, path, step.step.loc)
-        return W.Apply(called, tuple(self._view(piece) for piece in inputs), output, constants, tile)
+        return W.Apply(called, tuple(map(self._view, action.inputs)), output, constants, tile)
 
-    def _view(self, piece: H.Piece) -> W.View:
-        """Part of this rank's instance."""
-        given = self._comes_with_the_call(piece.tensor)
-        return W.View(W.Given(piece.tensor) if given else self.buffer(piece.tensor), piece.bounds)
+    def _view(self, piece: S.Piece) -> W.View:
+        """Part of an instance: this rank's, or a peer's."""
+        tensor, staged = piece.buffer.removesuffix(L.STAGE), piece.buffer.endswith(L.STAGE)
+        remote = self._remote(piece.rank)
+        if staged or not self._comes_with_the_call(tensor):
+            return W.View(self.buffer(tensor, remote), piece.box)
+        shape = extents(self.plan, self.plan.buffer(tensor), piece.rank)
+        return W.View(W.Given(tensor) if remote is None else W.Instance(tensor, remote, shape), piece.box)
 
-    def _word_wait(self, path: str, op: H.WordWait) -> W.Launch:
-        value = self._state("epoch")
-        if op.kind == "channel":
-            word = self.words(op.of, "words")[op.word :]
-            if self.plan.channel(op.of).writers != "stream":
-                value = self.words(op.of, "due")[op.word :]
-        else:
-            word = self._state(op.kind)[op.word :]
-        args: dict[str, W.Value] = {"word_at": word, "value_at": value}
-        if any(a.kind == "watch" for a in self.loaded.source.kernel(AWAIT_WORD).args):
-            sites = [(s.path, s.kind, s.of if s.kind == "channel" else "") for s in self.loaded.source.sites]
-            args |= {"watch_at": self.watch, "site": sites.index((path, op.kind, op.of)), "word": op.word}
-        return W.Launch(self.loaded.module.await_word, 1, args, 1, 1)
-
-    def _run(self, tensor: str, first: int, count: int, pe: int | None, outer: tuple[tuple[int, int], ...]) -> W.Run:
-        """Part of the flat instance of a tensor: this rank's, or that of rank `pe`."""
-        b = self.plan.buffer(tensor)
-        remote = None if pe == self.world.rank else pe
-        if b.space in ("argument", "result") and not (b.staged and pe is not None):
-            return W.Run(W.Given(tensor) if remote is None else W.Instance(tensor, remote), first, count, outer)
-        return W.Run(self.flat(tensor, remote), first, count, outer)
+    def _remote(self, rank: int) -> int | None:
+        """None: this rank."""
+        return None if rank == self.world.rank else rank
 
     # ---------------------------------------------------------------------------------------------------------- memory
     def buffer(self, tensor: str, pe: int | None = None) -> torch.Tensor:
         """This call's slot of a workspace buffer, in its shape."""
-        shape = extents(self.plan, self.plan.buffer(tensor), self.world.rank)
+        shape = extents(self.plan, self.plan.buffer(tensor), self.world.rank if pe is None else pe)
         return self.flat(tensor, pe)[: math.prod(shape)].view(shape)
 
     def flat(self, tensor: str, pe: int | None = None) -> torch.Tensor:

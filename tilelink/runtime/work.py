@@ -5,7 +5,8 @@ A world makes a `Step` of each piece of work, and settles then whatever does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,10 +29,11 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Rank `pe`'s instance of an argument in memory of `tilelink.empty`, flat."""
+    """Rank `pe`'s instance of an argument in memory of `tilelink.empty`, which is contiguous."""
 
     name: str
     pe: int
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +94,19 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """`count` elements from element `first` on, of a tensor that is one run of memory.
-
-    `outer`: axes around them, outermost first: how often, and how many elements further each time.
-    """
+class View:
+    """Positions `[begin, end)` along each axis of a tensor."""
 
     of: torch.Tensor | Given | Instance
-    first: int
-    count: int
-    outer: tuple[tuple[int, int], ...] = ()
+    box: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Bytes from one run to another."""
+    """Element by element, from one view to another."""
 
-    target: Run
-    source: Run
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """An argument to the front of a buffer that is at least as large along every axis."""
-
-    buffer: torch.Tensor
-    source: Given
+    target: View
+    source: View
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +122,6 @@ class Follow:
     """What comes next begins after all that the stream `other` has been given so far."""
 
     other: int
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Positions `[begin, end)` along each axis of a tensor."""
-
-    of: torch.Tensor | Given
-    bounds: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +155,7 @@ class Apply:
         return contribute if self.output is None else merge
 
 
-Work: TypeAlias = Launch | Copy | Stage | WaitBell | Follow | Apply
+Work: TypeAlias = Launch | Copy | WaitBell | Follow | Apply
 
 
 Step: TypeAlias = Callable[[Call], None]
@@ -186,29 +167,43 @@ def tensor_of(what: torch.Tensor | Given | Instance, call: Call, world: World) -
     if isinstance(what, Given):
         return call.tensors[what.name]
     if isinstance(what, Instance):
-        return world.symmetric_arena(call.tensors[what.name], what.pe)
+        # The last ranks may have less than this one says that they have.
+        flat = world.symmetric_arena(call.tensors[what.name], what.pe)
+        strides = (math.prod(what.shape[k + 1 :]) for k in range(len(what.shape)))
+        return flat.as_strided(what.shape, tuple(strides))
     return what
 
 
-def run_of(run: Run, call: Call, world: World) -> torch.Tensor:
-    """The elements of a run."""
-    shape, strides = (*(n for n, _ in run.outer), run.count), (*(s for _, s in run.outer), 1)
-    return tensor_of(run.of, call, world).view(-1)[run.first :].as_strided(shape, strides)
+def view_of(view: View, call: Call, world: World) -> torch.Tensor:
+    return tensor_of(view.of, call, world)[tuple([slice(begin, end) for begin, end in view.box])]
 
 
-def view_of(view: View, call: Call) -> torch.Tensor:
-    whole = call.tensors[view.of.name] if isinstance(view.of, Given) else view.of
-    return whole[tuple([slice(begin, end) for begin, end in view.bounds])]
+def ends_of(work: Copy, call: Call, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+    """Target and source of a copy, with as few axes as both allow, the last one without gaps."""
+    # One of the two may have an axis of one element more: a slice's, or a tile's that is one position.
+    target, source = view_of(work.target, call, world), view_of(work.source, call, world)
+    pairs = zip(_longer(target), _longer(source), strict=True)
+    axes = merged((size, to, start) for (size, to), (_, start) in pairs)
+    if not axes or axes[-1][1:] != (1, 1):
+        axes.append((1, 1, 1))
+    shape, to, start = zip(*axes, strict=True)
+    return target.as_strided(shape, to), source.as_strided(shape, start)
 
 
-def ends_of(work: Copy | Stage, call: Call, world: World) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Target and source of a copy; None where there is nothing to copy."""
-    if isinstance(work, Copy):
-        return run_of(work.target, call, world), run_of(work.source, call, world)
-    source = call.tensors[work.source.name]
-    if not source.numel():
-        return None
-    return work.buffer[tuple(slice(0, n) for n in source.shape)], source
+def _longer(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """(size, stride) of each axis that is not of one element."""
+    return [axis for axis in zip(tensor.shape, tensor.stride(), strict=True) if axis[0] != 1]
+
+
+def merged(axes: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """(size, target stride, source stride) per axis, with axes joined that are one axis in both."""
+    found: list[tuple[int, int, int]] = []
+    for size, target, source in axes:
+        if found and found[-1][1:] == (size * target, size * source):
+            found[-1] = (found[-1][0] * size, target, source)
+        else:
+            found.append((size, target, source))
+    return found
 
 
 def value_of(value: Value, call: Call, world: World) -> Any:
@@ -245,15 +240,10 @@ def plain_step(work: Work, number: int, world: World) -> Step:
     if isinstance(work, Apply):
 
         def apply(call: Call) -> None:
-            inputs = [view_of(v, call) for v in work.inputs]
-            output = view_of(work.output, call) if work.output is not None else None
+            inputs = [view_of(v, call, world) for v in work.inputs]
+            output = view_of(work.output, call, world) if work.output is not None else None
             stream_of(number, call, world).apply(work.function_in(call), inputs, output, work.constants)
 
         return apply
 
-    def copy(call: Call) -> None:
-        ends = ends_of(work, call, world)
-        if ends is not None:
-            stream_of(number, call, world).copy(*ends)
-
-    return copy
+    return lambda call: stream_of(number, call, world).copy(*ends_of(work, call, world))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
-from tilelink.ir.host import ComputeRun, Piece, StreamOp
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.exact.events import Box, Recorder
+from tilelink.mapping.exact.stream_ops import ComputeRun, Piece, StreamOp
 from tilelink.mapping.exact.tiles import Sizes, Span, TileRun
 
 Place: TypeAlias = "tuple[str, int, int, Box]"

@@ -9,34 +9,26 @@ from typing import TypeVar
 import numpy as np
 
 from tilelink.errors import Loc
-from tilelink.ir.host import (
-    MAIN,
-    BellWait,
-    Compute,
-    ComputeRun,
-    Copy,
-    Enter,
-    Fork,
-    Join,
-    Keep,
-    Launch,
-    Leave,
-    MergeRuns,
-    Piece,
-    SetWord,
-    Stage,
-    StreamOp,
-    Transfer,
-    WordWait,
-)
+from tilelink.ir.host import MAIN, Enter, Fork, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.partition import holder
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 from tilelink.ir.program import Move, Notify, Store, Wait, walk
 from tilelink.mapping.exact.by_runs import differs
 from tilelink.mapping.exact.events import Access, Event, Instance, Recorder, Word
 from tilelink.mapping.exact.outline import Outline, Signals, SomeSignal
+from tilelink.mapping.exact.stream_ops import (
+    BellWait,
+    Compute,
+    ComputeRun,
+    Copy,
+    MergeRuns,
+    Piece,
+    SetWord,
+    StreamOp,
+    WordWait,
+)
 from tilelink.mapping.exact.tiles import NotExact, Outside, Sizes, Span, TileRun
-from tilelink.mapping.transfers import issued, kept
+from tilelink.mapping.exact.transfers import issued, kept
 
 Ops = TypeVar("Ops")
 MOST_EVENTS = 20_000

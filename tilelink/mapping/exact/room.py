@@ -3,9 +3,10 @@ worker has: looked up in what they are given."""
 
 from __future__ import annotations
 
-from tilelink.ir.host import BellWait, Copy, Keep, Launch, SetWord, StreamOp, Transfer
+from tilelink.ir.host import Keep, Launch, Transfer
 from tilelink.ir.plan import Plan
-from tilelink.mapping.transfers import issued
+from tilelink.mapping.exact.stream_ops import BellWait, Copy, SetWord, StreamOp
+from tilelink.mapping.exact.transfers import issued
 
 
 def without_room(plan: Plan) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilelink.ir.host import MAIN
-from tilelink.ir.lowered import Buffer, Lowered
+from tilelink.ir.lowered import STAGE, Buffer, Lowered
 from tilelink.ir.plan import Buffer as Memory
 from tilelink.ir.plan import Plan
 from tilelink.ir.shape import RANK_AXIS
@@ -16,14 +16,16 @@ def lower(plan: Plan) -> Lowered:
     call.run()
     buffers = [_buffer(plan, b) for b in plan.buffers]
     staged = [
-        Buffer(f"{b.tensor}@stage", b.stage, b.dtype, "symmetric", b.slots) for b in plan.buffers if b.stage is not None
+        Buffer(f"{b.tensor}{STAGE}", b.stage, b.dtype, "symmetric", b.slots)
+        for b in plan.buffers
+        if b.stage is not None
     ]
     dimensions = tuple((a, plan.topology.size(a)) for a in (RANK_AXIS, *plan.axes))
     return Lowered(
         name=plan.wiring.name,
         ranks=dimensions,
         sizes=plan.sizes,
-        tables=plan.tables,
+        tables=(*plan.tables, *call.tables.items()),
         buffers=(*buffers, *staged),
         flags=tuple(call.flags.values()),
         executors=tuple(call.executors),

@@ -10,6 +10,9 @@ from tilelink.ir import host as H
 from tilelink.ir.formula import Sym
 from tilelink.ir.lowered import (
     ENTERED,
+    LEFT,
+    READY,
+    STAGE,
     Await,
     Copy,
     Executor,
@@ -17,6 +20,7 @@ from tilelink.ir.lowered import (
     For,
     If,
     Op,
+    Opaque,
     Part,
     Read,
     Signal,
@@ -25,9 +29,10 @@ from tilelink.ir.lowered import (
     walk,
 )
 from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import is_raw
 from tilelink.ir.shape import RANK_AXIS, ranks_along
-from tilelink.mapping.lower.copies import copied, stream_loop
-from tilelink.mapping.lower.frame import RANK, STAGE, Frame, segments, under
+from tilelink.mapping.lower.copies import Tables, copied, stream_loop
+from tilelink.mapping.lower.frame import RANK, Frame, segments, under
 from tilelink.mapping.lower.library import called
 from tilelink.mapping.lower.parts import part_of
 from tilelink.mapping.lower.programs import Body
@@ -43,6 +48,7 @@ class Call:
     plan: Plan
     flags: dict[str, Flags] = field(default_factory=dict[str, Flags])
     heads: dict[int, tuple[str, ...]] = field(default_factory=lambda: {H.MAIN: tuple[str, ...]()})
+    tables: Tables = field(default_factory=dict[str, "tuple[tuple[int, ...], ...]"])
     executors: list[Executor] = field(default_factory=list[Executor])
     parts: list[Part] = field(default_factory=list[Part])
 
@@ -60,16 +66,16 @@ class Call:
         if isinstance(h, H.Enter):
             self._host("enter", self._enter())
         elif isinstance(h, H.Stage):
-            self._host("stage", (*(self._staged(t) for t in h.tensors), self._tell("ready")))
+            self._host(h.executor, (*(self._staged(t) for t in h.tensors), self._tell(READY)))
         elif isinstance(h, H.Leave):
-            self._host("leave", (self._tell("left"), For("pe", RANKS, (Await("left", Sym("pe")),))))
+            self._host("leave", (self._tell(LEFT), For("pe", RANKS, (Await(LEFT, Sym("pe")),))))
         elif isinstance(h, H.Fork):
             heads[h.stream] = (*heads.get(h.stream, ()), *heads[H.MAIN])
         elif isinstance(h, H.Join):
             heads[H.MAIN] = (*heads[H.MAIN], *heads.get(h.stream, ()))
         elif isinstance(h, H.Keep):
-            loop = stream_loop(Frame(plan, plan.step(h.path)), own=True, others=False, kept=True)
-            self._start(H.MAIN, f"{h.path}.keep", "stream", loop)
+            loop = stream_loop(Frame(plan, plan.step(h.path)), self.tables, own=True, others=False, kept=True)
+            self._start(H.MAIN, h.executor, "stream", loop)
         elif isinstance(h, H.Transfer):
             self._transfer(h, plan.step(h.path))
         else:
@@ -80,11 +86,11 @@ class Call:
             loop = called(Frame(self.plan, step))
         else:
             own = step.step.moved_to not in self.plan.read_in_place and H.Keep(h.path) not in self.plan.host
-            loop = stream_loop(Frame(self.plan, step), own=own, others=True)
+            loop = stream_loop(Frame(self.plan, step), self.tables, own=own, others=True)
         streams = range(h.stream, h.stream + step.streams)
         after = tuple(dict.fromkeys(name for s in streams for name in self.heads[s]))
-        self.executors.append(Executor(h.path, "stream", (loop,), after, step.streams))
-        self.heads |= dict.fromkeys(streams, (h.path,))
+        self.executors.append(Executor(h.executor, "stream", (loop,), after, step.streams))
+        self.heads |= dict.fromkeys(streams, (h.executor,))
 
     def _launch(self, h: H.Launch) -> None:
         kernel, after = self.plan.kernel(h.kernel), self.heads[h.stream]
@@ -173,6 +179,8 @@ def _made(epilogue: StepPlan) -> str:
 
 def _ops(frame: Frame) -> tuple[Op, ...]:
     program = frame.step.step.program
+    if is_raw(program):
+        return (Opaque(frame.step.step.loc),)
     return copied(frame) if program.movement is not None else Body(frame).ops(program.body)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+import numpy as np
+
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Copy, For, If, Op, Read, Tiles, Write
@@ -58,7 +62,7 @@ def copied(
 
 
 def _of_a_stream(frame: Frame, wait: Wait, waits: tuple[Op, ...], origin: Formula) -> tuple[Op, ...]:
-    """A stream does not ask whether its own rank has entered the call; nor does it wait for a doorbell that is not rung."""
+    """A stream does not ask whether its own rank has entered the call."""
     found = said(frame, wait)
     staged = frame.plan.buffer_or_none(frame.tensor(wait.param).name)
     if found is not None and found.action == "ready" and staged is not None and not staged.staged:
@@ -79,32 +83,47 @@ def _copy(read: tuple[Op, ...], write: tuple[Op, ...]) -> tuple[Op, ...]:
     return (*read, *write)
 
 
-def stream_loop(frame: Frame, *, own: bool, others: bool, kept: bool = False) -> Tiles:
+Tables: TypeAlias = "dict[str, tuple[tuple[int, ...], ...]]"
+"""By name, for each rank the positions of its tiles in another order."""
+
+
+def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool, kept: bool = False) -> Tiles:
     """What the streams of a copy program do in a call, tile by tile; where everything is there on entry, one rank gets all of
-    its tiles before the next gets any."""
+    its tiles before the next gets any. `tables`: takes up the order in which it does, where no formula says it."""
     step, program = frame.step, frame.step.step.program
     assert program.movement is not None
-    waits = any(s.path == step.path and s.action == "await" for s in frame.plan.signals)
-    to_all = (
-        step.push and frame.owner(program.movement.destination, frame.index(program.movement.destination, None)) is None
-    )
     dims = tuple(g.dim for g in step.grid)
-    if waits or not to_all:
+    at_once = step.push and not any(s.path == step.path and s.action == "await" for s in frame.plan.signals)
+    owner = frame.owner(program.movement.destination, frame.index(program.movement.destination, None))
+    if not at_once or owner is not None:
+        order = step.order
+        if at_once and owner is not None and others:
+            name = f"{step.path}:by rank"
+            # This rank's own come first, or last if they are not meant.
+            turn = step.rank + step.ranks - owner + (0 if own else step.ranks - 1)
+            tables[name] = tuple(_sorted(frame, turn % step.ranks, rank) for rank in range(frame.plan.topology.ranks))
+            order = tuple((n, F.substitute(v, {"t": F.at(Sym(name), Sym("t"))})) for n, v in order)
         body = under(frame.tests, copied(frame, own=own, others=others, kept=kept))
-        return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), body, None, dims, step.step.loc)
+        return Tiles(step.path, step.total, frame.axes, order, tuple(frame.lets), body, None, dims, step.step.loc)
     per = F.maximum(step.total, 1)
     among = {"t": Sym("t") % per}
-    peer = ("pe", (step.rank + step.ranks - Sym("t") // per) % step.ranks)
+    # This rank's own come first, or are no positions at all.
+    turn, turns = Sym("t") // per, step.ranks
+    if not own:
+        turn, turns = turn + 1, turns - 1
+    elif not others:
+        turns = F.of(1)
+    peer = ("pe", (step.rank + step.ranks - turn) % step.ranks)
     order = (peer, *((n, F.substitute(v, among)) for n, v in step.order))
     body = under(frame.tests, copied(frame, own=own, others=others, target=Sym("pe"), kept=kept))
-    return Tiles(
-        step.path,
-        step.total * step.ranks,
-        (("pe", step.ranks), *frame.axes),
-        order,
-        tuple(frame.lets),
-        body,
-        None,
-        ("", *dims),
-        step.step.loc,
-    )
+    total, axes = step.total * turns, (("pe", step.ranks), *frame.axes)
+    return Tiles(step.path, total, axes, order, tuple(frame.lets), body, None, ("", *dims), step.step.loc)
+
+
+def _sorted(frame: Frame, key: Formula, rank: int) -> tuple[int, ...]:
+    """The positions of a rank's tiles by rising key, else in their own order."""
+    found = frame.step.turns(frame.plan.env(rank))
+    for name, value in frame.lets:
+        found[name] = F.evaluate(value, found)
+    keys = np.broadcast_to(F.evaluate(key, found), found["t"].shape)
+    return tuple(np.argsort(keys, kind="stable").tolist())

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Check, Data, If, Op, Read, Write
+from tilelink.ir.lowered import STAGE, Check, Data, If, Op, Read, Write
 from tilelink.ir.partition import GridAxis, extent, here, holder, part, tile_holder
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
@@ -23,7 +23,6 @@ from tilelink.mapping.lower.lanes import Lanes
 RANK = rank_along()
 """This rank's number among all."""
 Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
-STAGE = "@stage"
 PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
 PANEL = RUN

@@ -8,10 +8,10 @@ from dataclasses import replace
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Compute, Data, For, Op, Tiles, unplaced
+from tilelink.ir.lowered import Compute, Data, For, Op, Read, Tiles, unplaced
 from tilelink.ir.partition import GridAxis
-from tilelink.mapping.libraries import turns, walk_of
-from tilelink.mapping.lower.frame import PANEL, Frame, under
+from tilelink.mapping.libraries import axis_of, turns
+from tilelink.mapping.lower.frame import PANEL, Entries, Frame, under
 from tilelink.mapping.lower.intervals import Interval
 from tilelink.mapping.lower.programs import Body, bounds
 
@@ -24,7 +24,8 @@ def called(frame: Frame) -> Tiles:
     frame.walked = frozenset(op.var for op in P.walk(program.body) if isinstance(op, P.Tiles))
     ops = [op for op in P.walk(program.body) if isinstance(op, P.Wait | P.Load | P.Store | P.Notify)]
     intervals = [*_intervals(frame, program.body)]
-    behind = (*_lowered(frame, ops, P.Store), *_lowered(frame, ops, P.Notify))
+    stored = _lowered(frame, ops, P.Store)
+    behind = (*stored, *_lowered(frame, ops, P.Notify))
     if step.by_runs:
         panels = {
             op
@@ -32,22 +33,13 @@ def called(frame: Frame) -> Tiles:
             if any(isinstance(e, P.OfTile) and e.var == PANEL for _, e in frame.index(op.param, op.index))
         }
         waits = _lowered(frame, [op for op in ops if op not in panels], P.Wait)
-        body = (*waits, *_panels(frame, intervals, ops, panels), *behind)
+        merge = Compute(f"{step.library.name}'s merge", step.step.loc, (PARTS,), program.domain)
+        body = (*waits, *_panels(frame, intervals, ops, panels), merge, *behind)
     else:
-        call = Compute(step.library.name, step.step.loc)
-        body = (*_lowered(frame, ops, P.Wait), *_lowered(frame, ops, P.Load), call, *behind)
-    dims = tuple(g.dim for g in step.grid)
-    return Tiles(
-        step.path,
-        step.total,
-        frame.axes,
-        step.order,
-        tuple(frame.lets),
-        under(frame.tests, body),
-        None,
-        dims,
-        step.step.loc,
-    )
+        call = Compute(step.library.name, step.step.loc, _arguments(frame), program.domain)
+        body = (*_lowered(frame, ops, P.Wait), *_taken(frame, ops), call, *behind)
+    dims, tests = tuple(g.dim for g in step.grid), under(frame.tests, body)
+    return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), tests, None, dims, step.step.loc)
 
 
 def _lowered(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify], kind: type[P.Op]) -> tuple[Op, ...]:
@@ -60,7 +52,25 @@ def _lowered(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify], 
     return tuple(found.values())
 
 
+def _arguments(frame: Frame) -> tuple[str, ...]:
+    return tuple(p.name for p in frame.step.step.program.params if p.role == "in")
+
+
+def _taken(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify]) -> Iterator[Op]:
+    """What the function gets of each argument: the one view of it that the program reads, or all of it."""
+    for param in _arguments(frame):
+        loads = _lowered(frame, [op for op in ops if op.param == param], P.Load)
+        if not loads:
+            whole: Entries = [(v, P.Whole()) for v in frame.step.step.binding(param).view]
+            loads = frame.access(Read, param, whole, frame.step.rank, frame.step.step.loc)
+        yield from loads
+
+
 # -------------------------------------------------------------------------------------------------------------- panels
+PARTS = "parts"
+"""What a function gives panel by panel."""
+
+
 def _intervals(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[Interval]:
     """From where to where each loop over tiles goes, in the program's order; names on the way are those of the frame."""
     for op in body:
@@ -88,7 +98,7 @@ def _panels(
     panels: set[P.Wait | P.Load | P.Store | P.Notify],
 ) -> tuple[Op, ...]:
     """Shard by shard, this rank's own first, as they arrive; each interval of a shard in panels that end where tiles do."""
-    axis = frame.step.loop(walk_of(frame.step.step))
+    axis = axis_of(frame.step)
     if axis.kind != "cut":
         return tuple(op for taken in intervals for op in _between(frame, axis, F.of(0), axis.size, taken, ops, panels))
     shard = (frame.step.rank + Sym("shard")) % frame.step.ranks * axis.part
@@ -114,7 +124,10 @@ def _between(
     begin, end = Sym("panel_begin"), Sym("panel_end")
     at = first + Sym("panel") * length
     frame.tiles[PANEL] = Interval(begin, end, grid=replace(axis, kind="free"))
-    call = Compute(frame.step.library.name, frame.step.step.loc)
-    body = (*_lowered(frame, [op for op in ops if op in panels], P.Wait), *_lowered(frame, ops, P.Load), call)
+    tile = ((g.dim, g.begin(Sym(f"i{a}")), g.end(Sym(f"i{a}"))) for a, g in enumerate(frame.step.grid))
+    call = Compute(
+        frame.step.library.name, frame.step.step.loc, _arguments(frame), PARTS, (*tile, (axis.dim, begin, end))
+    )
+    body = (*_lowered(frame, [op for op in ops if op in panels], P.Wait), *_taken(frame, ops), call)
     lets = ((begin.name, F.maximum(at, taken.begin)), (end.name, F.minimum(F.minimum(at + length, last), taken.end)))
     return (For("panel", count, under([F.binary("<", begin, end)], body), taken.by_data, lets),)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import ENTERED, Await, Data, Flags, For, Op, Signal
+from tilelink.ir.lowered import ENTERED, READY, Await, Data, Flags, For, Op, Signal
 from tilelink.ir.plan import Plan
 from tilelink.ir.plan import Signal as Said
 from tilelink.ir.program import At, Gather, Notify, Wait, Whole
 from tilelink.ir.shape import rank_along
 from tilelink.mapping.lower.frame import Entries, Frame, under
 from tilelink.mapping.lower.lanes import Lanes
-from tilelink.proof.check import REPORT
 
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
@@ -40,15 +38,18 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
     if found is None or found.action == "elided":
         return ()
     if found.action == "ready":
-        staged = frame.plan.buffer(frame.tensor(op.param).name).staged
-        return (
-            Await(
-                "ready" if staged else ENTERED, frame.number(frame.step.rank if source is None else source), 0, op.loc
-            ),
-        )
+        flags = READY if frame.plan.buffer(frame.tensor(op.param).name).staged else ENTERED
+        return (Await(flags, frame.number(frame.step.rank if source is None else source), 0, op.loc),)
     channel = frame.plan.channel(found.channel or "")
     at = frame.step.rank if source is None else source
-    return _each(frame, channel, op, index, at, lambda flag, _: (Await(channel.name, flag, 0, op.loc),))
+    bell = channel.bells and frame.step.engine == "stream" and not frame.step.by_runs
+
+    def await_(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
+        out: tuple[Op, ...] = (Await(channel.name, flag, 0, op.loc, bell),)
+        # Nor does a stream wait for a bell that is not rung.
+        return under([_rung(channel, indices)], out) if bell else out
+
+    return _each(frame, channel, op, index, at, await_)
 
 
 def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) -> tuple[Op, ...]:
@@ -63,13 +64,19 @@ def signals(frame: Frame, op: Notify, index: Entries, target: Formula | None) ->
     def signal(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
         rank = None if to is None else frame.peer(to)
         out: tuple[Op, ...] = (Signal(channel.name, flag, rank, frame.step.axis, amount, op.loc),)
-        if not channel.counted or channel.rings is None:
+        if not channel.counted:
             return out
         # A doorbell that nobody waits for is not rung.
-        rung = F.substitute(channel.rings, {f"c{k}": i for k, i in enumerate(indices)})
+        rung = _rung(channel, indices)
         return under([rung if to is None else frame.on(rung, to)], out)
 
     return _each(frame, channel, op, index, frame.step.rank, signal, whose=to)
+
+
+def _rung(channel: Channel, indices: tuple[Formula, ...]) -> Formula:
+    """Whether the bell of a flag is rung on its rank."""
+    rings = F.of(1) if channel.rings is None else channel.rings
+    return F.substitute(rings, {f"c{k}": i for k, i in enumerate(indices)})
 
 
 def _addressee(
@@ -85,19 +92,12 @@ def _addressee(
     owner = frame.owner(op.param, index) if frame.step.library is None else None
     if owner is not None:
         return owner
-    # Others copy it on: the one whose shard it becomes.
+    # Others copy it on: the one whose shard it becomes. Of what has no shards nobody else waits for one.
     axis = channel.whose(frame.step.axis)
-    found_at = next(((v, e) for v, e in index if axis is not None and v.axis == axis.axis), None)
-    if axis is None or found_at is None:
-        raise TilelinkError(
-            "TL609",
-            f"nobody can say on which rank the flags of `{channel.tensor}` are that `{frame.step.path}` notifies",
-            loc=op.loc,
-            why="the notify is for one rank, and no axis of the flags tells whose they are",
-            hint=REPORT,
-        )
-    view, entry = found_at
-    return frame.interval(op.param, view, entry).begin // axis.part
+    shard = next(((v, e) for v, e in index if axis is not None and v.axis == axis.axis), None)
+    if axis is None or shard is None:
+        return frame.step.rank
+    return frame.interval(op.param, *shard).begin // axis.part
 
 
 def _each(

@@ -6,8 +6,7 @@ from tilelink.errors import Note, TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import Load, Wait, walk
-from tilelink.mapping.libraries import RUN, tiled
-from tilelink.mapping.runs import axis_of
+from tilelink.mapping.libraries import RUN, axis_of, tiled
 from tilelink.mapping.verify.mistakes import REPORT
 
 

@@ -15,7 +15,7 @@ from tilelink.runtime.nvshmem.pool import Pool, PoolHeap
 from tilelink.runtime.nvshmem.streams import NvshmemStream
 from tilelink.runtime.peer.launch import Launcher
 from tilelink.runtime.peer.world import GpuWorld
-from tilelink.runtime.work import Call, Copy, Stage, Step, Work, ends_of, plain_step
+from tilelink.runtime.work import Call, Copy, Step, Work, ends_of, plain_step
 
 
 class NvshmemWorld(GpuWorld):
@@ -67,8 +67,8 @@ class NvshmemWorld(GpuWorld):
 
     def step(self, work: Work, stream: int, first: Call) -> Step:
         """As on all GPUs, but for copies across the network, which are NVSHMEM's."""
-        ends = ends_of(work, first, self) if isinstance(work, (Copy, Stage)) else None
-        if any(self._remote.find(end.data_ptr()) is not None for end in ends or ()):
+        ends = ends_of(work, first, self) if isinstance(work, Copy) else ()
+        if any(self._remote.find(end.data_ptr()) is not None for end in ends):
             return plain_step(work, stream, self)
         return super().step(work, stream, first)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from tilelink.errors import TilelinkError
+from tilelink.runtime.work import merged
 
 _LARGEST_PITCH = 2**31 - 1
 """What `cuMemcpy2DAsync` takes on every device."""
@@ -49,7 +50,7 @@ def _pieces(
 ) -> tuple[Piece, ...] | None:
     if 0 in shape:
         return ()
-    axes = _merged([axis for axis in zip(shape, target, source, strict=True) if axis[0] != 1])
+    axes = merged(axis for axis in zip(shape, target, source, strict=True) if axis[0] != 1)
     width = item
     if axes and axes[-1][1:] == (1, 1):
         width = axes.pop()[0] * item
@@ -71,17 +72,6 @@ def _pieces(
         )
         for at in starts
     )
-
-
-def _merged(axes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """(size, target stride, source stride) per axis, with axes joined that are one axis in both tensors."""
-    merged: list[tuple[int, int, int]] = []
-    for size, target, source in axes:
-        if merged and merged[-1][1:] == (size * target, size * source):
-            merged[-1] = (merged[-1][0] * size, target, source)
-        else:
-            merged.append((size, target, source))
-    return merged
 
 
 def _refused(target: torch.Tensor, source: torch.Tensor, why: str) -> TilelinkError:

@@ -86,13 +86,11 @@ def hooked() -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------------- copies
-def _copy(work: W.Copy | W.Stage, number: int, world: GpuWorld, first: W.Call) -> W.Step:
+def _copy(work: W.Copy, number: int, world: GpuWorld, first: W.Call) -> W.Step:
     ends = W.ends_of(work, first, world)
-    if ends is None:
-        return lambda call: None
     require_gpu(*ends)
     parts = pieces(*ends)
-    sides = (work.target.of, work.source.of) if isinstance(work, W.Copy) else (work.buffer, work.source)
+    sides = work.target.of, work.source.of
     (target, fixed_target), (source, fixed_source) = (
         _address(side, end, world, first) for side, end in zip(sides, ends, strict=True)
     )
@@ -163,8 +161,8 @@ def _address(
 # -------------------------------------------------------------------------------------------------------------- libraries
 def _apply(work: W.Apply, number: int, world: GpuWorld, first: W.Call) -> W.Step:
     """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
-    inputs = [_view(v, first) for v in work.inputs]
-    output = _view(work.output, first) if work.output is not None else None
+    inputs = [_view(v, first, world) for v in work.inputs]
+    output = _view(work.output, first, world) if work.output is not None else None
     constants, stream = work.constants, world.side_stream(number)
 
     def apply(call: W.Call) -> None:
@@ -174,14 +172,14 @@ def _apply(work: W.Apply, number: int, world: GpuWorld, first: W.Call) -> W.Step
     return apply
 
 
-def _view(view: W.View, first: W.Call) -> Callable[[W.Call], torch.Tensor]:
+def _view(view: W.View, first: W.Call, world: GpuWorld) -> Callable[[W.Call], torch.Tensor]:
     if not isinstance(view.of, W.Given):
-        fixed = W.view_of(view, first)
+        fixed = W.view_of(view, first, world)
         return lambda call: fixed
     name = view.of.name
-    if all((0, n) == bounds for n, bounds in zip(first.tensors[name].shape, view.bounds, strict=True)):
+    if all((0, n) == span for n, span in zip(first.tensors[name].shape, view.box, strict=True)):
         return lambda call: call.tensors[name]
-    place = tuple([slice(begin, end) for begin, end in view.bounds])
+    place = tuple([slice(begin, end) for begin, end in view.box])
     return lambda call: call.tensors[name][place]
 
 

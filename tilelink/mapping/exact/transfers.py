@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TypeAlias
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import BellWait, Copy, Keep, SetWord, StreamOp, WordWait
+from tilelink.ir.host import Keep
 from tilelink.ir.partition import part, tile_holder
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import Wait
 from tilelink.ir.wiring import TensorDecl, ViewAxis
-from tilelink.mapping.library_calls import applied
-from tilelink.mapping.touched import Place, Span, touched
+from tilelink.mapping.exact.library_calls import applied
+from tilelink.mapping.exact.stream_ops import BellWait, Copy, SetWord, StreamOp, WordWait
+from tilelink.mapping.exact.touched import Place, Span, touched
 
 Tile: TypeAlias = "tuple[Span, ...]"
 """Begin and end per axis of a step's grid."""
@@ -28,22 +27,35 @@ def expand(
     be read from where it has been moved to; `others`: with what comes or goes."""
     step = plan.step(path)
     if step.library is not None:
-        return applied(plan, step, tiles_of(plan, step, rank), rank, in_place=not own)
+        return applied(plan, step, step.spans(plan.env(rank)), rank, in_place=not own)
     out: list[list[StreamOp]] = [[] for _ in range(step.streams)]
-    moves = [(tile, _targets(plan, step, tile, rank)) for tile in tiles_of(plan, step, rank)]
-    if step.push and not any(s.path == path and s.action == "await" for s in plan.signals):
-        # Everything is there on entry: one rank gets all its tiles before the next gets any.
-        moves = [(tile, [pe]) for tile, targets in moves for pe in targets]
-        at = {pe: plan.topology.at(pe, step.axis) for pe in plan.topology.line(rank, step.axis)}
-        moves.sort(key=lambda move: (at[rank] - at[move[1][0]]) % len(at))
-    if not (own and others):
-        moves = [
-            (tile, [pe for pe in targets if _leaves(plan, step, tile, rank, pe) == others]) for tile, targets in moves
-        ]
-        moves = [(tile, targets) for tile, targets in moves if targets]
-    for turn, (tile, targets) in enumerate(moves):
-        out[turn % step.streams] += _tile(plan, step, rank, tile, targets)
+    for turn, (tile, targets) in enumerate(_moves(plan, step, rank, own, others)):
+        if targets:
+            out[turn % step.streams] += _tile(plan, step, rank, tile, targets)
     return tuple(tuple(ops) for ops in out)
+
+
+def _moves(plan: Plan, step: StepPlan, rank: int, own: bool, others: bool) -> list[tuple[Tile, list[int]]]:
+    """Each tile in turn with the ranks that get it; of what is not meant, none."""
+    movement = step.step.program.movement
+    assert movement is not None
+    at = {pe: plan.topology.at(pe, step.axis) for pe in plan.topology.line(rank, step.axis)}
+
+    def meant(tile: Tile, targets: list[int]) -> list[int]:
+        mine = not step.own_rows or holder_of(plan, step, step.domain, tile, rank) == rank
+        both = own and others
+        return [pe for pe in targets if mine and (both or _leaves(plan, step, tile, rank, pe) == others)]
+
+    moves = [(tile, _targets(plan, step, tile, rank)) for tile in step.spans(plan.env(rank))]
+    if step.push and not any(s.path == step.path and s.action == "await" for s in plan.signals):
+        # Everything is there on entry: one rank gets all its tiles before the next gets any.
+        to_all = any(holder_of(plan, step, movement.destination, tile, rank) is None for tile, _ in moves)
+        moves = [(tile, [pe]) for tile, targets in moves for pe in targets]
+        first = 0 if own else len(at) - 1
+        moves.sort(key=lambda move: (at[rank] - at[move[1][0]] + first) % len(at))
+        if to_all:
+            return [(tile, targets) for tile, targets in moves if meant(tile, targets)]
+    return [(tile, meant(tile, targets)) for tile, targets in moves]
 
 
 def _leaves(plan: Plan, step: StepPlan, tile: Tile, rank: int, pe: int) -> bool:
@@ -72,7 +84,9 @@ def kept(plan: Plan, path: str, rank: int) -> tuple[StreamOp, ...]:
 
     Nothing is waited for: what the rank has put where peers take it, the same stream has put there.
     """
-    found = [op for ops in expand(plan, path, rank, others=False) for op in ops]
+    step = plan.step(path)
+    moves = _moves(plan, step, rank, own=True, others=False)
+    found = [op for tile, targets in moves if targets for op in _tile(plan, step, rank, tile, targets)]
     return tuple(op for op in found if not isinstance(op, WordWait))
 
 
@@ -85,21 +99,6 @@ def _targets(plan: Plan, step: StepPlan, tile: Tile, rank: int) -> list[int]:
         return [owner]
     line, at = plan.topology.line(rank, step.axis), plan.topology.at(rank, step.axis)
     return [line[(at - k) % len(line)] for k in range(len(line))]
-
-
-def tiles_of(plan: Plan, step: StepPlan, rank: int) -> list[Tile]:
-    """The step's tiles on a rank, in order: `(begin, end)` per axis of its grid."""
-    env = step.turns(plan.env(rank))
-    total = len(env["t"])
-    columns: list[tuple[Any, Any]] = []
-    for a, g in enumerate(step.grid):
-        index = F.Sym(f"i{a}")
-        lo, hi = (np.broadcast_to(F.evaluate(f, env), (total,)) for f in (g.begin(index), g.end(index)))
-        columns.append((lo, hi))
-    tiles = [tuple((int(lo[t]), int(hi[t])) for lo, hi in columns) for t in range(total)]
-    if not step.own_rows:
-        return tiles
-    return [tile for tile in tiles if holder_of(plan, step, step.domain, tile, rank) == rank]
 
 
 def _tile(plan: Plan, step: StepPlan, rank: int, tile: Tile, targets: list[int]) -> list[StreamOp]:

@@ -11,13 +11,22 @@ from dataclasses import dataclass, replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.host import BellWait, Compute, ComputeRun, MergeRuns, Piece, SetWord, StreamOp, WordWait
 from tilelink.ir.partition import here, part
 from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import Load, Notify, Store, Wait, walk
-from tilelink.mapping.libraries import RUN, tiled
-from tilelink.mapping.runs import axis_of, runs_of
-from tilelink.mapping.touched import Place, Span, touched
+from tilelink.mapping.exact.runs import runs_of
+from tilelink.mapping.exact.stream_ops import (
+    BellWait,
+    Compute,
+    ComputeRun,
+    MergeRuns,
+    Piece,
+    SetWord,
+    StreamOp,
+    WordWait,
+)
+from tilelink.mapping.exact.touched import Place, Span, touched
+from tilelink.mapping.libraries import RUN, axis_of, tiled
 
 
 def applied(
@@ -32,8 +41,18 @@ def applied(
     out: list[list[StreamOp]] = [[] for _ in range(step.streams)]
     for turn, bounds in enumerate(tiles):
         tile = _Tile(plan, step, rank, bounds, in_place)
-        out[turn % step.streams] += tile.by_runs(turn) if step.by_runs else tile.ops()
+        out[turn % step.streams] += _once(tile.by_runs(turn) if step.by_runs else tile.ops())
     return tuple(tuple(ops) for ops in out)
+
+
+def _once(ops: Iterator[StreamOp]) -> Iterator[StreamOp]:
+    """What has been waited for is there."""
+    heard: set[StreamOp] = set()
+    for op in ops:
+        if op not in heard:
+            yield op
+        if isinstance(op, (BellWait, WordWait)):
+            heard.add(op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +119,8 @@ class _Tile:
         empty = any(lo >= hi for lo, hi in (self._tile(n) for n in names if n is not None))
         if empty or self._brought(channel.tensor) is not None:
             return
-        for word in self._words(channel, signal.op, self.rank, None):
+        whose = None if any(a.every for a in channel.axes) else self.rank
+        for word in self._words(channel, signal.op, self.rank, whose):
             bell = channel.bells and not self.step.by_runs
             times = channel.strokes(word, self.plan.env(self.rank)) if bell else 0
             yield BellWait(channel.name, word, times) if bell else WordWait(channel.name, "channel", word)

@@ -9,13 +9,8 @@ from tilelink.ir.partition import GridAxis, extent, part
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.ir.program import Bounds, Expr, Loop, Op, Tiles
 from tilelink.ir.ring import RANKS
-from tilelink.mapping.libraries import turns, walk_of
-from tilelink.mapping.touched import Span
-
-
-def axis_of(step: StepPlan) -> GridAxis:
-    """The partition of the axis that runs are of."""
-    return step.loop(walk_of(step.step))
+from tilelink.mapping.exact.touched import Span
+from tilelink.mapping.libraries import axis_of, turns
 
 
 def runs_of(plan: Plan, step: StepPlan, rank: int, bounds: Sequence[Span]) -> tuple[Span, ...]:
