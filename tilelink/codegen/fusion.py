@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from tilelink.codegen import copies
-from tilelink.codegen.access import lane_lines, tile_names
+from tilelink.codegen.access import label, lane_lines, tile_names
 from tilelink.codegen.body import emit_body
 from tilelink.codegen.functions import Function, close
 from tilelink.codegen.loops import FIRST_PIECE
@@ -85,8 +85,10 @@ def _in_pieces(
 
 def held_of(host: Scope, step: StepPlan) -> dict[str, str]:
     """Tensors of a fused step -> the host's name of the tile that stands for them."""
-    movement = step.step.program.movement
-    tensors = step.forwarded if movement is None else (step.step.binding(movement.source).tensor,)
+    tensors = step.forwarded
+    if host.lowered.part(step.path).copies:
+        (source,) = (p.name for p in step.step.program.params if p.role == "in")
+        tensors = (step.step.binding(source).tensor,)
     return {t: host.forwarded[host.plan.wiring.moved_from(t, host.forwarded)] for t in tensors}
 
 
@@ -95,15 +97,15 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
     leading = list(dict.fromkeys(held.values()))
     outer, scope.lines = scope.lines, Lines()
     tiles: list[TileNames] = []
-    if step.step.program.movement is not None:
-        opened = [(str(a), tile_names(scope, _label(g.dim), g)) for a, g in enumerate(step.grid) if not g.unit]
+    if scope.part.copies:
+        opened = [(str(a), tile_names(scope, label(g.dim), g)) for a, g in enumerate(step.grid) if not g.unit]
         scope.tiles = dict(opened)
         copies.emit_held(scope, leading[0], scope.tiles)
         tiles = [*scope.tiles.values()]
         leading += [n for t in tiles for n in (t.begin, t.end)]
     else:
         for a, g in enumerate(step.grid):
-            if g.kind == "own" and g.var is not None:
+            if step.host_axes[a] is None and g.var is not None:
                 scope.replaced[g.var] = scope.rank
                 scope.tiles[g.var] = TileNames(scope.rank, "", "", "", g, 1)
             elif step.host_axes[a] is not None:
@@ -125,7 +127,3 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
         lane_lines(scope.lines, names)
     scope.lines.extend(inner)
     return close(scope, scope.naming.functions[step.path], tuple(leading))
-
-
-def _label(dim: str) -> str:
-    return f"axis{dim}" if dim.startswith("_") else dim

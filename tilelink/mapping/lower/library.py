@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
@@ -113,7 +112,7 @@ def _between(
     count = F.of(1) if axis.tile is None else F.cdiv(F.maximum(last - first, 0), length)
     begin, end = Sym("panel_begin"), Sym("panel_end")
     at = first + Sym("panel") * length
-    frame.tiles[PANEL] = Interval(begin, end, grid=replace(axis, kind="free"))
+    frame.tiles[PANEL] = Interval(begin, end, grid=axis.free)
     call = Compute(frame.step.library.name, frame.step.step.loc)
     body = (*_lowered(frame, [op for op in ops if op in panels], P.Wait), *_lowered(frame, ops, P.Load), call)
     lets = ((begin.name, F.maximum(at, taken.begin)), (end.name, F.minimum(F.minimum(at + length, last), taken.end)))
