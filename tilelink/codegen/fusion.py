@@ -13,22 +13,20 @@ from tilelink.codegen.loops import FIRST_PIECE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
-from tilelink.ir.formula import Sym
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 
 
 def call_fused(host: Scope, step: StepPlan) -> Function:
     """Call the fused step's function for the tile that the host has just made; emit that function."""
-    passed, owner = bounds_passed(host, step)
+    passed = [end for _, *ends in bounds_passed(host, step) for end in ends]
     held = held_of(host, step)
     function = fused_function(host.file, step, held)
     # What the function's formulas name has to reach it through the host.
     for arg in function.args:
         host.args.setdefault(arg.name, arg)
     lines, depth = host.lines, host.lines.depth
-    if step.own_rows and owner is not None:
-        lines.add(f"if {owner} == {host.rank}:", step.step.program.loc)
-        lines.depth += 1
+    host.open_if(host.lowered.part(step.path).tests, step.step.program.loc)
     tiles = list(dict.fromkeys(held.values()))
     for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
         tile = [n for n in ("t", "epoch") if n in function.leading]
@@ -39,21 +37,17 @@ def call_fused(host: Scope, step: StepPlan) -> Function:
     return function
 
 
-def bounds_passed(host: Scope, step: StepPlan) -> tuple[list[str], str | None]:
-    """Begin and end of the host's tile per axis, as the fused step counts; and whose the tile is."""
-    passed: list[str] = []
-    owner: str | None = None
+def bounds_passed(host: Scope, step: StepPlan) -> list[tuple[GridAxis, str, str]]:
+    """Begin and end of the host's tile per axis, as the fused step counts."""
+    passed: list[tuple[GridAxis, str, str]] = []
     for g, v, at in zip(step.grid, step.step.binding(step.domain).view, step.host_axes, strict=True):
         if at is None:
             continue
         names = host.tiles[host.step.grid[at].var or ""]
         names.used.add("end")
-        first = ""
-        if at == step.own_axis:
-            owner = host.text(Sym(names.begin) // g.part)
-            first = f" - {host.text(g.rank * g.part, F.FACTOR)}" if v.local else ""
-        passed += [f"{names.begin}{first}", f"{names.end}{first}"]
-    return passed, owner
+        first = f" - {host.text(g.rank * g.part, F.FACTOR)}" if at == step.own_axis and v.local else ""
+        passed.append((g, f"{names.begin}{first}", f"{names.end}{first}"))
+    return passed
 
 
 def _in_pieces(

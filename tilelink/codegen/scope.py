@@ -137,6 +137,12 @@ class Scope:
         """What a name of the program is called here."""
         return self.renamed.get(name, name)
 
+    def open_if(self, tests: tuple[Formula, ...], loc: Loc | None = None) -> None:
+        """What follows stands under these tests."""
+        for test in tests:
+            self.lines.add(f"if {self.text(test)}:", loc)
+            self.lines.depth += 1
+
     def named(self, wish: str, text: str) -> str:
         """Give a value a name of its own, here."""
         name = self.names.fresh(wish)

@@ -41,7 +41,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     outer.depth = 1
     _order(scope)
     outer.extend(_late(scope))
-    _if_taken(scope, outer)
+    scope.open_if(scope.part.tests)
     outer.extend(inner)
     # A notify may end in a branch of its own, inside the SHMEM function.
     branches = (
@@ -61,7 +61,7 @@ def emit_behind(file: File, step: StepPlan) -> tuple[Function, Function]:
     ticket = behind.names_of_ticket(scope)
     outer, scope.lines = scope.lines, Lines()
     behind.take(scope, step, ticket)
-    passed, _ = bounds_passed(scope, step)
+    passed = [end for _, *ends in bounds_passed(scope, step) for end in ends]
     held = held_of(scope, step)
     does = fused_function(file, step, held)
     for arg in does.args:
@@ -92,13 +92,6 @@ def _order(scope: Scope) -> None:
             scope.arg(Arg(scope.naming.given[order_of(step.path)], "order", step.path))
         if name in asked:
             scope.lines.add(f"{scope.text(Sym(name))} = {scope.text(value)}")
-
-
-def _if_taken(scope: Scope, lines: Lines) -> None:
-    """Of a domain with an owner map: this rank's tiles only."""
-    for test in scope.part.tests:
-        lines.add(f"if {scope.text(test)}:")
-        lines.depth += 1
 
 
 def _tiles_range(scope: Scope) -> str:
