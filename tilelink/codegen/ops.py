@@ -9,7 +9,7 @@ from tilelink.codegen.scope import Scope
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Await, For, If, Op, Signal, formulas, walk
+from tilelink.ir.lowered import Await, Copy, For, If, Op, Signal, formulas, walk
 from tilelink.ir.program import At, Gather, Notify, Wait
 
 
@@ -76,7 +76,9 @@ def _by_one(index: Formula, var: Sym) -> bool:
 
 
 def _loc(body: tuple[Op, ...]) -> Loc | None:
-    return next((op.loc for op in walk(body) if isinstance(op, Await | Signal)), None)
+    """The line of the first of them."""
+    found = (op.source if isinstance(op, Copy) else op for op in walk(body))
+    return next((op.loc for op in found if not isinstance(op, For | If)), None)
 
 
 def named(scope: Scope, variable: str) -> str:

@@ -24,7 +24,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     functions: list[Function] = []
     outer = scope.lines
     scope.lines = Lines()
-    _open_tiles(scope)
+    tiles = _open_tiles(scope)
     if scope.part.copies:
         copies.emit_tile(scope)
     else:
@@ -40,7 +40,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     outer.add(f"for t in {_tiles_range(scope)}:", scope.tile_loc)
     outer.depth = 1
     _order(scope)
-    outer.extend(_late(scope))
+    outer.extend(_late(scope, tiles))
     scope.open_if(scope.part.tests)
     outer.extend(inner)
     # A notify may end in a branch of its own, inside the SHMEM function.
@@ -57,7 +57,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
 def emit_behind(file: File, step: StepPlan) -> tuple[Function, Function]:
     """A fused step behind its host's tiles: the function that takes tickets, and what it calls for each."""
     scope = open_scope(file, file.plan.step(step.executor))
-    _open_tiles(scope)
+    tiles = _open_tiles(scope)
     ticket = behind.names_of_ticket(scope)
     outer, scope.lines = scope.lines, Lines()
     behind.take(scope, step, ticket)
@@ -74,7 +74,7 @@ def emit_behind(file: File, step: StepPlan) -> tuple[Function, Function]:
     inner, scope.lines = scope.lines, outer
     behind.open_tickets(scope, step, ticket, word)
     _order(scope)
-    outer.extend(_late(scope))
+    outer.extend(_late(scope, tiles))
     outer.extend(inner)
     behind.close_tickets(scope, step, ticket, word)
     return close(scope, scope.naming.drivers[step.path], ("workers",)), does
@@ -120,9 +120,9 @@ def _flattens(scope: Scope) -> bool:
     return not runs and not (waits and any(g.action == "notify" for g in signals))
 
 
-def _open_tiles(scope: Scope) -> None:
-    """Declare the domain's tiles; their lines come later, when it is known which of them are used. Those of a copy program are
-    called as its axes are."""
+def _open_tiles(scope: Scope) -> dict[str, TileNames]:
+    """Declare the domain's tiles, by variable; their lines come later, when it is known which of them are used. Those of a copy
+    program are called as its axes are."""
     for (var, begin, end), g in zip(scope.part.tiles, _grids(scope), strict=True):
         fixed = _index(begin) is None
         label = access.label(g.dim) if scope.part.copies else var
@@ -139,6 +139,7 @@ def _open_tiles(scope: Scope) -> None:
             names.begin, names.end = scope.text(begin), scope.text(end)
         if g.table is not None:
             scope.segments[var] = scope.names.fresh(f"{label}_segment")
+    return dict(scope.tiles)
 
 
 def _grids(scope: Scope) -> list[GridAxis]:
@@ -151,11 +152,12 @@ def _index(begin: F.Formula) -> str | None:
     return next((n for n in sorted(F.symbols(begin)) if n[0] == "i" and n[1:].isdigit()), None)
 
 
-def _late(scope: Scope) -> Lines:
+def _late(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
     """Begin, end, lanes and masks of the domain's tiles, as far as the body uses them."""
     lines, read = Lines(), read_names(scope.step.step.program.body)
+    kept, scope.tiles = scope.tiles, tiles
     for var, begin, end in scope.part.tiles:
-        names, index = scope.tiles[var], _index(begin)
+        names, index = tiles[var], _index(begin)
         if names.grid.table is not None and index is not None:
             tables.tile(scope, lines, index, names, var)
         elif index is not None and not names.grid.unit:
@@ -168,6 +170,7 @@ def _late(scope: Scope) -> Lines:
             at = next(a for a, g in enumerate(scope.step.grid) if g.var == var)
             unit = scope.step.step.binding(scope.step.domain).view[at].unit
             lines.add(f"{scope.local(var)} = {names.begin if unit or index is None else index}")
+    scope.tiles = kept
     return lines
 
 
