@@ -47,23 +47,23 @@ def tile_names(scope: Scope, var: str, grid: GridAxis) -> TileNames:
 def whole(scope: Scope, dim: str, size: Formula) -> TileNames:
     """The lanes of a whole axis: a block padded to a power of two."""
     if dim not in scope.wholes:
-        label = _label(dim)
+        name = label(dim)
         length = padded(scope, size)
         scope.wholes[dim] = TileNames(
             "0",
             scope.text(size),
-            scope.names.fresh(f"{label}_at"),
-            scope.names.fresh(f"{label}_in"),
+            scope.names.fresh(f"{name}_at"),
+            scope.names.fresh(f"{name}_in"),
             GridAxis(dim, "plain", size, None),
             length,
             whole=_fills(scope, size, length),
-            pairs=scope.names.fresh(f"{label}_pair"),
-            pairs_inside=scope.names.fresh(f"{label}_pair_in"),
+            pairs=scope.names.fresh(f"{name}_pair"),
+            pairs_inside=scope.names.fresh(f"{name}_pair_in"),
         )
     return scope.wholes[dim]
 
 
-def _label(dim: str) -> str:
+def label(dim: str) -> str:
     """An axis's name as part of others; `e+1` is a size too."""
     return re.sub(r"\W+", "_", dim if not dim.startswith("_") else "axis" + dim)
 
@@ -242,7 +242,7 @@ def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
     """Words of two elements on an axis of that size, under a name."""
     pairs = size // 2
     if pairs not in scope.formulas.names:
-        scope.formulas.define(pairs, scope.names.fresh(f"{_label(tensor.axes[-1].name)}_pairs"))
+        scope.formulas.define(pairs, scope.names.fresh(f"{label(tensor.axes[-1].name)}_pairs"))
     if in_sixteens(scope.plan, pairs):
         scope.formulas.multiples.add(pairs)
     return pairs

@@ -10,13 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilelink.codegen import access, waits
+from tilelink.codegen.fusion import bounds_passed
 from tilelink.codegen.scope import Scope, TileNames
+from tilelink.codegen.text import atom
 from tilelink.codegen.waits import Word
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
+from tilelink.ir.lowered import Await, For, formulas
+from tilelink.ir.lowered import walk as lowered_ops
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Store, walk
+from tilelink.ir.program import Store, Wait, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +36,12 @@ class Ticket:
 
 def say_made(host: Scope, step: StepPlan) -> None:
     """The host has stored its tile `t`: if it is this rank's, whoever takes its ticket may read it."""
-    lines, grid = host.lines, host.step.grid[step.own_axis or 0]
-    owner = host.text(Sym(host.tiles[grid.var or ""].begin) // grid.part)
-    lines.add(f"if {owner} == {host.rank}:", step.step.program.loc)
-    lines.depth += 1
+    lines, depth = host.lines, host.lines.depth
+    host.open_if(host.lowered.part(step.path).tests, step.step.program.loc)
     if host.stored_async:
         lines.add("shmem.async_store_quiet()")
     lines.add(f"shmem.local_set({' + '.join(_word(host, step))}, {_call(host)})")
-    lines.depth -= 1
+    lines.depth = depth
 
 
 def names_of_ticket(scope: Scope) -> Ticket:
@@ -121,28 +123,30 @@ def _stores(scope: Scope, step: StepPlan) -> list[Store]:
 
 
 def word_awaited(scope: Scope, step: StepPlan) -> Formula | None:
-    """The word of every rank that the step waits for, by the rows of its tile: a worker that has waited for it with its last
-    tile need not again. None: it waits for more than one.
+    """The word that the step waits for, of any rank, by its tile: a worker that has waited for it with its last tile need not
+    again. None: it waits for more than one."""
+    part = scope.lowered.part(step.path)
+    found = [o for s, body in part.said if isinstance(s, Wait) for o in lowered_ops(body) if isinstance(o, For | Await)]
+    if len(found) != 1 or not isinstance(found[0], Await):
+        return None
+    (word,) = formulas(found[0])
+    at: dict[str, F.Like] = {}
+    for g, begin, end in bounds_passed(scope, step):
+        at |= {f"{g.var}.begin": Sym(atom(begin)), f"{g.var}.end": Sym(atom(end))}
+    return F.substitute(word, {n: at.get(n, F.of(0)) for n in F.symbols(word) if "." in n})
 
-    The step waits for all pieces of a tile at once, so words do not know columns.
-    """
-    waits = [g for g in scope.plan.signals if g.path == step.path and g.action == "await"]
-    if len(waits) != 1:
-        return None
-    channel, grid = scope.plan.channel(waits[0].channel or ""), scope.step.grid[step.own_axis or 0]
-    rows = [a for a in channel.axes if a.kind in ("part", "cut")]
-    if len(rows) != 1 or not rows[0].holds(grid):
-        return None
-    return rows[0].index(Sym(scope.tiles[grid.var or ""].begin))
+
+def _own(scope: Scope, step: StepPlan) -> Formula:
+    """How many tiles of the host this rank holds: the last ones in the host's order."""
+    return scope.lowered.loop(step.path).total
 
 
 def _first(scope: Scope, step: StepPlan) -> Formula:
-    """The position of the first of this rank's own tiles in the host's order."""
-    return scope.step.total - step.own_tiles(scope.step)
+    return scope.lowered.loop(step.executor).total - _own(scope, step)
 
 
 def _count(scope: Scope, step: StepPlan) -> str:
-    return scope.text(step.own_tiles(scope.step) * step.pieces)
+    return scope.text(_own(scope, step) * step.pieces)
 
 
 def _word(scope: Scope, step: StepPlan) -> tuple[str, str]:

@@ -59,9 +59,9 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "acc_dtype":
         return TRITON_DTYPES[accumulator(tensor.dtype)]
     if op.what == "size":
-        return atom(scope.text(scope.part.value(op)))
+        return atom(scope.text(scope.part.value(op)[0]))
     if op.what == "range" and op.var is None:
-        return access.lanes(access.whole(scope, view[op.axis or 0].dim, scope.part.value(op)))
+        return access.lanes(access.whole(scope, view[op.axis or 0].dim, scope.part.value(op)[0]))
     assert op.var is not None
     if op.what == "segment":
         return scope.segments[op.var]
@@ -82,7 +82,7 @@ def _extent(scope: Scope, tensor: TensorDecl, grid: GridAxis, view: ViewAxis) ->
 
 
 def _holder(scope: Scope, op: Holder) -> None:
-    text = scope.text(scope.part.value(op))
+    text = scope.text(scope.part.value(op)[0])
     scope.lines.add(f"{scope.local(op.name)} = {text}", op.loc)
 
 
@@ -101,7 +101,7 @@ def _check(scope: Scope, op: Check) -> None:
 
 
 def _move(scope: Scope, op: Move) -> None:
-    raise AssertionError(f"a movement is emitted as a whole: {scope.step.path}, {op.loc}")
+    raise AssertionError(f"a copy program is emitted as a whole: {scope.step.path}, {op.loc}")
 
 
 def _raw(scope: Scope, op: Raw) -> None:

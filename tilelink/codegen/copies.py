@@ -10,23 +10,9 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.lowered import Await, Copy, Op, Read, Write, walk
-from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import At, Expr, OfTile
 
 STAGE = "@stage"
-
-
-def open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
-    """The tiles of a copy program are known by their position, and called as its axes are."""
-    out: list[tuple[int, GridAxis, TileNames]] = []
-    for a, g in enumerate(scope.step.grid):
-        label = f"axis{g.dim}" if g.dim.startswith("_") else g.dim
-        names = TileNames(
-            scope.names.fresh(f"{label}_begin"), scope.names.fresh(f"{label}_end"), "", "", g, g.tile or 1
-        )
-        scope.tiles[str(a)] = names
-        out.append((a, g, names))
-    return out
 
 
 def emit_tile(scope: Scope) -> None:
@@ -45,11 +31,10 @@ def _name_peer(scope: Scope) -> None:
 
 
 def _op(scope: Scope, op: Op) -> None:
-    movement = scope.step.step.program.movement
-    assert movement is not None
     if isinstance(op, Await):
         if scope.lowered.flag(op.flags).style != "data":
-            waits.await_one(scope, op, scope.declared(movement.source).name)
+            copy = next(o for o in walk(scope.part.body) if isinstance(o, Copy))
+            waits.await_one(scope, op, copy.source.buffer.removesuffix(STAGE))
     elif isinstance(op, Copy):
         _copy(scope, op)
     else:
@@ -155,9 +140,6 @@ def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], place
 # ------------------------------------------------------------------------------------------------- the tile of a mainloop
 def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
     """Push the host's tile from registers to whoever holds it, and tell them."""
-    movement = scope.step.step.program.movement
-    assert movement is not None
-    target = movement.destination
     index = tuple(
         OfTile(str(k)) if str(k) in tiles else At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True)
         for k, _ in enumerate(scope.step.grid)
@@ -169,8 +151,8 @@ def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
             return
         pe, context = scope.text(op.rank), scope.context(op.buffer)
         there = scope.named(f"{op.buffer}_there", f"shmem.ptr({scope.tensor(op.buffer)}, {pe}, {context})")
-        view = scope.step.step.binding(target).view
-        pieces, blocks = access.terms(scope, scope.declared(target), view, index, access.Accessed(op, ()))
+        view = scope.step.step.binding(op.param).view
+        pieces, blocks = access.terms(scope, scope.declared(op.param), view, index, access.Accessed(op, ()))
         where, mask = access.address(scope, there, pieces, blocks)
         scope.lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
 

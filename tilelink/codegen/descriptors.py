@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilelink.codegen import access
@@ -149,20 +149,17 @@ def _coordinate(scope: Scope, tensor: TensorDecl, along: Along) -> str:
 
 def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:
     grid = tile.grid
-    if grid.kind == "plain" or tile.whole:
+    if grid.ends == "axis" or tile.whole:
         return True
     length = int(F.evaluate(grid.part, scope.plan.env(0)))
-    return grid.kind in ("cut", "mine") and grid.tile is not None and length % grid.tile == 0
+    return grid.ends == "part" and grid.tile is not None and length % grid.tile == 0
 
 
 def _of_equal_parts(scope: Scope, tile: TileNames) -> bool:
     """Whether the tile ends where its part does, and all parts are of one length."""
     size, part = (int(F.evaluate(f, scope.plan.env(0))) for f in (tile.grid.size, tile.grid.part))
-    return (
-        tile.grid.kind == "cut"
-        and tile.grid.tile is not None
-        and size == part * scope.plan.topology.size(tile.grid.over)
-    )
+    cut = tile.grid.ends == "part" and tile.grid.span[0] == F.of(0)
+    return cut and tile.grid.tile is not None and size == part * scope.plan.topology.size(tile.grid.over)
 
 
 def _row_major(scope: Scope, tensor: TensorDecl, last: int = 1) -> bool | None:
@@ -213,4 +210,4 @@ def _of_loop(scope: Scope, var: str, always: bool) -> TileNames:
     masked = any(isinstance(o, Bounds) and o.what == "mask" and o.var == var for o in walk(op.body))
     limited = masked or any(limit is not None for limit in (op.start, op.stop, op.part))
     whole, extent = masked and not always, grid.tile or padded(scope, grid.step)
-    return TileNames("", "", "", "", replace(grid, kind="free") if limited else grid, extent, whole=whole)
+    return TileNames("", "", "", "", grid.free if limited else grid, extent, whole=whole)

@@ -190,7 +190,7 @@ def _write_kernel(
     naming = naming_of(plan)
     roots = [naming.functions[path] for path, _ in kernel.roles]
     if traces is not None:
-        functions, frame, layout = _traced(plan, kernel, functions, frame)
+        functions, frame, layout = _traced(file, kernel, functions, frame)
         traces.append(layout)
     args = _union([f for name, f in functions.items() if name in roots] + frame.called)
     functions |= frame.fused
@@ -213,7 +213,7 @@ def _write_kernel(
             _write_called(rows, functions[name])
         parts = [(functions[n], w) for n, (_, w) in zip(roots, kernel.roles, strict=True)]
         _write_roles(rows, kernel, parts, args, frame)
-    return _declare(plan, kernel, args)
+    return _declare(file, kernel, args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,20 +253,20 @@ def _called(f: Function | None) -> list[str]:
 
 
 def _traced(
-    plan: Plan, kernel: KernelPlan, functions: dict[str, Function], frame: Frame
+    file: File, kernel: KernelPlan, functions: dict[str, Function], frame: Frame
 ) -> tuple[dict[str, Function], Frame, TraceLayout]:
     """The same with clocks, but for what begins and ends the call."""
     behind = {f.name: f for f in frame.behind}
-    found, layout = traced_kernel(kernel.name, _trace_roots(plan, kernel), {**functions, **behind, **frame.fused})
+    found, layout = traced_kernel(kernel.name, _trace_roots(file, kernel), {**functions, **behind, **frame.fused})
     timed = replace(frame, behind=tuple(found[n] for n in behind), fused={n: found[n] for n in frame.fused})
     return {n: found[n] for n in functions}, timed, layout
 
 
-def _trace_roots(plan: Plan, kernel: KernelPlan) -> list[Root]:
-    naming = naming_of(plan)
+def _trace_roots(file: File, kernel: KernelPlan) -> list[Root]:
+    plan, naming = file.plan, naming_of(file.plan)
     names = naming.functions
-    roots = [Root(names[path], workers, _known_total(plan.step(path))) for path, workers in kernel.beside]
-    roots += [Root(names[path], None, _known_total(plan.step(path)), turn) for turn, path in enumerate(kernel.in_turn)]
+    roots = [Root(names[path], workers, _known_total(file, path)) for path, workers in kernel.beside]
+    roots += [Root(names[path], None, _known_total(file, path), turn) for turn, path in enumerate(kernel.in_turn)]
     for turn, step in enumerate(_behind(plan, kernel), len(kernel.in_turn)):
         tickets = step.own_tiles(plan.step(step.executor)) * step.pieces
         roots.append(Root(naming.drivers[step.path], None, tickets, turn, names[step.path]))
@@ -278,8 +278,10 @@ def _behind(plan: Plan, kernel: KernelPlan) -> list[StepPlan]:
     return [plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused if plan.step(p).behind]
 
 
-def _known_total(step: StepPlan) -> F.Formula | None:
-    return None if any(g.kind == "table" for g in step.grid) else F.of(step.total)
+def _known_total(file: File, path: str) -> F.Formula | None:
+    """How many tiles a step has, if data does not say."""
+    loop = file.lowered.loop(path)
+    return None if loop.by_data is not None else loop.total
 
 
 def _union(functions: list[Function]) -> tuple[Arg, ...]:
@@ -322,8 +324,8 @@ def _write_roles(
     rows += [(f"    {line}", None) for after in (*frame.behind, frame.end) for line in _called(after)]
 
 
-def _declare(plan: Plan, kernel: KernelPlan, args: tuple[Arg, ...]) -> KernelDecl:
-    totals = [_known_total(plan.step(path)) for path in kernel.in_turn]
+def _declare(file: File, kernel: KernelPlan, args: tuple[Arg, ...]) -> KernelDecl:
+    totals = [_known_total(file, path) for path in kernel.in_turn]
     known = [t for t in totals if t is not None]
     return KernelDecl(
         name=kernel.name,

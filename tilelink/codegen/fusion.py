@@ -6,29 +6,27 @@ import re
 from dataclasses import replace
 
 from tilelink.codegen import copies
-from tilelink.codegen.access import lane_lines, tile_names
+from tilelink.codegen.access import label, lane_lines, tile_names
 from tilelink.codegen.body import emit_body
 from tilelink.codegen.functions import Function, close
 from tilelink.codegen.loops import FIRST_PIECE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
-from tilelink.ir.formula import Sym
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 
 
 def call_fused(host: Scope, step: StepPlan) -> Function:
     """Call the fused step's function for the tile that the host has just made; emit that function."""
-    passed, owner = bounds_passed(host, step)
+    passed = [end for _, *ends in bounds_passed(host, step) for end in ends]
     held = held_of(host, step)
     function = fused_function(host.file, step, held)
     # What the function's formulas name has to reach it through the host.
     for arg in function.args:
         host.args.setdefault(arg.name, arg)
     lines, depth = host.lines, host.lines.depth
-    if step.own_rows and owner is not None:
-        lines.add(f"if {owner} == {host.rank}:", step.step.program.loc)
-        lines.depth += 1
+    host.open_if(host.lowered.part(step.path).tests, step.step.program.loc)
     tiles = list(dict.fromkeys(held.values()))
     for k, (values, (begin, end)) in enumerate(_in_pieces(host, step, tiles, passed[-2], passed[-1])):
         tile = [n for n in ("t", "epoch") if n in function.leading]
@@ -39,21 +37,17 @@ def call_fused(host: Scope, step: StepPlan) -> Function:
     return function
 
 
-def bounds_passed(host: Scope, step: StepPlan) -> tuple[list[str], str | None]:
-    """Begin and end of the host's tile per axis, as the fused step counts; and whose the tile is."""
-    passed: list[str] = []
-    owner: str | None = None
+def bounds_passed(host: Scope, step: StepPlan) -> list[tuple[GridAxis, str, str]]:
+    """Begin and end of the host's tile per axis, as the fused step counts."""
+    passed: list[tuple[GridAxis, str, str]] = []
     for g, v, at in zip(step.grid, step.step.binding(step.domain).view, step.host_axes, strict=True):
         if at is None:
             continue
         names = host.tiles[host.step.grid[at].var or ""]
         names.used.add("end")
-        first = ""
-        if at == step.own_axis:
-            owner = host.text(Sym(names.begin) // g.part)
-            first = f" - {host.text(g.rank * g.part, F.FACTOR)}" if v.local else ""
-        passed += [f"{names.begin}{first}", f"{names.end}{first}"]
-    return passed, owner
+        first = f" - {host.text(g.rank * g.part, F.FACTOR)}" if at == step.own_axis and v.local else ""
+        passed.append((g, f"{names.begin}{first}", f"{names.end}{first}"))
+    return passed
 
 
 def _in_pieces(
@@ -85,8 +79,10 @@ def _in_pieces(
 
 def held_of(host: Scope, step: StepPlan) -> dict[str, str]:
     """Tensors of a fused step -> the host's name of the tile that stands for them."""
-    movement = step.step.program.movement
-    tensors = step.forwarded if movement is None else (step.step.binding(movement.source).tensor,)
+    tensors = step.forwarded
+    if host.lowered.part(step.path).copies:
+        (source,) = (p.name for p in step.step.program.params if p.role == "in")
+        tensors = (step.step.binding(source).tensor,)
     return {t: host.forwarded[host.plan.wiring.moved_from(t, host.forwarded)] for t in tensors}
 
 
@@ -95,15 +91,15 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
     leading = list(dict.fromkeys(held.values()))
     outer, scope.lines = scope.lines, Lines()
     tiles: list[TileNames] = []
-    if step.step.program.movement is not None:
-        opened = [(str(a), tile_names(scope, _label(g.dim), g)) for a, g in enumerate(step.grid) if not g.unit]
+    if scope.part.copies:
+        opened = [(str(a), tile_names(scope, label(g.dim), g)) for a, g in enumerate(step.grid) if not g.unit]
         scope.tiles = dict(opened)
         copies.emit_held(scope, leading[0], scope.tiles)
         tiles = [*scope.tiles.values()]
         leading += [n for t in tiles for n in (t.begin, t.end)]
     else:
         for a, g in enumerate(step.grid):
-            if g.kind == "own" and g.var is not None:
+            if step.host_axes[a] is None and g.var is not None:
                 scope.replaced[g.var] = scope.rank
                 scope.tiles[g.var] = TileNames(scope.rank, "", "", "", g, 1)
             elif step.host_axes[a] is not None:
@@ -125,7 +121,3 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
         lane_lines(scope.lines, names)
     scope.lines.extend(inner)
     return close(scope, scope.naming.functions[step.path], tuple(leading))
-
-
-def _label(dim: str) -> str:
-    return f"axis{dim}" if dim.startswith("_") else dim

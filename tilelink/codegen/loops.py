@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeAlias
 
 from tilelink.codegen import access, masks, ops, runs, waits
@@ -38,7 +37,7 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
         _slices(scope, op, grid, low, high, emit)
         return
     if op.limited:
-        grid = replace(grid, kind="free")
+        grid = grid.free
     names = access.tile_names(scope, op.var, grid)
     whole = masks.split(scope, op, grid, low, high)
     waiting = [o for o in op.body if isinstance(o, Wait) and runs.in_runs(scope, op, o)]
@@ -166,10 +165,7 @@ def _same_for_pieces(scope: Scope, op: Wait) -> bool:
 
 def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
     """First and last position of the loop, each a name or a number: inside the axis, whatever the program says."""
-    low, high = "0", scope.text(grid.size)
-    if grid.kind == "mine":
-        low = scope.text(grid.rank * grid.part)
-        high = scope.text(F.minimum(grid.rank * grid.part + grid.part, grid.size))
+    low, high = map(scope.text, scope.part.value(op))
     if op.start is not None:
         start = expression(scope, op.start)
         low = start if low == "0" and op.start.text in scope.inside else f"tl.maximum({low}, {start})"

@@ -40,13 +40,13 @@ def _say_words(scope: Scope) -> None:
 
 
 def store_block(scope: Scope, tensor: TensorDecl, ends: str) -> str:
-    """What a movement to a rank's words becomes; `ends`: to where, from where and how many elements."""
+    """What a copy to a rank's words becomes; `ends`: to where, from where and how many elements."""
     _say_words(scope)
     return f"ll_store_block({ends}, epoch, {TRITON_DTYPES[tensor.dtype]})"
 
 
 def load_block(scope: Scope, tensor: TensorDecl, ends: str, loc: Loc) -> str:
-    """What a movement of own words becomes."""
+    """What a copy of own words becomes."""
     given = f"{ends}, epoch, {TRITON_DTYPES[tensor.dtype]}"
     if not scope.watch.checks.watchdog:
         return f"ll_load_block({given})"

@@ -9,7 +9,7 @@ from tilelink.codegen.scope import Scope
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Await, For, If, Op, Signal, walk
+from tilelink.ir.lowered import Await, Copy, For, If, Op, Signal, formulas, walk
 from tilelink.ir.program import At, Gather, Notify, Wait
 
 
@@ -76,7 +76,9 @@ def _by_one(index: Formula, var: Sym) -> bool:
 
 
 def _loc(body: tuple[Op, ...]) -> Loc | None:
-    return next((op.loc for op in walk(body) if isinstance(op, Await | Signal)), None)
+    """The line of the first of them."""
+    found = (op.source if isinstance(op, Copy) else op for op in walk(body))
+    return next((op.loc for op in found if not isinstance(op, For | If)), None)
 
 
 def named(scope: Scope, variable: str) -> str:
@@ -115,21 +117,29 @@ def _exists(scope: Scope, flags: str) -> bool:
 
 def body_of(scope: Scope, op: Wait | Notify) -> tuple[Op, ...]:
     """What a statement becomes, where what data says of its index has names."""
-    body = scope.part.of(op)
+    inside, body = elements(scope, op)
+    used = {n for o in walk(body) for f in formulas(o) for n in F.symbols(f)}
     for entry in op.index or ():
-        if isinstance(entry, Gather) and body:
-            test = body[0]
-            assert isinstance(test, If) and test.test is not None
-            _name_ends(scope, entry, scope.text(test.test))
-            body = test.body
+        if isinstance(entry, Gather) and f".{entry.expr.text}.low" in used:
+            assert inside is not None
+            _name_ends(scope, entry, scope.text(inside))
         elif isinstance(entry, At) and not entry.expr.positional:
             _name_inside(scope, entry, body)
     return body
 
 
+def elements(scope: Scope, op: Wait | Notify) -> tuple[Formula | None, tuple[Op, ...]]:
+    """Which elements of a vector of positions are meant (None: no vector says which flags), and the ops for them."""
+    body = scope.part.of(op)
+    vectors = {e.expr.named for e in op.index or () if isinstance(e, Gather)}
+    if isinstance(body[0], If) and body[0].test is not None and vectors & {*F.parts(body[0].test)}:
+        return body[0].test, body[0].body
+    return None, body
+
+
 def vector(scope: Scope, entry: Gather) -> str:
     """A vector of positions, by name."""
-    return name(scope, "index", Sym(f".{entry.expr.text}"), scope.loc)
+    return name(scope, "index", entry.expr.named, scope.loc)
 
 
 def _name_ends(scope: Scope, entry: Gather, inside: str) -> None:

@@ -34,7 +34,7 @@ def open_runs(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low:
     run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
     shift = axis.rank * axis.part if local else F.of(0)
     lo, hi = (edge - shift for edge in axis.interval(Sym(run)))
-    base = shift if axis.kind == "cut" else F.of(0)
+    base = axis.first(local=local)
     start = "0" if low == "0" and base == F.of(0) else scope.text(axis.index(base + _symbol(low)))
     stop = scope.text(axis.index(base + _symbol(high) - 1))
     until = scope.text(F.minimum(hi, _symbol(high)))
@@ -57,7 +57,7 @@ def open_runs(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low:
         lines.add(f"if {known.new}:")
         lines.depth += 1
     word = axis.index(base + Sym(f"{op.var}.begin"))
-    _await_run(scope, op, waiting, word, TileNames(begin, end, "", "", replace(grid, kind="free"), 1), run)
+    _await_run(scope, op, waiting, word, TileNames(begin, end, "", "", grid.free, 1), run)
     lines.depth = depth
     first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
     lines.add(f"{first} = {scope.text(_begin_of(Sym(begin), _symbol(low), grid))}")

@@ -137,6 +137,12 @@ class Scope:
         """What a name of the program is called here."""
         return self.renamed.get(name, name)
 
+    def open_if(self, tests: tuple[Formula, ...], loc: Loc | None = None) -> None:
+        """What follows stands under these tests."""
+        for test in tests:
+            self.lines.add(f"if {self.text(test)}:", loc)
+            self.lines.depth += 1
+
     def named(self, wish: str, text: str) -> str:
         """Give a value a name of its own, here."""
         name = self.names.fresh(wish)
@@ -283,15 +289,15 @@ def _name_sizes(scope: Scope) -> None:
                 scope.formulas.multiples |= {f for f in lengths if in_sixteens(scope.plan, f)}
                 define(rank_along(over) * part(axis.size, over), f"{label}_first")
     for grid in (*scope.step.grid, *scope.step.loops):
-        if isinstance(grid.size, F.Const) or grid.kind == "own":
+        if isinstance(grid.size, F.Const):
             continue
         label = _label(grid.size, grid.dim)
-        if grid.kind == "cut":
+        if grid.ends == "part" and grid.span[0] == F.of(0):
             define(grid.per, f"{label}_per_part")
         define(grid.count, f"{grid.dim}_tiles" if grid.dim.isidentifier() and grid.dim[0] != "_" else "tiles")
     for channel in scope.plan.channels:
         for axis in channel.axes:
-            if axis.kind in ("cut", "part"):
+            if axis.filled != axis.count:
                 define(axis.per, f"{channel.tensor}_per_part")
 
 

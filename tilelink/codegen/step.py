@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import behind, copies, signals, tables
-from tilelink.codegen.access import lane_lines, tile_names
+from tilelink.codegen import access, behind, copies, signals, tables
 from tilelink.codegen.body import emit_body
 from tilelink.codegen.functions import Function, close
 from tilelink.codegen.fusion import bounds_passed, call_fused, fused_function, held_of
@@ -25,11 +24,10 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     functions: list[Function] = []
     outer = scope.lines
     scope.lines = Lines()
-    if step.step.program.movement is not None:
-        bounds = copies.open_tiles(scope)
+    tiles = _open_tiles(scope)
+    if scope.part.copies:
         copies.emit_tile(scope)
     else:
-        bounds = _open_tiles(scope)
         emit_body(scope, step.step.program.body)
         for fused in map(plan.step, step.fused):
             if fused.behind:
@@ -41,11 +39,9 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     signals.notify_for_none(scope)
     outer.add(f"for t in {_tiles_range(scope)}:", scope.tile_loc)
     outer.depth = 1
-    _say_order(scope)
-    for name, value in step.order:
-        _assign_order(scope, name, value)
-    outer.extend(_late(scope, bounds))
-    _if_taken(scope, outer)
+    _order(scope)
+    outer.extend(_late(scope, tiles))
+    scope.open_if(scope.part.tests)
     outer.extend(inner)
     # A notify may end in a branch of its own, inside the SHMEM function.
     branches = (
@@ -61,11 +57,11 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
 def emit_behind(file: File, step: StepPlan) -> tuple[Function, Function]:
     """A fused step behind its host's tiles: the function that takes tickets, and what it calls for each."""
     scope = open_scope(file, file.plan.step(step.executor))
-    bounds = _open_tiles(scope)
+    tiles = _open_tiles(scope)
     ticket = behind.names_of_ticket(scope)
     outer, scope.lines = scope.lines, Lines()
     behind.take(scope, step, ticket)
-    passed, _ = bounds_passed(scope, step)
+    passed = [end for _, *ends in bounds_passed(scope, step) for end in ends]
     held = held_of(scope, step)
     does = fused_function(file, step, held)
     for arg in does.args:
@@ -77,25 +73,25 @@ def emit_behind(file: File, step: StepPlan) -> tuple[Function, Function]:
     scope.lines.add(f"{does.name}({', '.join(given)})", step.step.program.loc)
     inner, scope.lines = scope.lines, outer
     behind.open_tickets(scope, step, ticket, word)
-    _say_order(scope)
-    for name, value in scope.step.order:
-        _assign_order(scope, name, value)
-    outer.extend(_late(scope, bounds))
+    _order(scope)
+    outer.extend(_late(scope, tiles))
     outer.extend(inner)
     behind.close_tickets(scope, step, ticket, word)
     return close(scope, scope.naming.drivers[step.path], ("workers",)), does
 
 
-def _say_order(scope: Scope) -> None:
-    if scope.step.order:
-        scope.lines.say(f"the tile of this turn, in order {' '.join(scope.step.order_names)}")
-
-
-def _if_taken(scope: Scope, lines: Lines) -> None:
-    """Of a domain with an owner map: this rank's tiles only."""
-    for test in scope.part.tests:
-        lines.add(f"if {scope.text(test)}:")
-        lines.depth += 1
+def _order(scope: Scope) -> None:
+    """`i0 = …`: the indices of the turn's tile, as far as they tell tiles apart."""
+    step = scope.step
+    if step.order:
+        scope.lines.say(f"the tile of this turn, in order {' '.join(step.order_names)}")
+    asked = {n for _, begin, _ in scope.part.tiles for n in F.symbols(begin)}
+    asked |= {n for _, value in step.order for n in F.symbols(value)}
+    for name, value in step.order:
+        if name == "sorted_t":
+            scope.arg(Arg(scope.naming.given[order_of(step.path)], "order", step.path))
+        if name in asked:
+            scope.lines.add(f"{scope.text(Sym(name))} = {scope.text(value)}")
 
 
 def _tiles_range(scope: Scope) -> str:
@@ -124,62 +120,57 @@ def _flattens(scope: Scope) -> bool:
     return not runs and not (waits and any(g.action == "notify" for g in signals))
 
 
-def _assign_order(scope: Scope, name: str, value: F.Formula) -> None:
-    """`i0 = …`: the tile's index per axis; axes with one coordinate need none."""
-    if name[0] == "i" and name[1:].isdigit():
-        grid = scope.step.grid[int(name[1:])]
-        if grid.kind == "own" or (grid.kind == "plain" and grid.tile is None):
-            return
-        if grid.kind == "unit":
-            scope.lines.add(f"{_unit_name(scope, int(name[1:]), grid)} = {scope.text(value)}")
-            return
-    if name == "sorted_t":
-        scope.arg(Arg(scope.naming.given[order_of(scope.step.path)], "order", scope.step.path))
-    scope.lines.add(f"{name} = {scope.text(value)}")
-
-
-def _unit_name(scope: Scope, a: int, grid: GridAxis) -> str:
-    if scope.step.step.program.movement is not None:
-        return scope.tiles[str(a)].begin
-    return scope.local(grid.var) if grid.var else f"{grid.dim}_at"
-
-
-def _open_tiles(scope: Scope) -> list[tuple[int, GridAxis, TileNames]]:
-    """Declare the domain's tiles; their lines come later, when it is known which of them are used."""
-    out: list[tuple[int, GridAxis, TileNames]] = []
-    for a, g in enumerate(scope.step.grid):
-        if g.var is None:
-            continue
+def _open_tiles(scope: Scope) -> dict[str, TileNames]:
+    """Declare the domain's tiles, by variable; their lines come later, when it is known which of them are used. Those of a copy
+    program are called as its axes are."""
+    for (var, begin, end), g in zip(scope.part.tiles, _grids(scope), strict=True):
+        fixed = _index(begin) is None
+        label = access.label(g.dim) if scope.part.copies else var
         if g.unit:
-            scope.tiles[g.var] = TileNames(scope.local(g.var) if g.kind == "unit" else scope.rank, "", "", "", g, 1)
-            if g.kind == "own":
-                scope.replaced[g.var] = scope.rank
+            name = scope.names.fresh(f"{label}_begin") if scope.part.copies else scope.local(var)
+            scope.tiles[var] = TileNames(scope.text(begin) if fixed else name, "", "", "", g, 1)
+            if fixed:
+                scope.replaced[var] = scope.text(begin)
+            else:
+                scope.known[begin] = Sym(name)
             continue
-        if g.kind == "table":
-            scope.segments[g.var] = scope.names.fresh(f"{g.var}_segment")
-        out.append((a, g, tile_names(scope, g.var, g)))
-    return out
+        names = scope.tiles[var] = access.tile_names(scope, label, g)
+        if fixed:
+            names.begin, names.end = scope.text(begin), scope.text(end)
+        if g.table is not None:
+            scope.segments[var] = scope.names.fresh(f"{label}_segment")
+    return dict(scope.tiles)
 
 
-def _late(scope: Scope, bounds: list[tuple[int, GridAxis, TileNames]]) -> Lines:
+def _grids(scope: Scope) -> list[GridAxis]:
+    """Of the domain's tiles."""
+    return [g for g in scope.step.grid if g.var is not None or scope.part.copies]
+
+
+def _index(begin: F.Formula) -> str | None:
+    """The index of a tile, by where it begins; None: it is always there."""
+    return next((n for n in sorted(F.symbols(begin)) if n[0] == "i" and n[1:].isdigit()), None)
+
+
+def _late(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
     """Begin, end, lanes and masks of the domain's tiles, as far as the body uses them."""
-    lines = Lines()
-    read = read_names(scope.step.step.program.body)
-    for a, g, names in bounds:
-        if g.var is None and (g.unit or not names.used):
-            continue  # of a copy program
-        if g.kind == "table":
-            tables.tile(scope, lines, a, g, names)
-        else:
-            lines.add(f"{names.begin} = {scope.text(g.begin(Sym(f'i{a}')))}")
+    lines, read = Lines(), read_names(scope.step.step.program.body)
+    kept, scope.tiles = scope.tiles, tiles
+    for var, begin, end in scope.part.tiles:
+        names, index = tiles[var], _index(begin)
+        if names.grid.table is not None and index is not None:
+            tables.tile(scope, lines, index, names, var)
+        elif index is not None and not names.grid.unit:
+            lines.add(f"{names.begin} = {scope.text(begin)}")
             if names.used & {"end", "inside"} or _end_used(scope, names):
-                limit = scope.text(g.limit(Sym(f"i{a}")))
-                lines.add(f"{names.end} = tl.minimum({names.begin} + {scope.text(g.step, F.SUMMAND)}, {limit})")
-        lane_lines(lines, names)
-        if g.var in read:
+                lines.add(f"{names.end} = {scope.text(end)}")
+        access.lane_lines(lines, names)
+        if var in read and not names.grid.unit:
             # A tile by its number, an axis that is walked singly by its position.
-            unit = scope.step.step.binding(scope.step.domain).view[a].unit
-            lines.add(f"{scope.local(g.var or '')} = {names.begin if unit else f'i{a}'}")
+            at = next(a for a, g in enumerate(scope.step.grid) if g.var == var)
+            unit = scope.step.step.binding(scope.step.domain).view[at].unit
+            lines.add(f"{scope.local(var)} = {names.begin if unit or index is None else index}")
+    scope.tiles = kept
     return lines
 
 

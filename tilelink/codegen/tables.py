@@ -6,7 +6,6 @@ from tilelink.codegen import access
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
-from tilelink.ir.partition import GridAxis
 from tilelink.ir.schedule import across
 
 
@@ -14,9 +13,8 @@ def head(scope: Scope) -> Lines:
     """How many tiles each segment of a run-time split has."""
     lines = Lines()
     for g in scope.step.grid:
-        if g.kind != "table":
+        if g.table is None:
             continue
-        assert g.table is not None
         table = scope.tensor(g.table)
         segments = scope.plan.wiring.tensor(g.table).axes[0].size - 1
         lines.add(f"{table}_lane = tl.arange(0, {access.padded(scope, segments)})")
@@ -40,20 +38,20 @@ def head(scope: Scope) -> Lines:
     return lines
 
 
-def tile(scope: Scope, lines: Lines, a: int, g: GridAxis, names: TileNames) -> None:
+def tile(scope: Scope, lines: Lines, index: str, names: TileNames, var: str) -> None:
+    g = names.grid
     assert g.table is not None
     table, tile = scope.tensor(g.table), scope.text(g.step, F.DIVISOR)
-    name = g.var or g.dim  # a movement has no name for it
-    segment = scope.segments[g.var] if g.var else scope.names.fresh(f"{name}_segment")
+    name, segment = g.var or g.dim, scope.segments[var]
     if _crosses(scope):
         piece = scope.names.fresh(f"{name}_piece")
         each = across(scope.step.order_names)
-        lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, i{a}, {each})")
+        lines.add(f"{segment}, {piece} = blocks.across({table}_pieces, {index}, {each})")
     else:
         before = scope.names.fresh(f"{name}_before")
-        lines.add(f"{segment} = tl.sum(tl.where({table}_last <= i{a}, 1, 0), 0)")
+        lines.add(f"{segment} = tl.sum(tl.where({table}_last <= {index}, 1, 0), 0)")
         lines.add(f"{before} = tl.sum(tl.where({table}_lane < {segment}, {table}_pieces, 0), 0)")
-        piece = f"(i{a} - {before})"
+        piece = f"({index} - {before})"
     begin, end = (_narrow(scope, g.table, f"tl.load({table} + {at})") for at in (segment, f"{segment} + 1"))
     lines.add(f"{names.begin} = {begin} + {piece} * {tile}")
     lines.add(f"{names.end} = tl.minimum({names.begin} + {tile}, {end})")

@@ -335,13 +335,14 @@ def _most(scope: Scope, flags: Flags) -> int:
 def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     """Wait for the flags that a vector's positions have, those left out that this worker has waited for before; False, and
     nothing emitted: no vector alone says which, or there are more than have a bit each."""
-    entry, test = next((e for e in op.index or () if isinstance(e, Gather)), None), scope.part.of(op)[0]
-    if entry is None or not isinstance(test, If) or test.test is None:
+    entry = next((e for e in op.index or () if isinstance(e, Gather)), None)
+    test, body = ops.elements(scope, op)
+    if entry is None or test is None:
         return False
-    span, lines = Span.of(scope, test.body), scope.lines
+    span, lines = Span.of(scope, body), scope.lines
     if span.run is None or _most(scope, span.flags) > BITS or f".{entry.expr.text}.low" not in F.symbols(span.run[0]):
         return False
-    vector, inside, run = ops.vector(scope, entry), scope.text(test.test), span.run
+    vector, inside, run = ops.vector(scope, entry), scope.text(test), span.run
     count = power_of_two(_most(scope, span.flags))
     wanted, missing, word = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
     seen = scope.carried(f"{_tensor(scope, span.flags)}_seen", "0")

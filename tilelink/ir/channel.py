@@ -70,6 +70,10 @@ class ChannelAxis:
             return F.cdiv(here(self.size, over=self.over), self.length)
         return pieces(self.size, self.length, self.per, self.over)
 
+    def first(self, *, local: bool) -> Formula:
+        """The position that a program counts from; `local`: from the first of its rank's part."""
+        return self.rank * self.part if self.kind == "cut" and local else F.of(0)
+
     def index(self, at: F.Like) -> Formula:
         """The word of position `at`."""
         a = F.of(at)

@@ -240,20 +240,28 @@ class Part:
     `.x.low` and `.x.high`, and a test of `.x` says which of its elements are meant. Ranks are coordinates along the step's mesh
     dimension.
 
-    `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others become: waits,
-    notifies, loads and stores; `values`: what others come to: sizes, and the ranks that hold tiles.
+    `tiles`: of the domain, by variable: where one begins and ends, by the indices `i0`, `i1`, … alone; of a run-time split a
+    table says it. `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others
+    become: waits, notifies, loads and stores; `values`: what others come to: sizes, the ranks that hold tiles, and from where to
+    where loops over tiles go.
     """
 
     path: str
+    tiles: tuple[tuple[str, Formula, Formula], ...]
     tests: tuple[Formula, ...]
     body: tuple[Op, ...]
     said: tuple[tuple[Statement, tuple[Op, ...]], ...]
-    values: tuple[tuple[Statement, Formula], ...]
+    values: tuple[tuple[Statement, tuple[Formula, ...]], ...]
+
+    @property
+    def copies(self) -> bool:
+        """Whether it is of a copy program."""
+        return bool(self.body)
 
     def of(self, statement: Statement) -> tuple[Op, ...]:
         return next(ops for said, ops in self.said if said == statement)
 
-    def value(self, statement: Statement) -> Formula:
+    def value(self, statement: Statement) -> tuple[Formula, ...]:
         return next(value for said, value in self.values if said == statement)
 
 
@@ -284,6 +292,10 @@ class Lowered:
 
     def flag(self, name: str) -> Flags:
         return next(f for f in self.flags if f.name == name)
+
+    def loop(self, path: str) -> Tiles:
+        """The loop of workers over a step's tiles."""
+        return next(t for e in self.executors for t in e.loops if t.path == path)
 
     def buffer(self, name: str) -> Buffer:
         return next(b for b in self.buffers if b.name == name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -126,6 +127,23 @@ class GridAxis:
             return F.cdiv(self.size, self.step)
         # A whole axis is one tile; of the ranks' parts, the last may be empty, and then there is none.
         return F.of(1) if isinstance(self.size, (F.Const, Sym)) else F.minimum(self.size, 1)
+
+    @property
+    def span(self) -> tuple[Formula, Formula]:
+        """From where to where its tiles go."""
+        if self.kind == "mine":
+            return self.rank * self.part, F.minimum(self.rank * self.part + self.part, self.size)
+        return F.of(0), self.size
+
+    @property
+    def ends(self) -> Literal["axis", "part", "anywhere"]:
+        """Where a tile that is shorter than the others may end: with the axis, or with a rank's part of it."""
+        return "axis" if self.kind == "plain" else "part" if self.kind in ("cut", "mine") else "anywhere"
+
+    @property
+    def free(self) -> GridAxis:
+        """Tiles of that length that begin anywhere."""
+        return replace(self, kind="unit" if self.unit else "free")
 
     def begin(self, index: F.Like) -> Formula:
         """First position of tile `index`."""

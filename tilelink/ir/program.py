@@ -38,8 +38,8 @@ class Expr:
 
     @property
     def named(self) -> Formula:
-        """The value by the program's names, each behind a dot; so is the text of what has no formula."""
-        if self.formula is None:
+        """The value by the program's names, each behind a dot; so is the text of a vector, and of what has no formula."""
+        if self.formula is None or self.vector:
             return Sym(f".{self.text}")
         return substitute(self.formula, {n: Sym(f".{n}") for n in symbols(self.formula) - {"RANKS"}})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
@@ -123,7 +122,7 @@ def _between(
     count = F.of(1) if axis.tile is None else F.cdiv(F.maximum(last - first, 0), length)
     begin, end = Sym("panel_begin"), Sym("panel_end")
     at = first + Sym("panel") * length
-    frame.tiles[PANEL] = Interval(begin, end, grid=replace(axis, kind="free"))
+    frame.tiles[PANEL] = Interval(begin, end, grid=axis.free)
     tile = ((g.dim, g.begin(Sym(f"i{a}")), g.end(Sym(f"i{a}"))) for a, g in enumerate(frame.step.grid))
     call = Compute(
         frame.step.library.name, frame.step.step.loc, _arguments(frame), PARTS, (*tile, (axis.dim, begin, end))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import Op, Part, Read
@@ -20,10 +20,21 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
     """One tile of a step that workers take."""
     frame = Frame(plan, step, None if step.into is None else plan.step(step.into), by_name=True)
     program = step.step.program
+    tiles, tests = tuple(_tiles(step)), tuple(frame.tests)
     if program.movement is not None:
-        return Part(step.path, tuple(frame.tests), copied(frame), (), ())
+        return Part(step.path, tiles, tests, copied(frame), (), ())
     said = tuple(_said(frame, program.body))
-    return Part(step.path, tuple(frame.tests), (), said, tuple(_values(frame, program.body)))
+    return Part(step.path, tiles, tests, (), said, tuple(_values(frame, program.body)))
+
+
+def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
+    for a, g in enumerate(step.grid):
+        index, var = Sym(f"i{a}"), str(a) if step.step.program.movement is not None else g.var
+        if var is not None and g.kind == "plain" and g.tile is None:
+            yield var, F.of(0), g.size
+        elif var is not None:
+            begin = g.begin(index)
+            yield var, begin, begin + 1 if g.unit else F.minimum(Sym(f"{var}.begin") + g.step, g.limit(index))
 
 
 def _said(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Op, ...]]]:
@@ -43,15 +54,17 @@ def _tile(frame: Frame, op: P.Tiles) -> Interval:
     if frame.step.step.binding(op.param).view[op.axis].unit:
         return Interval(begin, begin + 1, grid=grid)
     if op.limited:
-        return Interval(begin, Sym(f"{op.var}.end"), grid=replace(grid, kind="free"))
+        return Interval(begin, Sym(f"{op.var}.end"), grid=grid.free)
     return frame.tile_by_name(grid, op.var)
 
 
-def _values(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, Formula]]:
+def _values(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Formula, ...]]]:
     for op in P.walk(body):
         if isinstance(op, P.Holder):
             found = frame.owner(op.param, frame.index(op.param, op.index))
-            yield op, frame.step.rank if found is None else found
+            yield op, (frame.step.rank if found is None else found,)
         elif isinstance(op, P.Bounds) and op.axis is not None and op.what in ("size", "range"):
             view = frame.step.step.binding(op.param).view[op.axis]
-            yield op, extent(frame.tensor(op.param), view, frame.step.axis)
+            yield op, (extent(frame.tensor(op.param), view, frame.step.axis),)
+        elif isinstance(op, P.Tiles):
+            yield op, frame.step.loop(op).span

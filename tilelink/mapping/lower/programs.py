@@ -83,8 +83,7 @@ class Body:
                 (low, high), length = limits, grid.step
                 count = F.cdiv(F.maximum(high - low, 0), length)
                 begin = low + Sym(var) * length
-                free = replace(grid, kind="unit" if grid.unit else "free")
-                found, lets = Interval(begin, F.minimum(begin + length, high), grid=free), []
+                found, lets = Interval(begin, F.minimum(begin + length, high), grid=grid.free), []
         elif found.by_data:
             count, by_data = F.of(1), found.by_data
         frame.tiles[op.var] = found

@@ -182,9 +182,8 @@ def _along(
         # Past an edge the nearest flag is looked at.
         low, high = frame.there(op.param, view, frame.step.rank if axis.kind == "part" else None)
         begin = F.maximum(F.minimum(begin, high - 1), low)
-    if axis.kind == "cut" and view.local:
-        shift = rank_along(axis.over) * axis.part
-        begin, last = shift + begin, shift + last
+    shift = axis.first(local=view.local)
+    begin, last = shift + begin, shift + last
     first = axis.index(begin)
     if isinstance(entry, At) or axis.kind == "unit" or (at.grid is not None and axis.holds(at.grid)):
         return first, None, None
