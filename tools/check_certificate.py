@@ -1,11 +1,11 @@
 """Judges certificates, the JSON that `tilelink verify OP ... --certificate FILE` writes: whether what they describe is right.
 
-    python tools/check_certificate.py FILE ...
+    python tools/check_certificate.py FILE
 
 Needs numpy, and nothing of tilelink. A file is written out op by op, rank by rank and tile by tile, in plain integers, and each
-claim is looked at by brute force. Of several files: also whether calls of them may follow one another in one workspace. Ends
-with 0: every claim holds; 1: refused, and says what is wrong, where, on which rank, in which tile, at which line of the user;
-2: cannot be judged: not readable, of another version, something that is not known here, or raw pointers. What is claimed:
+claim is looked at by brute force. Ends with 0: every claim holds; 1: refused, and says what is wrong, where, on which rank, in
+which tile, at which line of the user; 2: cannot be judged: not readable, of another version, with something in it that is not
+known here, or with raw pointers. What is claimed:
 
     names       A name means one thing; what is named is there; engines can do what they are asked to.
     bounds      Boxes lie within the buffer on the rank that is named, flags among those that there are; checks hold.
@@ -16,11 +16,12 @@ with 0: every claim holds; 1: refused, and says what is wrong, where, on which r
     races       What is read was written before: by order within a tile, of a stream, by `after`, by flags of which all arrivals
                 were awaited. Turns of workers are no order.
     calls       Nothing is done before the call is entered, or goes on when it ends. Arguments and results of a rank are touched
-                while it is in the call. Before memory is written that an earlier call has used, all ranks are known to have left
-                that call: each has been heard in between, or a credit says so. A counter cannot count for two calls.
+                while it is in the call. Before memory is written or a flag of another rank signalled that an earlier call has
+                used, all ranks are known to have left that call: all are heard in each call, or a credit says so.
 
 Assumed: what data decides (`by_data`, tests that only data knows) is complete, disjoint, and awaited where it is read. Arguments
-are written by the caller. Libraries and lines of Triton touch what the reads and writes around them say.
+are written by the caller. Libraries and lines of Triton touch what the reads and writes around them say. A call takes credits
+behind one that has not heard all ranks, so that calls of different sizes may follow one another.
 """
 
 from __future__ import annotations
@@ -436,22 +437,24 @@ class Judge:
             ):
                 if wrong:
                     self.say(f"calls: {why}: {e}")
-        for (name, rank, index), signals in self.signals.items():
-            counted = self.plan.flags[name]["style"] in ("count", "doorbell")
-            for s, o in product(signals, signals) if counted else ():
-                x, w = s.at.rank, o.at.rank
-                if x != w and not self.is_past(s, self.plan.end[w]) and not self.is_past(self.plan.begin[x], o):
-                    self.say(f"calls: rank {w} may count at {name}[{index}] of rank {rank} in the next call before {s}")
+        for x, w in product(self.plan.ranks, repeat=2):
+            found = self._unguarded(x, w) if x != w else None
+            if found is not None:
+                self.say(f"calls: rank {x} may be in the call that used this memory, or flag, last: {found}")
 
-    def unguarded(self, x: int, w: int, *, heard: bool) -> Event | None:
-        """What rank `w` writes while `x` may be in the call that used the memory last. `heard`: each call hears."""
+    def _unguarded(self, x: int, w: int) -> Event | None:
+        """What rank `w` writes or signals while `x` may be in the call that used the memory, or the flag, last."""
+        heard = self.is_past(self.plan.begin[x], self.plan.end[w])  # in each call: then in the one before, too
         credits = [a for n in self.told for a in self.awaits[n, w, x] if not a.maybe]
-        for e in self.events:
-            if e.kind == "write" and e.at.rank == w and self.plan.buffers[e.what]["space"] == "symmetric":
-                slots = self.plan.buffers[e.what]["slots"]
-                known = self.is_past(self.plan.begin[x], e) or (heard and slots > 1)
-                if not known and not any(a.op["back"] < slots and self.is_past(a, e) for a in credits):
-                    return e
+        for e in (e for e in self.events if e.at.rank == w and e.kind in ("write", "signal")):
+            slots = self.plan.text["slots"] if e.kind == "signal" else self.plan.buffers[e.what]["slots"]
+            if e.what in self.told or (e.kind == "write" and self.plan.buffers[e.what]["space"] != "symmetric"):
+                continue
+            known = (
+                self.is_past(self.plan.begin[x], e) or (heard and slots > 1) or e.ranks == (w,) and e.kind == "signal"
+            )
+            if not known and not any(a.op["back"] < slots and self.is_past(a, e) for a in credits):
+                return e
         return None
 
 
@@ -459,39 +462,25 @@ def _meet(a: Event, b: Event) -> bool:
     return all(p.start < q.stop and q.start < p.stop for p, q in zip(a.box, b.box, strict=True))
 
 
-def between(judges: list[Judge]) -> list[str]:
-    """What is wrong with calls of these plans, one after the other in any turn, in the same memory."""
-    wrong: list[str] = []
-    for x, w in product(judges[0].plan.ranks, repeat=2):
-        heard = all(j.is_past(j.plan.begin[x], j.plan.end[w]) for j in judges)
-        found = [j.unguarded(x, w, heard=heard) for j in judges if x != w]
-        wrong += [f"calls: rank {x} may be in the call that used this memory last: {e}" for e in found if e is not None]
-    return wrong
-
-
-def judge(texts: list[Any]) -> list[str]:
-    """What is wrong with certificates, one by one and then together."""
-    judges, wrong = list[Judge](), list[str]()
-    for text in texts:
-        if text.get("tilelink certificate") != VERSION:
-            raise ValueError(f"this is no certificate of version {VERSION}")
-        judges.append(Judge(Plan(text)))
-        wrong += judges[-1].plan.wrong
-    return wrong if wrong else between(judges)
-
-
-def main(paths: list[str]) -> int:
+def judge(text: Any) -> list[str]:
+    """What is wrong with a certificate."""
+    if text.get("tilelink certificate") != VERSION:
+        raise ValueError(f"this is no certificate of version {VERSION}")
     try:
-        texts = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
-        wrong = judge(texts)
+        return [*Judge(Plan(text)).plan.wrong]
+    except (ZeroDivisionError, IndexError) as error:
+        return [f"bounds: a formula has no value: {error!r}"]
+
+
+def main(path: str) -> int:
+    try:
+        wrong = judge(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"cannot be judged: {error!r}")
         return 2
-    except (ZeroDivisionError, IndexError) as error:
-        wrong = [f"bounds: a formula has no value: {error!r}"]
     print(*wrong[:SHOWN], f"refused: {len(wrong)} reasons" if wrong else "every claim holds", sep="\n")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]) if len(sys.argv) > 1 else 2)
+    sys.exit(main(sys.argv[1]) if len(sys.argv) == 2 else 2)
