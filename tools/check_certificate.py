@@ -451,7 +451,7 @@ class Judge:
             if e.what in self.told or (e.kind == "write" and self.plan.buffers[e.what]["space"] != "symmetric"):
                 continue
             known = (
-                self.is_past(self.plan.begin[x], e) or (heard and slots > 1) or e.ranks == (w,) and e.kind == "signal"
+                self.is_past(self.plan.begin[x], e) or (heard and slots > 1) or (e.ranks == (w,) and e.kind == "signal")
             )
             if not known and not any(a.op["back"] < slots and self.is_past(a, e) for a in credits):
                 return e
