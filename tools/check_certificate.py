@@ -41,6 +41,7 @@ import numpy as np
 
 VERSION = 1
 SHOWN = 10
+ENTERED = ("entered", "@entered")
 Env = dict[str, Any]
 KNOWN = {
     "style": ("count", "epoch", "doorbell", "data"), "scope": ("gpu", "sys"), "engine": ("workers", "stream", "host"),
@@ -333,7 +334,7 @@ class Judge:
         expected = 1 if f["arrivals"] is None else value(f["arrivals"], {**self.plan.envs[rank], "flag": index})
         whole = {s.at.path for s in signals if s.amount is None}  # by the last of several tiles
         got = sum(s.amount for s in signals if s.amount is not None) + expected * len(whole)
-        left_alone = once and not signals and all(a.maybe for a in awaits)
+        left_alone = once and not signals and not awaits
         bells = [a for a in awaits if doorbell or a.op.get("bell")]
         misheard = len(bells) != min(expected, 1) or any(a.maybe for a in bells)
         for wrong, why in (
@@ -410,8 +411,8 @@ class Judge:
             self.say(f"coverage: nobody writes all of the result `{name}` on rank {rank}")
 
     def _told(self) -> set[str]:
-        """Epochs by which every rank tells every other that it has entered: flag `r` is of rank `r`, which waits for nobody."""
-        found = {n for n, f in self.plan.flags.items() if f["style"] == "epoch"}
+        """The flags by which every rank tells every other that it has entered: flag `r` is of rank `r`, before it waits."""
+        found = {n for n, f in self.plan.flags.items() if n in ENTERED and f["style"] == "epoch"}
         waits = sum(1 << a for a in self.heard)
         for name, (rank, index) in product(sorted(found), product(self.plan.ranks, repeat=2)):
             s = self.signals[name, rank, index]

@@ -1,9 +1,10 @@
 """`python -m benchmarks.mutants.lowered_table`: mutants of lowered plans, and what the checker of certificates says of them.
 
-A mutant that is not refused is *equivalent* if it does the same: all writes, reads and signals of the plan, each two accesses to
-one element, and each access and the begin and end of a rank's call, in an order at least as strict, and between calls the same is
-known. Of the others `less read` only leaves out reads, which nobody else can miss; of `data` the change is to what data decides,
-which is assumed to be right. What is left survives.
+A mutant that is not refused is *equivalent* if it does the same: all writes and reads of the plan, and each two accesses to one
+element, each access and the begin and end of a rank's call, and begins and ends, in an order at least as strict. (Signals are
+what makes the order. What is known between calls, and that flags go on counting, is left to the checker.) Of the others `reads`
+only change which elements are read: that these are there in time is claimed, not that they are the ones that are wanted. Of
+`data` the change is to what data decides, which is assumed to be right. What is left survives.
 """
 
 from __future__ import annotations
@@ -25,50 +26,47 @@ from tilelink.ir.lowered import Lowered
 from tilelink.mapping.lower import lower
 from tools.check_certificate import Event, Judge, Plan, judge
 
-VERDICTS = ("refused", "equivalent", "less read", "data", "survives")
+VERDICTS = ("refused", "equivalent", "reads", "data", "survives")
 Act: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What anybody can see of a call: `done` (writes and signals), `read`, and which of two acts surely comes first (`order`)."""
+    """What anybody can see of a call: reads and writes (`acts`), and which of two surely comes first (`order`)."""
 
-    done: Counter[Act]
-    read: frozenset[Act]
+    acts: frozenset[Act]
     order: frozenset[tuple[Act, Act]]
 
     @staticmethod
     def of(text: Any) -> Effects:
         plan = Plan(text)
         found = Judge(plan)
-        acts = [e for e in plan.events if e.kind in ("read", "write", "signal")]
+        acts = [e for e in plan.events if e.kind in ("read", "write")]
         memory: dict[tuple[Any, ...], list[Event]] = {}
         for e in acts:
-            if e.kind != "signal":
-                memory.setdefault((e.what, e.ranks), []).append(e)
+            memory.setdefault((e.what, e.ranks), []).append(e)
         pairs = [(a, b) for events in memory.values() for a, b in product(events, events) if _conflict(a, b)]
-        for e in (e for events in memory.values() for e in events):
+        for e in acts:
             pairs += [(plan.begin[e.ranks[0]], e), (e, plan.end[e.ranks[0]])]
         pairs += product(plan.begin, plan.end)
         asked = {(_act(a), _act(b)) for a, b in pairs}
         unsure = {(_act(a), _act(b)) for a, b in pairs if not (found.is_past(a, b) or _by_data(found, a, b))}
-        done = Counter(_act(e) for e in acts if e.kind != "read")
-        return Effects(done, frozenset(_act(e) for e in acts if e.kind == "read"), frozenset(asked - unsure))
+        return Effects(frozenset(map(_act, acts)), frozenset(asked - unsure))
 
     def against(self, mutant: Effects) -> str:
-        less = {a for a in self.done if mutant.done[a] != self.done[a]} | (self.read - mutant.read)
-        more = {a for a in mutant.done if a not in self.done} | (mutant.read - self.read)
+        less, more = self.acts - mutant.acts, mutant.acts - self.acts
         lost = {pair for pair in self.order - mutant.order if not less & {*pair}}
         if not (less or more or lost):
             return "equivalent"
-        if not more and not lost and all(a[0] == "read" for a in less):
-            return "less read"
-        return "data" if all(a[-1] for a in less | more) and all(a[-1] or b[-1] for a, b in lost) else "survives"
+        if all(a[0] == "read" for a in less | more) and not lost:
+            return "reads"
+        left = {a for a in less if not a[-1] and (*a[:-1], True) not in more}
+        return "data" if not left and all(a[-1] for a in more) and all(a[-1] or b[-1] for a, b in lost) else "survives"
 
 
 def _act(e: Event) -> Act:
     box = tuple((s.start, s.stop) for s in e.box)
-    return (e.kind, e.at.rank, e.at.path, e.what, e.ranks, e.index, box, e.amount, e.maybe)
+    return (e.kind, e.at.rank, e.at.path, e.what, e.ranks, box, e.maybe)
 
 
 def _conflict(a: Event, b: Event) -> bool:
