@@ -5,8 +5,9 @@ are touched and on which rank, is said here and worked out nowhere else: the pro
 prints them, streams compute them.
 
 Symbols of formulas: the call's sizes, `rank` and `RANKS` (`A_rank`, `A_RANKS` along a mesh dimension `A`, where `rank` is a
-rank's number among all); in a loop over tiles `t` and what its `lets` name; in a `For` its `var` and its `lets`. In
-`Flags.arrivals` and `Buffer.extents` `rank` is the rank whose flags, or whose memory, they are, and `flag` a flag's number.
+rank's number among all); in a loop over tiles `t` and what its `lets` name; in a `For` its `var` and its `lets`. A name means
+one thing wherever it is known: a variable has none of a size, or of a loop around it. In `Flags.arrivals` and `Buffer.extents`
+`rank` is the rank whose flags, or whose memory, they are, and `flag` a flag's number.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.topology import RankAxis, Topology, env_of
 
 Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
-"""Begin and end along each axis of a buffer, in elements of the rank's own memory."""
+"""Begin and end along each axis of a buffer, in elements of the rank's own memory; without elements it touches nothing."""
 Lets: TypeAlias = "tuple[tuple[str, Formula], ...]"
 """Names and what they stand for, each known to those behind it."""
 ONE: Formula = Const(1)
 ENTERED, READY, LEFT = "@entered", "@ready", "@left"
-"""The call's own flags, one for each rank, by names that no tensor has: that it has begun the call, that its staged arguments
-are there, and that it is through."""
+"""The call's own flags, one for each rank, by names that no tensor has: that it has begun the call, which it tells before it
+waits for anything, that its staged arguments are there, and that it is through."""
 STAGE = "@stage"
 """Ends the name of the buffer that an argument is copied to for its peers."""
 Style: TypeAlias = Literal["count", "epoch", "doorbell", "data"]
@@ -43,8 +44,11 @@ class Flags:
 
     `style`: of a `count` each signal adds its amount, and an await ends when all `arrivals` of the call are there; a `doorbell`
     is a count that its only waiter resets; an `epoch` is set to the number of the call, by its one signal; of `data` (the LL
-    protocol) the number of the call travels beside each word of the data, and nothing is printed. `arrivals`: of flag `flag`
-    on rank `rank`, by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`.
+    protocol) the number of the call travels beside each word of the data, and nothing is printed: an await of it is sure of what
+    the tile that signals has written to the buffer of the flags' name, and of no other memory. An epoch may be left alone, by
+    signals and awaits alike; a count gets its arrivals in every call, since calls are told apart by its sum. `arrivals`: of flag
+    `flag` on rank `rank`, by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) |
+    `sys`.
     """
 
     name: str
@@ -82,9 +86,10 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Until flag `index` of this rank is complete; `back`: in the call so many calls ago (a credit). `bell`: a stream, which
-    cannot compare counts, waits for the flag's bell: whoever completes the flag rings it once, and the stream resets it. (A
-    `doorbell` is its own bell.)"""
+    """Until flag `index` of this rank is complete, that is all of its arrivals are there, and what came before them is done;
+    `back`: in the call so many calls ago (a credit). Where data decides whether there is an await, only what the same tile
+    reads as data says is sure to come behind it. `bell`: a stream, which cannot compare counts, waits for the flag's bell:
+    whoever completes the flag rings it once, and the stream resets it. (A `doorbell` is its own bell.)"""
 
     flags: str
     index: Formula
@@ -120,8 +125,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`by_data`: some of the box, data says what: it does not count as written. `param`: what the program, and the `Compute`
-    that gives it, call it."""
+    """`by_data`: some of the box, data says what: it does not count as written, and tiles of no other loop write there, nor does
+    another tile without asking data. `param`: what the program, and the `Compute` that gives it, call it."""
 
     buffer: str
     rank: Formula
@@ -133,7 +138,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A read and a write by one engine, element by element."""
+    """A read and a write by one engine, element by element: of one shape, but for axes of one element, and one dtype."""
 
     source: Read
     target: Write
@@ -200,7 +205,8 @@ Op: TypeAlias = Await | Signal | Read | Write | Copy | Compute | Opaque | Check 
 class Tiles:
     """`body` for each position `t` from 0 to below `total`, in order.
 
-    `axes`: the indices that tell tiles apart, and how many each has on this rank; `order`: how they follow from `t`; `lets`: what
+    `axes`: the indices that tell tiles apart, and how many each has on this rank (from 0 to below that; where there is one, it
+    may be any number); a tile that no position takes would do nothing but wait. `order`: how they follow from `t`; `lets`: what
     the body may name besides, by the indices alone. A body under a test leaves tiles out. `by_data`: data says how many there
     are, and each formula stands for any one of them. `dims`: what the axes are called.
     """
@@ -267,7 +273,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Lowered:
-    """`ranks`: sizes of the mesh dimensions, by name; one of them is called `R` where there is one. `tables`: for each rank the
+    """`ranks`: by name, the ranks that `R` spans (all, unless a dimension is called so), then the dimensions of the mesh, the
+    last being that of neighbours. `slots`: calls take turns with flags as with memory, and the flags of a call are used again so many
+    calls later, but for those of the call itself (that a rank has entered, staged, left). `tables`: for each rank the
     positions of its tiles, where an order is sorted. `ends`: the executors whose end is the call's end. `parts`: what the loops
     of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
 

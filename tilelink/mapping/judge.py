@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tilelink.errors import TilelinkError
@@ -17,10 +17,11 @@ from tilelink.mapping.verify.flow import check_flow
 from tilelink.mapping.verify.form import check_form
 from tilelink.proof.check import check
 
-RULES = (
+RULES: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("form", check_form),
     ("order in a tile", check_flow),
-    ("structure", lambda plan: check_structure(plan) + check_brought(plan)),
+    ("structure", check_structure),
+    ("own parts in place", check_brought),
 )
 """What programs have to be by themselves, and what a plan has to be to have a meaning."""
 
@@ -54,7 +55,7 @@ def judge(plan: Plan) -> Verdict:
         try:
             text = ask(plan)
         except TilelinkError as error:
-            return Verdict(False, tuple(proofs), error, _seen(plan) if rule != "structure" else None)
+            return Verdict(False, tuple(proofs), error, _seen(plan) if rule in ("form", "order in a tile") else None)
         now = time.perf_counter()
         proofs.append(Proof(rule, text, (now - started) * 1e3))
         started = now

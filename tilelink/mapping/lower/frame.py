@@ -59,7 +59,7 @@ class Frame:
             return
         for a, (g, v) in enumerate(zip(step.grid, view, strict=True)):
             at = a if self.host is None else step.host_axes[a]
-            found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.unique(g.var or g.dim), self.lets)
+            found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.prefixed(g.var or g.dim), self.lets)
             if self.host is not None and at is not None and at == step.own_axis:
                 self.tests.append(F.binary("==", found.begin // g.part, step.rank))
                 if v.local:
@@ -101,9 +101,17 @@ class Frame:
         """The indices of the step's tiles, and how many there are of each; of a run-time split any one stands for all."""
         return tuple((f"i{a}", F.of(1) if g.kind == "table" else g.count) for a, g in enumerate(self.step.grid))
 
-    def unique(self, name: str) -> str:
+    def prefixed(self, name: str) -> str:
         """A name that no other step of the same loop over tiles has."""
         return name if self.host is None or self.by_name else f"{self.step.path.replace('.', '_')}_{name}"
+
+    def unique(self, name: str) -> str:
+        """A name of a loop's variable, which means nothing else there, as a size of the same name does, or the position `t`."""
+        found, order = self.prefixed(name), (self.host or self.step).order
+        taken = set[str]() if self.by_name else {"t", *self.plan.env(0), *(n for n, _ in order)}
+        while found in taken:
+            found += "_"
+        return found
 
     @property
     def piece(self) -> str:

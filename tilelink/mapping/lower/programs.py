@@ -74,7 +74,7 @@ class Body:
         frame, grid, var = self.frame, self.frame.step.loop(op), self.frame.unique(op.var)
         lets: list[tuple[str, Formula]] = []
         count, by_data, said = grid.count, None, f"`tl.tiles({op.param})`"
-        found = frame.tile(grid, Sym(var), var, lets)
+        found = frame.tile(grid, Sym(var), frame.prefixed(op.var), lets)
         if op.limited:
             limits, said = _limits(frame, op, grid), "a `tl.tiles` with limits"
             if limits is None:

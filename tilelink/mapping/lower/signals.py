@@ -160,14 +160,16 @@ def _along(
             return F.of(0), axis.count, None
         return (source if axis.over == frame.step.axis else rank_along(axis.over)), None, None
     found = next(((v, e) for v, e in index if v.axis == axis.axis), None)
+    # Flags past the end of a part that ends early stand for nothing, and data does not ask for them.
+    filled = axis.filled if whose is None else frame.on(axis.filled, whose)
     if found is not None and isinstance(found[1], Gather) and not frame.by_name:
-        return F.of(0), axis.count, Data(f"the index `{found[1].expr}`", op.loc)
+        return F.of(0), filled, Data(f"the index `{found[1].expr}`", op.loc)
     if found is None or isinstance(found[1], Whole):
-        return F.of(0), axis.filled if whose is None else frame.on(axis.filled, whose), None
+        return F.of(0), filled, None
     view, entry = found
     at = frame.interval(op.param, view, entry)
     if at.by_data:
-        return F.of(0), axis.count, at.by_data
+        return F.of(0), filled, at.by_data
     begin, last = at.begin, at.end - 1
     if isinstance(entry, Gather):
         last = F.maximum(last, 0)

@@ -1,0 +1,121 @@
+"""`python -m benchmarks.mutants.lowered_table`: mutants of lowered plans, and what the checker of certificates says of them.
+
+A mutant that is not refused is *equivalent* if it does the same: all writes and reads of the plan, and each two accesses to one
+element, each access and the begin and end of a rank's call, and begins and ends, in an order at least as strict. (Signals are
+what makes the order. What is known between calls, and that flags go on counting, is left to the checker.) Of the others `reads`
+only change which elements are read: that these are there in time is claimed, not that they are the ones that are wanted. Of
+`data` the change is to what data decides, which is assumed to be right. What is left survives.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from benchmarks.mutants.lowered import mutants
+from benchmarks.mutants.mappings import mappings, operators
+from tilelink.ir.certificate import certificate
+from tilelink.ir.lowered import Lowered
+from tilelink.mapping.lower import lower
+from tools.check_certificate import Event, Judge, Plan, judge
+
+VERDICTS = ("refused", "equivalent", "reads", "data", "survives")
+Act: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What anybody can see of a call: reads and writes (`acts`), and which of two surely comes first (`order`)."""
+
+    acts: frozenset[Act]
+    order: frozenset[tuple[Act, Act]]
+
+    @staticmethod
+    def of(text: Any) -> Effects:
+        plan = Plan(text)
+        found = Judge(plan)
+        acts = [e for e in plan.events if e.kind in ("read", "write")]
+        memory: dict[tuple[Any, ...], list[Event]] = {}
+        for e in acts:
+            memory.setdefault((e.what, e.ranks), []).append(e)
+        pairs = [(a, b) for events in memory.values() for a, b in product(events, events) if _conflict(a, b)]
+        for e in acts:
+            pairs += [(plan.begin[e.ranks[0]], e), (e, plan.end[e.ranks[0]])]
+        pairs += product(plan.begin, plan.end)
+        asked = {(_act(a), _act(b)) for a, b in pairs}
+        unsure = {(_act(a), _act(b)) for a, b in pairs if not (found.is_past(a, b) or _by_data(found, a, b))}
+        return Effects(frozenset(map(_act, acts)), frozenset(asked - unsure))
+
+    def against(self, mutant: Effects) -> str:
+        less, more = self.acts - mutant.acts, mutant.acts - self.acts
+        lost = {pair for pair in self.order - mutant.order if not less & {*pair}}
+        if not (less or more or lost):
+            return "equivalent"
+        if all(a[0] == "read" for a in less | more) and not lost:
+            return "reads"
+        left = {a for a in less if not a[-1] and (*a[:-1], True) not in more}
+        return "data" if not left and all(a[-1] for a in more) and all(a[-1] or b[-1] for a, b in lost) else "survives"
+
+
+def _act(e: Event) -> Act:
+    box = tuple((s.start, s.stop) for s in e.box)
+    return (e.kind, e.at.rank, e.at.path, e.what, e.ranks, box, e.maybe)
+
+
+def _conflict(a: Event, b: Event) -> bool:
+    """Whether both touch an element that one of them writes."""
+    touching = all(p.start < q.stop and q.start < p.stop for p, q in zip(a.box, b.box, strict=True))
+    return a is not b and "write" in (a.kind, b.kind) and touching
+
+
+def _by_data(found: Judge, a: Event, b: Event) -> bool:
+    return a.kind == "write" and b.kind == "read" and found.ordered(a, b)
+
+
+def verdict_on(lowered: Lowered, mutant: Lowered) -> str:
+    text = json.loads(certificate(mutant))
+    if judge(text):
+        return "refused"
+    return Effects.of(json.loads(certificate(lowered))).against(Effects.of(text))
+
+
+def representative() -> Iterable[tuple[str, str, Lowered]]:
+    """Of each operator the first placement, the last one, and one between them."""
+    for name, operator in operators().items():
+        found = list(mappings(operator))
+        for k in sorted({0, len(found) // 2, len(found) - 1}):
+            yield name, found[k].name, lower(found[k].plan)
+
+
+def main(
+    sample: Annotated[int, typer.Option(help="Of the mutants, so many by chance; 0: all.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of that choice.")] = 0,
+    only: Annotated[str, typer.Option(help="One kind of change.")] = "",
+) -> None:
+    """Print kinds × verdicts, and each mutant that survives; end with 1 if one does."""
+    every = [(op, placed, plan, *m) for op, placed, plan in representative() for m in mutants(plan)]
+    every = [m for m in every if only in ("", m[3])]
+    chosen = random.Random(seed).sample(every, sample) if 0 < sample < len(every) else every
+    found: Counter[tuple[str, str]] = Counter()
+    for op, placed, plan, kind, where, mutant in chosen:
+        verdict = verdict_on(plan, mutant)
+        found[kind, verdict] += 1
+        if verdict == "survives":
+            print(f"survives: {op} ({placed}), {kind}: {where}", flush=True)
+    print(f"| {'kind':24} | {' | '.join(VERDICTS)} |\n|---|{'---:|' * len(VERDICTS)}")
+    for kind in dict.fromkeys(m[3] for m in every):
+        print(f"| {kind:24} | {' | '.join(str(found[kind, v]) for v in VERDICTS)} |")
+    totals = [sum(n for (_, v), n in found.items() if v == verdict) for verdict in VERDICTS]
+    print(f"| {'all':24} | {' | '.join(map(str, totals))} |")
+    raise typer.Exit(1 if totals[-1] else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,128 @@
+"""`Lowered` as JSON text and back, exactly: the certificate of a plan, for a checker that knows nothing of this package.
+
+An integer is itself, a symbol its name, a string `["str", text]`, anything else `[operator, left, right]`. Whatever has fields
+is an object of these fields, with the kind as `op` where it is an op; a line of the user is `[file, line, column, end column,
+text]`. Equal plans have equal texts. `Lowered.parts` are left out: they are for text, and say nothing that the executors do not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+
+from tilelink.errors import Loc
+from tilelink.ir.formula import Binary, Const, Formula, Sym
+from tilelink.ir.lowered import Lowered, Op
+
+Json: TypeAlias = Any
+VERSION = 1
+"""Of the form, and of what its ops mean."""
+HEAD = "tilelink certificate"
+_OPS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Op)}
+_LEFT_OUT = ("parts",)
+
+
+def certificate(lowered: Lowered) -> str:
+    """The text of a lowered plan."""
+    return _text({HEAD: VERSION, **_json(lowered)}) + "\n"
+
+
+def lowered_of(text: str) -> Lowered:
+    """The lowered plan of a certificate.
+
+    Raises:
+        ValueError: it is none, or one of another version.
+    """
+    try:
+        found: dict[str, Json] = json.loads(text)
+        if found.pop(HEAD, None) != VERSION:
+            raise ValueError(f"no certificate of version {VERSION}")
+        return _read(found, Lowered)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no certificate of version {VERSION}: {error!r}") from error
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+def _json(value: Any) -> Json:
+    if isinstance(value, Const):
+        return ["str", value.value] if isinstance(value.value, str) else value.value
+    if isinstance(value, Sym):
+        return value.name
+    if isinstance(value, Binary):
+        return [value.op, _json(value.left), _json(value.right)]
+    if isinstance(value, Loc):
+        return [value.file, value.line, value.column, value.end_column, value.text]
+    if isinstance(value, tuple):
+        return [_json(v) for v in cast("tuple[Any, ...]", value)]
+    if is_dataclass(value):
+        op = {"op": type(value).__name__.lower()} if type(value) in _OPS.values() else {}
+        return {**op, **{f.name: _json(getattr(value, f.name)) for f in fields(value) if f.name not in _LEFT_OUT}}
+    return value
+
+
+def _text(value: Json, indent: str = "") -> str:
+    """A field or an entry a line, and a formula or whatever else holds no object on one."""
+    inner = indent + " "
+    if not any(_deep(v) for v in _parts(value)) and (isinstance(value, dict) or not _deep(value)):
+        return json.dumps(value)
+    if isinstance(value, dict):
+        entries = [f"{json.dumps(n)}: {_text(v, inner)}" for n, v in cast("dict[str, Json]", value).items()]
+        opening, closing = "{}"
+    else:
+        entries = [_text(v, inner) for v in cast("list[Json]", value)]
+        opening, closing = "[]"
+    return f"{opening}\n" + ",\n".join(inner + e for e in entries) + f"\n{indent}{closing}"
+
+
+def _parts(value: Json) -> list[Json]:
+    if isinstance(value, dict):
+        return list(cast("dict[str, Json]", value).values())
+    return cast("list[Json]", value) if isinstance(value, list) else []
+
+
+def _deep(value: Json) -> bool:
+    """Whether it is an object, or a list of some."""
+    return isinstance(value, dict) or any(isinstance(v, dict) for v in _parts(value))
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+def _formula(value: Json) -> Formula:
+    if isinstance(value, int):
+        return Const(value)
+    if isinstance(value, str):
+        return Sym(value)
+    if value[0] == "str":
+        return Const(value[1])
+    op, left, right = cast("list[Json]", value)
+    return Binary(op, _formula(left), _formula(right))
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return {name: hint for name, hint in get_type_hints(kind).items() if name not in _LEFT_OUT}
+
+
+def _read(value: Json, hint: Any) -> Any:
+    """What stands where something of this type is annotated."""
+    arguments = get_args(hint)
+    if value is None:
+        return None
+    if get_origin(hint) in (Union, UnionType):
+        if Const in arguments:
+            return _formula(value)
+        if set(_OPS.values()) <= set(arguments):
+            return _read(value, _OPS[value["op"]])
+        (hint,) = (a for a in arguments if a is not NoneType)
+        return _read(value, hint)
+    if get_origin(hint) is tuple:
+        each = (arguments[0],) * len(value) if arguments[-1] is Ellipsis else arguments
+        return tuple(_read(v, of) for v, of in zip(value, each, strict=True))
+    if hint is Loc:
+        return Loc(*value)
+    if not is_dataclass(hint):
+        return value
+    kind, given = cast("type[Any]", hint), cast("dict[str, Json]", value)
+    return kind(**{n: _read(v, _hints(kind)[n]) for n, v in given.items() if n != "op"})
