@@ -13,6 +13,7 @@ import numpy as np
 
 from tilelink.ir.lowered import Buffer, Read, Write
 from tilelink.proof.cells import Boxes, Cells
+from tilelink.proof.runs import Runs
 from tilelink.proof.table import Array, Row, Table
 
 
@@ -72,11 +73,12 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
             yield _at("is read, and is never written", buffer, cells, left, [r, *writes])
 
 
-def boxes_of(row: Row) -> Boxes:
+def boxes_of(runs: Row | Runs) -> Boxes:
     """The elements that a read or write touches: the rank whose memory it is, then along each of its axes."""
-    assert isinstance(row.op, Read | Write)
-    rank = row(row.op.rank)
-    return Boxes(((rank, rank + 1), *((row(lo), row(hi)) for lo, hi in row.op.box)), row.taken)
+    op = runs.op if isinstance(runs, Row) else runs.row.op
+    assert isinstance(op, Read | Write)
+    rank = runs(op.rank)
+    return Boxes(((rank, rank + 1), *((runs(lo), runs(hi)) for lo, hi in op.box)), runs.taken)
 
 
 def memory_of(table: Table, buffer: Buffer) -> tuple[Boxes, tuple[int, ...]]:

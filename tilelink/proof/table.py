@@ -7,7 +7,7 @@ stands in the order of its loop alone (`tilelink.ir.lowered.Tiles.order`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -56,6 +56,11 @@ class Row:
         found = np.asarray(F.evaluate(formula, self.values))
         return found if found.ndim else found.reshape((1,) * self.depth)
 
+    def depends(self, formulas: Iterable[Formula]) -> set[int]:
+        """The axes on which formulas of the op's depend."""
+        values = [self.values[name] for name in set[str]().union(*map(F.symbols, formulas))]
+        return {k for v in values if isinstance(v, np.ndarray) for k, n in enumerate(v.shape) if n != 1}
+
     @property
     def depth(self) -> int:
         """How many axes its arrays have."""
@@ -64,7 +69,7 @@ class Row:
     @property
     def conditions(self) -> list[Array]:
         """Those of `taken` that do not hold everywhere."""
-        return [c for c in self.taken if not c.all()]
+        return [c for c in self.taken if not (c.size and c.all())]
 
 
 @dataclass(slots=True)
@@ -76,6 +81,7 @@ class Table:
     rows: list[Row] = field(default_factory=list[Row])
     ended: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """By executor those that have ended on its rank before it starts."""
+    order: dict[int, Array] = field(default_factory=dict[int, Array])
 
     @staticmethod
     def of(lowered: Lowered) -> Table:
@@ -107,26 +113,31 @@ class Table:
         depth = max((np.ndim(v) for v in more.values()), default=1)
         return np.asarray(F.evaluate(formula, {**self.world(depth), **more}))
 
+    def at(self, loop: Tiles) -> Array:
+        """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""
+        if id(loop) not in self.order:
+            self.order[id(loop)] = _positions(self, loop)
+        return self.order[id(loop)]
+
     # --------------------------------------------------------------------------------------------------------------- rows
     def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
         depth = 1 + len(loop.axes) + _depth(loop.body)
         values, taken = self.world(depth), list[Array]()
         for k, (name, count) in enumerate(loop.axes):
             often = np.asarray(F.evaluate(count, values))
-            values[name] = _along(max(int(often.max(initial=0)), 0), 1 + k, depth)
+            values[name] = along(max(int(often.max(initial=0)), 0), 1 + k, depth)
             taken.append(values[name] < often)
         for name, value in loop.lets:
             values[name] = F.evaluate(value, values)
         if loop.axes and any("t" in F.symbols(f) for op in walk(loop.body) for f in formulas(op)):
-            at = positions(self, loop)
+            at = self.at(loop)
             values["t"] = at.reshape(at.shape + (1,) * (depth - at.ndim))
             taken.append(values["t"] >= 0)
         start = Row(Check(F.Const(1), ""), executor, loop, 0, values, tuple(taken), loop.by_data)
         yield from _body(loop.body, start, 1 + len(loop.axes), [0])
 
 
-def positions(table: Table, loop: Tiles) -> Array:
-    """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""
+def _positions(table: Table, loop: Tiles) -> Array:
     counts = [np.broadcast_to(table.each(count), (table.ranks,)) for _, count in loop.axes]
     out = np.full((table.ranks, *(max(int(c.max(initial=0)), 0) for c in counts)), -1, dtype=np.int64)
     total = np.broadcast_to(table.each(loop.total), (table.ranks,))
@@ -156,9 +167,9 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             inner = replace(_turns(op, at, axis), around=(*at.around, (places[0], axis)))
             yield from _body(op.body, inner, axis + 1, places)
         elif isinstance(op, If):
-            test = None if op.test is None else at(F.truth(op.test)) != 0
-            taken = at.taken if test is None else (*at.taken, test)
-            yield from _body(op.body, replace(at, taken=taken, by_data=at.by_data or test is None), axis, places)
+            tests = [] if op.test is None else [at(test) != 0 for test in _tests(op.test)]
+            inner = replace(at, taken=(*at.taken, *tests), by_data=at.by_data or op.test is None)
+            yield from _body(op.body, inner, axis, places)
         elif isinstance(op, Copy):
             yield from _body((op.source, op.target), at, axis, places)
         elif isinstance(op, Await | Signal | Read | Write | Check):
@@ -167,15 +178,25 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             yield replace(at, op=op, place=places[0], by_data=at.by_data or decided)
 
 
+def _tests(test: Formula) -> Iterator[Formula]:
+    """What has to hold, each by itself: mostly on fewer axes than all together."""
+    if isinstance(test, F.Binary) and test.op == "and":
+        yield from _tests(test.left)
+        yield from _tests(test.right)
+    else:
+        yield F.truth(test)
+
+
 def _turns(op: For, at: Row, axis: int) -> Row:
     often = at(op.count)
-    values = {**at.values, op.var: _along(max(int(often.max(initial=0)), 0), axis, at.depth)}
+    values = {**at.values, op.var: along(max(int(often.max(initial=0)), 0), axis, at.depth)}
     for name, value in op.lets:
         values[name] = F.evaluate(value, values)
     return replace(at, values=values, taken=(*at.taken, values[op.var] < often), by_data=at.by_data or op.by_data)
 
 
-def _along(count: int, axis: int, depth: int) -> Array:
+def along(count: int, axis: int, depth: int) -> Array:
+    """The numbers from 0 to below `count` along one axis of so many."""
     shape = [1] * depth
     shape[axis] = count
     return np.arange(count, dtype=np.int64).reshape(shape)
