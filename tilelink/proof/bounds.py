@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from tilelink.ir.lowered import Await, Check, Read, Write
+from tilelink.proof.cells import within
 from tilelink.proof.coverage import Found, boxes_of
 from tilelink.proof.runs import Runs, possible
 from tilelink.proof.table import Array, Table
 
 
 def outside(table: Table) -> Iterator[Found]:
-    extents = {
-        b.name: [np.broadcast_to(table.each(e), (table.ranks,)) for e in b.extents] for b in table.lowered.buffers
-    }
-    counts = {f.name: np.broadcast_to(table.each(f.count), (table.ranks,)) for f in table.lowered.flags}
+    extents = {b.name: [table.each(e) for e in b.extents] for b in table.lowered.buffers}
+    counts = {f.name: table.each(f.count) for f in table.lowered.flags}
     for row in table.rows:
-        runs = Runs.of(row, table.ranks)
+        runs = Runs.of(table, row)
         if isinstance(row.op, Check):
             if possible([*runs.taken, runs(row.op.test) == 0]):
                 yield Found(f"is not there: {row.op.what}", row.loop.path, (row,))
@@ -36,7 +33,7 @@ def _of(runs: Runs, op: Read | Write, extents: list[Array], ranks: int) -> Itera
         yield Found("is not on a rank that there is", op.buffer, (runs.row,))
         return
     for k, (lo, hi) in enumerate(edges):
-        wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][np.clip(on, 0, ranks - 1)]))
+        wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][within(on, ranks - 1)]))
         # Of an empty box nothing is touched.
         if wrong.any() and possible([*runs.taken, wrong, *(a < b for a, b in edges)]):
             yield Found(f"does not reach that far along axis {k}", op.buffer, (runs.row,))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.ir.lowered import ENTERED, Await, Buffer, Read, Signal, Write
+from tilelink.proof.cells import within
 from tilelink.proof.counts import Sent
 from tilelink.proof.coverage import Found
 from tilelink.proof.order import Order
@@ -43,7 +44,7 @@ def unfree(table: Table) -> Iterator[Found]:
     shared: list[Buffer] = []
     for buffer in table.lowered.buffers:
         rows = [r for r in table.rows if isinstance(r.op, Read | Write) and r.op.buffer == buffer.name]
-        every = [Runs.of(r, table.ranks) for r in rows]
+        every = [Runs.of(table, r) for r in rows]
         away = [r for r in every if possible([*r.taken, _away(r)])]
         if away and buffer.space in ("argument", "result"):
             for runs in away:
@@ -97,7 +98,7 @@ def _hearing(table: Table, flags: str, signals: list[Row]) -> Array:
     for row in signals if awaited.any() else ():
         if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
             sent = Sent.of(table, row)
-            met = awaited[np.clip(sent.on, 0, table.ranks - 1), np.clip(sent.flag, 0, width - 1)]
+            met = awaited[within(sent.on, table.ranks - 1), within(sent.flag, width - 1)]
             _mark(found, sent.on, sent.rank, [*sent.taken, *sent.inside(table, width), met])
     return found
 
@@ -140,7 +141,7 @@ def _in_the_call(table: Table, order: Order, buffer: Buffer, runs: Runs) -> Iter
     if left := unsettled(away, _begun(table, order, runs, whose)):
         at, other = _first(rank, whose, left)
         yield Found(f"of rank {other} is touched before that rank has begun the call", buffer.name, (row,), at)
-    if left := unsettled(away, ([c[rank, np.clip(whose, 0, table.ranks - 1)]] for c in _left(table, row))):
+    if left := unsettled(away, ([c[rank, within(whose, table.ranks - 1)]] for c in _left(table, row))):
         at, other = _first(rank, whose, left)
         yield Found(f"of rank {other} may still be touched when its call has ended", buffer.name, (row,), at)
 

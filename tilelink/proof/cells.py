@@ -58,7 +58,7 @@ class Cells:
     def of(extents: tuple[int, ...], ranks: int, found: Sequence[Boxes]) -> Cells:
         out = Cells(extents, ranks)
         for k, size in enumerate(extents):
-            ends = [np.clip(x, 0, size).ravel() for b in found for x in b.places[k]]
+            ends = [within(x, size).ravel() for b in found for x in b.places[k]]
             ends.append(np.array([0, size], dtype=np.int64))
             if size > DENSE:
                 out.edges.append(np.unique(np.concatenate(ends)))
@@ -206,11 +206,16 @@ class Cells:
 
     def cell_of(self, k: int, x: Array) -> Array:
         """The number of the cell in which a position is."""
-        inside, numbers = np.clip(x, 0, self.extents[k]), self.numbers[k]
+        inside, numbers = within(x, self.extents[k]), self.numbers[k]
         return np.searchsorted(self.edges[k], inside, side="right") - 1 if numbers is None else numbers[inside]
 
     def _cells(self, k: int, x: Array, shape: tuple[int, ...], row: Array, column: Array) -> Array:
         return np.broadcast_to(self.cell_of(k, x), shape)[row, column]
+
+
+def within(x: Array, size: int) -> Array:
+    """Positions outside of an extent moved to its end; `np.clip` takes longer."""
+    return np.minimum(np.maximum(x, 0), size)
 
 
 def _flat(arrays: Sequence[Array], axes: tuple[int, ...], *, each: bool = False) -> Any:
@@ -260,4 +265,4 @@ def joined(sets: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return [tuple(sorted(o)) for o in out]
 
 
-__all__ = ["Boxes", "Cells", "TooMany", "depends", "joined"]
+__all__ = ["Boxes", "Cells", "TooMany", "depends", "joined", "within"]

@@ -139,7 +139,7 @@ def _keyed(table: Table, row: Row, number: int, base: dict[str, int], whose: tup
     it stands; the flag; the row."""
     assert isinstance(row.op, Await | Signal)
     executor, depth = whose
-    runs, sent, width = Runs.of(row, table.ranks), Sent.of(table, row), table.width(row.op.flags)
+    runs, sent, width = Runs.of(table, row), Sent.of(table, row), table.width(row.op.flags)
     t = positions(table, runs)
     taken = together(np.logical_and, [*sent.taken, t >= 0])
     picked = np.nonzero(np.broadcast_to(taken, sent.shape))

@@ -11,6 +11,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import Await, Flags, Signal
 from tilelink.ir.shape import RANK_AXIS
+from tilelink.proof.cells import within
 from tilelink.proof.coverage import Found
 from tilelink.proof.runs import Runs, depends, possible, projected, together
 from tilelink.proof.table import Array, Row, Table, along
@@ -26,7 +27,7 @@ def miscounted(table: Table) -> Iterator[Found]:
 
 
 def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
-    count = np.broadcast_to(table.each(flags.count), (table.ranks,))
+    count = table.each(flags.count)
     width = int(count.max(initial=0))
     numbers = np.arange(width, dtype=np.int64)[None, :]
     there = numbers < count[:, None]
@@ -48,7 +49,7 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         if ((awaited > 0) & (made == 0)).any():
             yield _at("is awaited, and never signalled", flags, (awaited > 0) & (made == 0), rows)
         return
-    wanted = np.broadcast_to(table.each(flags.arrivals, flag=numbers), (table.ranks, width))
+    wanted = table.arrivals(flags)
     if (there & (made != wanted)).any():
         yield _at("is not signalled as often as it is said to be", flags, there & (made != wanted), rows)
     if flags.style == "doorbell" and (wrong := there & (_awaited(table, width, rows) != (made > 0))).any():
@@ -100,7 +101,7 @@ class Sent:
     @staticmethod
     def of(table: Table, row: Row) -> Sent:
         assert isinstance(row.op, Await | Signal)
-        runs = Runs.of(row, table.ranks)
+        runs = Runs.of(table, row)
         rank = runs.values["rank"][..., None]
         on = rank if isinstance(row.op, Await) else _ranks(table, runs, row.op)
         taken = [c[..., None] for c in runs.taken]
@@ -113,7 +114,7 @@ class Sent:
 
     def often(self, table: Table, width: int) -> Array:
         """(rank, flag): how often each is meant; flags that do not exist are taken for their neighbours."""
-        key = self.on * width + np.clip(self.flag, 0, width - 1)
+        key = self.on * width + within(self.flag, width - 1)
         axes = depends(key)
         times = projected(self.taken, axes, counted=True)
         every = prod(n for k, n in enumerate(self.shape) if k not in axes | depends(*self.taken))

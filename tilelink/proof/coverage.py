@@ -83,7 +83,7 @@ def boxes_of(runs: Row | Runs) -> Boxes:
 
 def memory_of(table: Table, buffer: Buffer) -> tuple[Boxes, tuple[int, ...]]:
     """All elements that there are, on every rank; and the most along each axis."""
-    extents = [np.broadcast_to(table.each(e), (table.ranks,)) for e in buffer.extents]
+    extents = [table.each(e) for e in buffer.extents]
     ranks = np.arange(table.ranks)
     places = [(ranks, ranks + 1), *((np.zeros_like(e), e) for e in extents)]
     found = Boxes(tuple((lo.reshape(-1, 1), hi.reshape(-1, 1)) for lo, hi in places), ())

@@ -124,5 +124,5 @@ class _Abreast:
         np.maximum.at(last.reshape(-1), key[t >= 0], t[t >= 0])
 
     def _at(self, row: Row) -> tuple[Sent, Array]:
-        t = positions(self.table, Runs.of(row, self.table.ranks))
+        t = positions(self.table, Runs.of(self.table, row))
         return Sent.of(self.table, row), np.where(t < 0, -1, t + self.begin[id(row.loop)])

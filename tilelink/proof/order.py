@@ -7,7 +7,7 @@ the start of those after it. That one worker takes tiles one after the other is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -44,11 +44,11 @@ def _of(order: Order, buffer: Buffer, writes: list[Row], reads: list[Row]) -> It
         return
     written: list[Writes] = []
     for w in sorted(writes, key=lambda w: w.by_data):
-        runs = Runs.of(w, table.ranks)
+        runs = Runs.of(table, w)
         if possible(runs.taken):
             written.append(Writes.of(runs, order.axes(w, Signal), boxes_of(runs), extents, table.ranks))
     for r in reads:
-        runs = Runs.of(r, table.ranks)
+        runs = Runs.of(table, r)
         axes, boxes = order.axes(r, Await), boxes_of(runs)
         for w in written if possible(runs.taken) else ():
             left = order.left(Pairs.of(w, runs, axes, boxes))
@@ -56,27 +56,22 @@ def _of(order: Order, buffer: Buffer, writes: list[Row], reads: list[Row]) -> It
                 yield Found("is read before it is known to be written", buffer.name, (r, w.runs.row), left)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Order:
     """What comes before what."""
 
     table: Table
-    beside: dict[tuple[int, type], list[Row]] = field(default_factory=dict[tuple[int, type], list[Row]])
 
     def signals(self, row: Row, kind: type[Await] | type[Signal]) -> list[Row]:
         """The awaits before an op in its tile, or the signals behind it."""
-        key = id(row), kind
-        if key not in self.beside:
-            self.beside[key] = [
-                r
-                for r in self.table.rows
-                if r.loop is row.loop
-                and r.executor is row.executor
-                and isinstance(r.op, kind)
-                and (before(r, row) if kind is Await else before(row, r))
-                and not getattr(r.op, "back", 0)
-            ]
-        return self.beside[key]
+        return self.table.once(kind.__name__, id(row), lambda: self._signals(row, kind))
+
+    def _signals(self, row: Row, kind: type[Await] | type[Signal]) -> list[Row]:
+        return [
+            r
+            for r in self.table.signals(row)
+            if isinstance(r.op, kind) and (before(r, row) if kind is Await else before(row, r))
+        ]
 
     def axes(self, row: Row, kind: type[Await] | type[Signal]) -> set[int]:
         """The axes along which the executions of a read or write are told apart, by its box or the flags that go with it."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilelink.proof.cells import Boxes, Cells, joined
+from tilelink.proof.cells import Boxes, Cells, joined, within
 from tilelink.proof.runs import Runs, depends, together
 from tilelink.proof.table import Array, along
 
@@ -85,7 +85,7 @@ def _table(
 
 def cells_of(cells: Cells, k: int, lo: Array, hi: Array, axis: int) -> tuple[Array, list[Array]]:
     """The cells that boxes touch along a place, those of one box one after the other along an axis; and where there is one."""
-    lo, hi = (np.clip(x, 0, cells.extents[k]) for x in (lo, hi))
+    lo, hi = (within(x, cells.extents[k]) for x in (lo, hi))
     first = cells.cell_of(k, lo)
     many = narrow(np.where(lo < hi, cells.cell_of(k, hi - 1) + 1 - first, 0))
     first = narrow(first)

@@ -17,7 +17,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.proof.cells import MOST, TooMany
-from tilelink.proof.table import Array, Row, along
+from tilelink.proof.table import Array, Row, Table, along
 
 FEW = 512
 """Elements that are looked at all at once rather than packed, or axis by axis."""
@@ -49,7 +49,11 @@ class Runs:
     values: Mapping[str, Array]
 
     @staticmethod
-    def of(row: Row, ranks: int) -> Runs:
+    def of(table: Table, row: Row) -> Runs:
+        return table.once("runs", id(row), lambda: Runs._of(row, table.ranks))
+
+    @staticmethod
+    def _of(row: Row, ranks: int) -> Runs:
         shape = (ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
         runs = Runs(row, shape, shape, (), tuple(row.conditions), row.values)
         while any(c.size > FEW for c in runs.taken):
@@ -73,6 +77,8 @@ class Runs:
 
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
+        if not self.packed:
+            return self.row(formula)
         return _whole(F.evaluate(formula, self.values), len(self.shape))
 
     def pack(self, array: Array) -> Array:

@@ -7,9 +7,9 @@ stands in the order of its loop alone (`tilelink.ir.lowered.Tiles.order`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tilelink.ir.lowered import (
     Check,
     Copy,
     Executor,
+    Flags,
     For,
     If,
     Lowered,
@@ -34,6 +35,7 @@ from tilelink.ir.lowered import (
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 Array: TypeAlias = Any
+Found = TypeVar("Found")
 Leaf: TypeAlias = "Await | Signal | Read | Write | Check"
 
 
@@ -50,11 +52,15 @@ class Row:
     taken: tuple[Array, ...]
     by_data: bool
     around: tuple[tuple[int, int], ...] = ()
+    found: dict[int, Array] = field(init=False, default_factory=dict[int, Array])
+    """By formula what it comes to."""
 
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
-        found = np.asarray(F.evaluate(formula, self.values))
-        return found if found.ndim else found.reshape((1,) * self.depth)
+        if id(formula) not in self.found:
+            found = np.asarray(F.evaluate(formula, self.values))
+            self.found[id(formula)] = found if found.ndim else found.reshape((1,) * self.depth)
+        return self.found[id(formula)]
 
     def depends(self, formulas: Iterable[Formula]) -> set[int]:
         """The axes on which formulas of the op's depend."""
@@ -81,7 +87,7 @@ class Table:
     rows: list[Row] = field(default_factory=list[Row])
     ended: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """By executor those that have ended on its rank before it starts."""
-    order: dict[int, Array] = field(default_factory=dict[int, Array])
+    known: dict[tuple[str, int], Any] = field(default_factory=dict[tuple[str, int], Any])
 
     @staticmethod
     def of(lowered: Lowered) -> Table:
@@ -93,8 +99,17 @@ class Table:
                 out.rows += out._loop(executor, loop)
         return out
 
+    def once(self, what: str, whose: int, find: Callable[[], Found]) -> Found:
+        """What is looked for the first time that it is asked for; `whose`: a number, or the id of what lives as long as this."""
+        if (what, whose) not in self.known:
+            self.known[what, whose] = find()
+        return self.known[what, whose]
+
     def world(self, depth: int) -> dict[str, Array]:
         """The sizes, and each rank's coordinates, as arrays of `depth` axes."""
+        return {**self.once("world", depth, lambda: self._world(depth))}
+
+    def _world(self, depth: int) -> dict[str, Array]:
         found: dict[str, Array] = dict(self.lowered.sizes)
         number, stride = np.arange(self.ranks, dtype=np.int64), 1
         for name, size in reversed([d for d in self.lowered.ranks if d[0] != RANK_AXIS]):
@@ -106,18 +121,32 @@ class Table:
     def width(self, flags: str) -> int:
         """The most flags of a kind that a rank has."""
         found = next(f for f in self.lowered.flags if f.name == flags)
-        return int(np.max(self.each(found.count), initial=0))
+        return int(self.each(found.count).max(initial=0))
 
-    def each(self, formula: Formula, **more: Array) -> Array:
-        """A formula on every rank: (ranks,); with arrays of (1, …) for other symbols, (ranks, …)."""
-        depth = max((np.ndim(v) for v in more.values()), default=1)
-        return np.asarray(F.evaluate(formula, {**self.world(depth), **more}))
+    def each(self, formula: Formula) -> Array:
+        """A formula on every rank."""
+        return self.once("each", id(formula), lambda: self._each(formula))
+
+    def _each(self, formula: Formula) -> Array:
+        return np.broadcast_to(np.asarray(F.evaluate(formula, self.world(1))), (self.ranks,))
+
+    def arrivals(self, flags: Flags) -> Array:
+        """(rank, flag): the signals of a flag in a call."""
+        assert flags.arrivals is not None
+        values = {**self.world(2), "flag": along(self.width(flags.name), 1, 2)}
+        return np.asarray(F.evaluate(flags.arrivals, values))
 
     def at(self, loop: Tiles) -> Array:
         """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""
-        if id(loop) not in self.order:
-            self.order[id(loop)] = _positions(self, loop)
-        return self.order[id(loop)]
+        return self.once("at", id(loop), lambda: _positions(self, loop))
+
+    def signals(self, row: Row) -> list[Row]:
+        """The awaits and signals of an op's loop. What begins a call `back` calls ago has ended long before."""
+        return self.once("signals", id(row.loop), lambda: self._signals(row.loop))
+
+    def _signals(self, loop: Tiles) -> list[Row]:
+        found = [r for r in self.rows if r.loop is loop and isinstance(r.op, Await | Signal)]
+        return [r for r in found if not getattr(r.op, "back", 0)]
 
     # --------------------------------------------------------------------------------------------------------------- rows
     def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
@@ -138,9 +167,9 @@ class Table:
 
 
 def _positions(table: Table, loop: Tiles) -> Array:
-    counts = [np.broadcast_to(table.each(count), (table.ranks,)) for _, count in loop.axes]
+    counts = [table.each(count) for _, count in loop.axes]
     out = np.full((table.ranks, *(max(int(c.max(initial=0)), 0) for c in counts)), -1, dtype=np.int64)
-    total = np.broadcast_to(table.each(loop.total), (table.ranks,))
+    total = table.each(loop.total)
     values: dict[str, Array] = table.world(2)
     values["t"] = np.arange(max(int(total.max(initial=0)), 0), dtype=np.int64)[None, :]
     if not values["t"].size or not out.size:
