@@ -19,7 +19,7 @@ from tilelink.ir.formula import Formula
 from tilelink.proof.cells import MOST, TooMany
 from tilelink.proof.table import Array, Row, Table, along
 
-FEW = 512
+FEW = 128
 """Elements that are looked at all at once rather than packed, or axis by axis."""
 
 
