@@ -229,7 +229,8 @@ def _flat(arrays: Sequence[Array], axes: tuple[int, ...], *, each: bool = False)
 
 def _unrolled(a: Array, axes: tuple[int, ...], wide: tuple[int, ...]) -> Array:
     kept = a.reshape((a.shape[0], *(a.shape[k] for k in axes)))
-    return np.broadcast_to(kept, (a.shape[0], *wide)).reshape(a.shape[0], -1)
+    full = kept if kept.shape[1:] == wide else np.broadcast_to(kept, (a.shape[0], *wide))
+    return full.reshape(a.shape[0], -1)
 
 
 def depends(a: Array) -> set[int]:

@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from tilelink.ir.lowered import Await, Buffer, Read, Signal, Write, formulas
+from tilelink.ir.lowered import Await, Buffer, Read, Signal, Write
 from tilelink.proof.counts import in_line
 from tilelink.proof.coverage import Found, boxes_of, memory_of
 from tilelink.proof.pairs import Pairs, Writes
@@ -75,9 +75,9 @@ class Order:
 
     def axes(self, row: Row, kind: type[Await] | type[Signal]) -> set[int]:
         """The axes along which the executions of a read or write are told apart, by its box or the flags that go with it."""
-        axes = {0} | row.depends(formulas(row.op)) | depends(*row.conditions)
+        axes = {0} | self.table.axes(row)
         for other in self.signals(row, kind):
-            axes |= (other.depends(formulas(other.op)) | depends(*other.conditions)) - {*own_axes(row, other)}
+            axes |= self.table.axes(other) - {*own_axes(row, other)}
         return axes
 
     def left(self, pairs: Pairs) -> int | None:

@@ -55,7 +55,7 @@ class Runs:
     @staticmethod
     def _of(row: Row, ranks: int) -> Runs:
         shape = (ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
-        runs = Runs(row, shape, shape, (), tuple(row.conditions), row.values)
+        runs = Runs(row, shape, shape, (), row.conditions, row.values)
         while any(c.size > FEW for c in runs.taken):
             counts = [(c, int(np.count_nonzero(c))) for c in runs.taken if c.size > FEW]
             sparse = next((c for c, n in counts if 0 < 2 * n < c.size), None)

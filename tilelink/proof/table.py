@@ -7,7 +7,7 @@ stands in the order of its loop alone (`tilelink.ir.lowered.Tiles.order`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -41,8 +41,9 @@ Leaf: TypeAlias = "Await | Signal | Read | Write | Check"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An op that is executed where all of `taken` hold, once for each tile and turn. `by_data`: or only there, data says;
-    `place`: in the text of its loop; `around`: the places of the `For`s around it, and the axes of their turns."""
+    """An op that is executed where all of `taken` hold, once for each tile and turn. `conditions`: those of them that do not hold
+    everywhere; `by_data`: or only there, data says; `place`: in the text of its loop; `around`: the places of the `For`s around
+    it, and the axes of their turns."""
 
     op: Leaf
     executor: Executor
@@ -50,6 +51,7 @@ class Row:
     place: int
     values: Mapping[str, Array]
     taken: tuple[Array, ...]
+    conditions: tuple[Array, ...]
     by_data: bool
     around: tuple[tuple[int, int], ...] = ()
     found: dict[int, Array] = field(init=False, default_factory=dict[int, Array])
@@ -62,20 +64,15 @@ class Row:
             self.found[id(formula)] = found if found.ndim else found.reshape((1,) * self.depth)
         return self.found[id(formula)]
 
-    def depends(self, formulas: Iterable[Formula]) -> set[int]:
-        """The axes on which formulas of the op's depend."""
-        values = [self.values[name] for name in set[str]().union(*map(F.symbols, formulas))]
-        return {k for v in values if isinstance(v, np.ndarray) for k, n in enumerate(v.shape) if n != 1}
+    def where(self, *tests: Array) -> Row:
+        """Where these hold besides."""
+        sometimes = [c for c in tests if not (c.size and c.all())]
+        return replace(self, taken=(*self.taken, *tests), conditions=(*self.conditions, *sometimes))
 
     @property
     def depth(self) -> int:
         """How many axes its arrays have."""
         return self.values["rank"].ndim
-
-    @property
-    def conditions(self) -> list[Array]:
-        """Those of `taken` that do not hold everywhere."""
-        return [c for c in self.taken if not (c.size and c.all())]
 
 
 @dataclass(slots=True)
@@ -148,6 +145,10 @@ class Table:
         found = [r for r in self.rows if r.loop is loop and isinstance(r.op, Await | Signal)]
         return [r for r in found if not getattr(r.op, "back", 0)]
 
+    def axes(self, row: Row) -> set[int]:
+        """The axes on which an op depends, or whether it is executed."""
+        return self.once("axes", id(row), lambda: _axes(row))
+
     # --------------------------------------------------------------------------------------------------------------- rows
     def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
         depth = 1 + len(loop.axes) + _depth(loop.body)
@@ -162,8 +163,14 @@ class Table:
             at = self.at(loop)
             values["t"] = at.reshape(at.shape + (1,) * (depth - at.ndim))
             taken.append(values["t"] >= 0)
-        start = Row(Check(F.Const(1), ""), executor, loop, 0, values, tuple(taken), loop.by_data)
+        start = Row(Check(F.Const(1), ""), executor, loop, 0, values, (), (), loop.by_data).where(*taken)
         yield from _body(loop.body, start, 1 + len(loop.axes), [0])
+
+
+def _axes(row: Row) -> set[int]:
+    named = set[str]().union(*map(F.symbols, formulas(row.op)))
+    arrays = [v for v in (row.values[name] for name in named) if isinstance(v, np.ndarray)]
+    return {k for a in (*arrays, *row.conditions) for k, n in enumerate(a.shape) if n != 1}
 
 
 def _positions(table: Table, loop: Tiles) -> Array:
@@ -197,7 +204,7 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             yield from _body(op.body, inner, axis + 1, places)
         elif isinstance(op, If):
             tests = [] if op.test is None else [at(test) != 0 for test in _tests(op.test)]
-            inner = replace(at, taken=(*at.taken, *tests), by_data=at.by_data or op.test is None)
+            inner = replace(at.where(*tests), by_data=at.by_data or op.test is None)
             yield from _body(op.body, inner, axis, places)
         elif isinstance(op, Copy):
             yield from _body((op.source, op.target), at, axis, places)
@@ -221,7 +228,7 @@ def _turns(op: For, at: Row, axis: int) -> Row:
     values = {**at.values, op.var: along(max(int(often.max(initial=0)), 0), axis, at.depth)}
     for name, value in op.lets:
         values[name] = F.evaluate(value, values)
-    return replace(at, values=values, taken=(*at.taken, values[op.var] < often), by_data=at.by_data or op.by_data)
+    return replace(at.where(values[op.var] < often), values=values, by_data=at.by_data or op.by_data)
 
 
 def along(count: int, axis: int, depth: int) -> Array:
