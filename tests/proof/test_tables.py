@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.mutants.mappings import mappings, operators
 from tests.mapping.oracle import any_plan, off_any_shelf, verdict_on
+from tests.mapping.plans import form, forms
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import (
     ENTERED,
@@ -60,6 +61,16 @@ def lowered_of(name: str) -> Iterator[Lowered]:
 @pytest.mark.parametrize("name", operators())
 def test_operators_of_the_library(name: str) -> None:
     assert [found(x) for x in lowered_of(name)] == [[] for _ in lowered_of(name)]
+
+
+@pytest.mark.parametrize("name", sorted(forms()))
+def test_forms_in_a_world_of_many_tiles(name: str) -> None:
+    """Where conditions that hold in few places have axes packed, and boxes touch several cells."""
+    lowered = lower(form(name, 8, {"M": 8 * 997 - 5, "K": 512, "N": 512}, 128))
+    assert found(lowered) == []
+    needed = [op for e in lowered.executors for op in _needed(e)]
+    for op, spoilt in _spoilt(lowered, _dropped, (Await,)):
+        assert found(spoilt) != [] or op not in needed, op
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -4,49 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from tilelink.ir.lowered import Await, Check, Read, Write
-from tilelink.proof.coverage import Found
-from tilelink.proof.table import Array, Row, Table
+from tilelink.proof.cells import within
+from tilelink.proof.coverage import Found, boxes_of
+from tilelink.proof.runs import Runs, possible
+from tilelink.proof.table import Array, Table
 
 
 def outside(table: Table) -> Iterator[Found]:
-    extents = {
-        b.name: [np.broadcast_to(table.each(e), (table.ranks,)) for e in b.extents] for b in table.lowered.buffers
-    }
-    counts = {f.name: np.broadcast_to(table.each(f.count), (table.ranks,)) for f in table.lowered.flags}
+    extents = {b.name: [table.each(e) for e in b.extents] for b in table.lowered.buffers}
+    counts = {f.name: table.each(f.count) for f in table.lowered.flags}
     for row in table.rows:
+        runs = Runs.of(table, row)
         if isinstance(row.op, Check):
-            if _ever(row, row(row.op.test) == 0):
+            if possible([*runs.taken, runs(row.op.test) == 0]):
                 yield Found(f"is not there: {row.op.what}", row.loop.path, (row,))
         elif isinstance(row.op, Read | Write):
-            yield from _of(row, row.op, extents[row.op.buffer], table.ranks)
+            yield from _of(runs, row.op, extents[row.op.buffer], table.ranks)
         elif isinstance(row.op, Await):
-            index, count = row(row.op.index), counts[row.op.flags]
-            here = count[row.values["rank"]]
-            if _ever(row, (index < 0) | (index >= here)):
+            index, here = runs(row.op.index), counts[row.op.flags][runs.values["rank"]]
+            if possible([*runs.taken, (index < 0) | (index >= here)]):
                 yield Found("has no such flag", row.op.flags, (row,))
 
 
-def _of(row: Row, op: Read | Write, extents: list[Array], ranks: int) -> Iterator[Found]:
-    on = row(op.rank)
-    if _ever(row, (on < 0) | (on >= ranks)):
-        yield Found("is not on a rank that there is", op.buffer, (row,))
+def _of(runs: Runs, op: Read | Write, extents: list[Array], ranks: int) -> Iterator[Found]:
+    (on, _), *edges = boxes_of(runs).places
+    if possible([*runs.taken, (on < 0) | (on >= ranks)]):
+        yield Found("is not on a rank that there is", op.buffer, (runs.row,))
         return
-    edges = [(row(lo), row(hi)) for lo, hi in op.box]
     for k, (lo, hi) in enumerate(edges):
-        wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][np.clip(on, 0, ranks - 1)]))
+        wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][within(on, ranks - 1)]))
         # Of an empty box nothing is touched.
-        if wrong.any() and _ever(row, wrong, *(a < b for a, b in edges)):
-            yield Found(f"does not reach that far along axis {k}", op.buffer, (row,))
-
-
-def _ever(row: Row, *conditions: Array) -> bool:
-    """Whether the conditions hold together where the row is executed."""
-    if not all(c.any() for c in conditions):
-        return False
-    found = conditions[0]
-    for condition in (*conditions[1:], *row.taken):
-        found = found & condition
-    return bool(found.any())
+        if wrong.any() and possible([*runs.taken, wrong, *(a < b for a, b in edges)]):
+            yield Found(f"does not reach that far along axis {k}", op.buffer, (runs.row,))

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.ir.lowered import ENTERED, Await, Buffer, Read, Signal, Write
-from tilelink.proof.counts import executed, ranks_of
-from tilelink.proof.coverage import Found, boxes_of
-from tilelink.proof.order import Order, contains
-from tilelink.proof.runs import Beside
+from tilelink.proof.cells import within
+from tilelink.proof.counts import Sent
+from tilelink.proof.coverage import Found
+from tilelink.proof.order import Order
+from tilelink.proof.runs import Beside, Runs, depends, possible, projected, together, unsettled
 from tilelink.proof.table import Array, Row, Table
 
 
@@ -43,10 +44,11 @@ def unfree(table: Table) -> Iterator[Found]:
     shared: list[Buffer] = []
     for buffer in table.lowered.buffers:
         rows = [r for r in table.rows if isinstance(r.op, Read | Write) and r.op.buffer == buffer.name]
-        away = [r for r in rows if _away(r)]
+        every = [Runs.of(table, r) for r in rows]
+        away = [r for r in every if possible([*r.taken, _away(r)])]
         if away and buffer.space in ("argument", "result"):
-            for row in away:
-                yield from _in_the_call(table, order, buffer, row)
+            for runs in away:
+                yield from _in_the_call(table, order, buffer, runs)
         elif away:
             shared.append(buffer)
     if not shared:
@@ -71,7 +73,12 @@ def turn(table: Table, buffer: Buffer) -> int:
 
 def heard(table: Table) -> Array:
     """(rank, source): whether in each call the rank waits for something that the source does in it."""
-    return np.logical_or.reduce([np.eye(table.ranks, dtype=np.bool_), *(found for _, found in heard_by(table))])
+    signals = [r for r in table.rows if isinstance(r.op, Signal)]
+    found = np.eye(table.ranks, dtype=np.bool_)
+    for flags in sorted((f.name for f in table.lowered.flags), key=table.width):
+        if not found.all():
+            found |= _hearing(table, flags, signals)
+    return found
 
 
 def heard_by(table: Table) -> Iterator[tuple[str, Array]]:
@@ -86,19 +93,21 @@ def _hearing(table: Table, flags: str, signals: list[Row]) -> Array:
     awaited = np.zeros((table.ranks, width), dtype=np.bool_)
     for row in table.rows:
         if isinstance(row.op, Await) and row.op.flags == flags and not row.op.back and not row.by_data:
-            on, flag, taken = executed(row, row.values["rank"], row(row.op.index))
-            inside = taken & (flag >= 0) & (flag < width)
-            awaited[on[inside], flag[inside]] = True
+            wait = Sent.of(table, row)
+            _mark(awaited, wait.on, wait.flag, [*wait.taken, *wait.inside(table, width)])
     for row in signals if awaited.any() else ():
-        assert isinstance(row.op, Signal)
-        if row.op.flags == flags and not row.by_data:
-            for rank in ranks_of(table, row):
-                on, flag, taken = executed(row, rank, row(row.op.index))
-                source = np.broadcast_to(row.values["rank"], taken.shape)
-                inside = taken & (on >= 0) & (on < table.ranks) & (flag >= 0) & (flag < width)
-                met = awaited[on[inside], flag[inside]]
-                found[on[inside][met], source[inside][met]] = True
+        if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
+            sent = Sent.of(table, row)
+            met = awaited[within(sent.on, table.ranks - 1), within(sent.flag, width - 1)]
+            _mark(found, sent.on, sent.rank, [*sent.taken, *sent.inside(table, width), met])
     return found
+
+
+def _mark(table: Array, row: Array, column: Array, conditions: list[Array]) -> None:
+    """Say True of rows and columns for which the conditions hold together anywhere."""
+    where = projected(conditions, depends(row, column))
+    row, column, found = np.broadcast_arrays(row, column, together(np.logical_and, where))
+    table[row[found], column[found]] = True
 
 
 def _credited(table: Table, calls: int) -> bool:
@@ -109,47 +118,54 @@ def _credited(table: Table, calls: int) -> bool:
         others = {e.name for e in table.lowered.executors} - {row.executor.name}
         if row.by_data or any(row.executor.name not in table.ended[e] for e in others):
             continue
-        on, flag, taken = executed(row, row.values["rank"], row(row.op.index))
-        asked = np.zeros((table.ranks, table.ranks), dtype=np.bool_)
-        asked[on[taken], flag[taken]] = True
+        asked, wait = np.zeros((table.ranks, table.ranks), dtype=np.bool_), Sent.of(table, row)
+        _mark(asked, wait.on, wait.flag, [*wait.taken, *wait.inside(table, table.ranks)])
         if asked.all():
             return True
     return False
 
 
 # ------------------------------------------------------------------------------------------------ what belongs to callers
-def _away(row: Row) -> bool:
-    """Whether an access is one of another rank's memory, anywhere."""
-    assert isinstance(row.op, Read | Write)
-    on, here, taken = executed(row, row(row.op.rank), row.values["rank"])
-    return bool((taken & (on != here)).any())
+def _away(runs: Runs) -> Array:
+    """Where an access would be one of another rank's memory."""
+    assert isinstance(runs.row.op, Read | Write)
+    return runs(runs.row.op.rank) != runs.values["rank"]
 
 
-def _in_the_call(table: Table, order: Order, buffer: Buffer, row: Row) -> Iterator[Found]:
+def _in_the_call(table: Table, order: Order, buffer: Buffer, runs: Runs) -> Iterator[Found]:
     """The one whose memory it is has begun its call, and ends it behind the access."""
+    row, rank = runs.row, runs.values["rank"]
     assert isinstance(row.op, Read | Write)
-    runs = order.runs(row, boxes_of(row), Await)
-    rank, whose = runs.at[0], runs(row(row.op.rank))
-    known = rank == whose
-    for h in order.signals(row, Await):
+    whose = runs(row.op.rank)
+    away = [*runs.taken, rank != whose]
+    if left := unsettled(away, _begun(table, order, runs, whose)):
+        at, other = _first(rank, whose, left)
+        yield Found(f"of rank {other} is touched before that rank has begun the call", buffer.name, (row,), at)
+    if left := unsettled(away, ([c[rank, within(whose, table.ranks - 1)]] for c in _left(table, row))):
+        at, other = _first(rank, whose, left)
+        yield Found(f"of rank {other} may still be touched when its call has ended", buffer.name, (row,), at)
+
+
+def _begun(table: Table, order: Order, runs: Runs, whose: Array) -> Iterator[list[Array]]:
+    """Where the access comes behind a signal of the one whose memory it is."""
+    for h in order.signals(runs.row, Await):
         assert isinstance(h.op, Await)
-        if not h.by_data or row.by_data:
-            beside, index, from_whom = Beside.of(row, h), h(h.op.index), _sources(table, h.op.flags)
-            width = table.width(h.op.flags)
-            for own in beside.turns():
-                key = (rank * width + runs(index, own)) * table.ranks + whose
-                known = known | (beside.taken(runs, own) & contains(from_whom, key))
-    if not known.all():
-        k = int(np.argmin(known))
-        yield Found(
-            f"of rank {whose[k]} is touched before that rank has begun the call", buffer.name, (row,), int(rank[k])
-        )
-    left = _left(table, row)
-    if (missing := ~left[rank, whose]).any():
-        k = int(np.argmax(missing))
-        yield Found(
-            f"of rank {whose[k]} may still be touched when its call has ended", buffer.name, (row,), int(rank[k])
-        )
+        if not h.by_data or runs.row.by_data:
+            beside, width = Beside.of(runs, h), table.width(h.op.flags)
+            mine, other = (x.reshape(x.shape + (1,) * (beside.depth - x.ndim)) for x in (runs.values["rank"], whose))
+            index = beside(h.op.index)
+            known = [(index >= 0) & (index < width), *beside.conditions]
+            known.append(contains(_sources(table, h.op.flags), (mine * width + index) * table.ranks + other))
+            known = projected(known, {*range(len(runs.shape))})
+            yield [c.reshape(c.shape[: len(runs.shape)]) for c in known]
+
+
+def _first(rank: Array, whose: Array, left: list[Array]) -> tuple[int, int]:
+    """The first ranks of which all conditions hold."""
+    rank, whose, found = np.broadcast_arrays(
+        rank, whose, together(np.logical_and, projected(left, depends(rank, whose)))
+    )
+    return int(rank[found][0]), int(whose[found][0])
 
 
 def _sources(table: Table, flags: str) -> Array:
@@ -157,16 +173,24 @@ def _sources(table: Table, flags: str) -> Array:
     width, keys = table.width(flags), [np.zeros(0, dtype=np.int64)]
     for row in table.rows:
         if isinstance(row.op, Signal) and row.op.flags == flags and not row.by_data:
-            for rank in ranks_of(table, row):
-                on, flag, taken = executed(row, rank, row(row.op.index))
-                source = np.broadcast_to(row.values["rank"], taken.shape)
-                keys.append(((on * width + flag) * table.ranks + source)[taken])
+            sent = Sent.of(table, row)
+            key = (sent.on * width + sent.flag) * table.ranks + sent.rank
+            where = projected([*sent.taken, *sent.inside(table, width)], depends(key))
+            key, found = np.broadcast_arrays(key, together(np.logical_and, where))
+            keys.append(key[found])
     return np.unique(np.concatenate(keys))
 
 
-def _left(table: Table, row: Row) -> Array:
+def contains(sorted_keys: Array, keys: Array) -> Array:
+    if not len(sorted_keys):
+        return np.zeros(keys.shape, dtype=np.bool_)
+    at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return sorted_keys[at] == keys
+
+
+def _left(table: Table, row: Row) -> Iterator[Array]:
     """(rank, other): whether the other hears, before its call ends, that the executor of an access has ended on the rank."""
     behind = {e for e, ended in table.ended.items() if row.executor.name in ended}
     told = [r for r in table.rows if isinstance(r.op, Signal) and r.executor.name in behind]
-    found = [_hearing(table, flags.name, told).T for flags in table.lowered.flags]
-    return np.logical_or.reduce([np.eye(table.ranks, dtype=np.bool_), *found])
+    for flags in sorted((f.name for f in table.lowered.flags), key=table.width):
+        yield _hearing(table, flags, told).T

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import Await, Flags, Signal
 from tilelink.ir.shape import RANK_AXIS
+from tilelink.proof.cells import within
 from tilelink.proof.coverage import Found
-from tilelink.proof.table import Array, Row, Table
+from tilelink.proof.runs import Runs, depends, possible, projected, together
+from tilelink.proof.table import Array, Row, Table, along
 
 
 def miscounted(table: Table) -> Iterator[Found]:
@@ -24,7 +27,7 @@ def miscounted(table: Table) -> Iterator[Found]:
 
 
 def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
-    count = np.broadcast_to(table.each(flags.count), (table.ranks,))
+    count = table.each(flags.count)
     width = int(count.max(initial=0))
     numbers = np.arange(width, dtype=np.int64)[None, :]
     there = numbers < count[:, None]
@@ -39,29 +42,31 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         if outside:
             yield Found(f"has no flag {outside[1]}", flags.name, (row,), outside[0])
             return
-    awaited = _awaited(table, width, rows)
     if flags.arrivals is None:
+        awaited = _awaited(table, width, rows)
         if (made > 1).any():
             yield _at("is signalled twice, and set by each signal", flags, made > 1, rows)
         if ((awaited > 0) & (made == 0)).any():
             yield _at("is awaited, and never signalled", flags, (awaited > 0) & (made == 0), rows)
         return
-    wanted = np.broadcast_to(table.each(flags.arrivals, flag=numbers), (table.ranks, width))
+    wanted = table.arrivals(flags)
     if (there & (made != wanted)).any():
         yield _at(f"is signalled {_times(made, wanted, there)}", flags, there & (made != wanted), rows)
-    if flags.style == "doorbell" and (wrong := there & (awaited != (made > 0))).any():
-        rank, number = (int(k) for k in np.argwhere(wrong)[0])
-        times = int(awaited[rank, number])
-        often = "never" if times == 0 else "twice" if times == 2 else f"{times} times"
-        yield Found(
-            f"a copy engine waits {often} for one flag of `{flags.name}`",
-            "",
-            tuple(sorted(rows, key=lambda r: isinstance(r.op, Signal))),
-            rank,
-            code="TL605",
-            why="a doorbell is rung once and reset by the first wait: the next one would never end",
-            hint="let the tile of who waits be a multiple of the tile that is signalled",
-        )
+    if flags.style == "doorbell":
+        awaited = _awaited(table, width, rows)
+        if (wrong := there & (awaited != (made > 0))).any():
+            rank, number = (int(k) for k in np.argwhere(wrong)[0])
+            times = int(awaited[rank, number])
+            often = "never" if times == 0 else "twice" if times == 2 else f"{times} times"
+            yield Found(
+                f"a copy engine waits {often} for one flag of `{flags.name}`",
+                "",
+                tuple(sorted(rows, key=lambda r: isinstance(r.op, Signal))),
+                rank,
+                code="TL605",
+                why="a doorbell is rung once and reset by the first wait: the next one would never end",
+                hint="let the tile of who waits be a multiple of the tile that is signalled",
+            )
 
 
 def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
@@ -69,22 +74,20 @@ def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
     if row.executor.engine == "stream" and flags.style in ("count", "doorbell"):
         yield Found("is signalled by a stream, which cannot add", flags.name, (row,))
     if flags.scope != "sys":
-        away = [executed(row, rank, np.asarray(0)) for rank in ranks_of(table, row)]
-        if row.executor.engine == "stream" or any((taken & (on != row.values["rank"])).any() for on, _, taken in away):
+        sent = Sent.of(table, row)
+        if row.executor.engine == "stream" or possible([*sent.taken, sent.on != sent.rank]):
             yield Found("is signalled from elsewhere, and heard on its own GPU alone", flags.name, (row,), code="TL612")
 
 
 def _add(table: Table, made: Array, row: Row) -> tuple[int, int] | None:
     """Add a row's signals; what is signalled, and does not exist."""
     assert isinstance(row.op, Signal)
-    index = row(row.op.index)
-    for rank in ranks_of(table, row):
-        on, flag, taken = executed(row, rank, index)
-        on, flag = on[taken], flag[taken]
-        wrong = (flag < 0) | (flag >= made.shape[1]) | (on < 0) | (on >= made.shape[0])
-        if wrong.any():
-            return int(on[wrong][0]), int(flag[wrong][0])
-        np.add.at(made, (on, flag), int(F.evaluate(row.op.amount if row.op.amount is not None else 1, {})))
+    sent = Sent.of(table, row)
+    for known in sent.inside(table, made.shape[1]):
+        if possible([*sent.taken, ~known]):
+            on, flag, where = np.broadcast_arrays(sent.on, sent.flag, together(np.logical_and, [*sent.taken, ~known]))
+            return int(on[where][0]), int(flag[where][0])
+    made += sent.often(table, made.shape[1]) * int(F.evaluate(row.op.amount if row.op.amount is not None else 1, {}))
     return None
 
 
@@ -93,53 +96,82 @@ def _awaited(table: Table, width: int, rows: list[Row]) -> Array:
     out = np.zeros((table.ranks, width), dtype=np.int64)
     for row in rows:
         if isinstance(row.op, Await) and not row.by_data and not row.op.back:
-            on, flag, taken = executed(row, row.values["rank"], row(row.op.index))
-            np.add.at(out, (on[taken], np.clip(flag[taken], 0, width - 1)), 1)
+            out += Sent.of(table, row).often(table, width)
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """On which rank and about which flag an await or signal is, from which rank, and where it is executed; an axis behind
+    those of its loop are the ranks of a signal to all."""
+
+    on: Array
+    flag: Array
+    rank: Array
+    taken: list[Array]
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(table: Table, row: Row) -> Sent:
+        assert isinstance(row.op, Await | Signal)
+        runs = Runs.of(table, row)
+        rank = runs.values["rank"][..., None]
+        on = rank if isinstance(row.op, Await) else _ranks(table, runs, row.op)
+        taken = [c[..., None] for c in runs.taken]
+        return Sent(on, runs(row.op.index)[..., None], rank, taken, (*runs.shape, on.shape[-1]))
+
+    def inside(self, table: Table, width: int) -> list[Array]:
+        """Conditions that there is such a flag."""
+        found = [(x >= 0) & (x < n) for x, n in ((self.on, table.ranks), (self.flag, width))]
+        return [c for c in found if not c.all()]
+
+    def often(self, table: Table, width: int) -> Array:
+        """(rank, flag): how often each is meant; flags that do not exist are taken for their neighbours."""
+        key = self.on * width + within(self.flag, width - 1)
+        axes = depends(key)
+        times = projected(self.taken, axes, counted=True)
+        every = prod(n for k, n in enumerate(self.shape) if k not in axes | depends(*self.taken))
+        if times:
+            key, times = np.broadcast_arrays(key, together(np.multiply, times))
+            found = np.bincount(key[times > 0], times[times > 0], table.ranks * width)
+        else:
+            found = np.bincount(key.ravel(), minlength=table.ranks * width)
+        return found.reshape(table.ranks, width).astype(np.int64, copy=False) * every
+
+
+def _ranks(table: Table, runs: Runs, op: Signal) -> Array:
+    """The ranks that a signal goes to; of a signal to all, those of each rank's submesh, along an axis behind the others."""
+    depth = len(runs.shape)
+    if op.rank is not None:
+        return runs(op.rank)[..., None]
+    if op.along == RANK_AXIS:
+        return along(table.ranks, depth, depth + 1)
+    rank, (stride, size) = runs.values["rank"][..., None], _stride(table, op.along)
+    return rank - rank // stride % size * stride + along(size, depth, depth + 1) * stride
+
+
+def in_line(table: Table, a: Array, b: Array, dimension: str) -> Array:
+    """Whether ranks differ in their coordinate along a mesh dimension at most."""
+    if dimension == RANK_AXIS:
+        return np.ones(np.broadcast_shapes(a.shape, b.shape), dtype=np.bool_)
+    stride, size = _stride(table, dimension)
+    return a - a // stride % size * stride == b - b // stride % size * stride
+
+
+def _stride(table: Table, dimension: str) -> tuple[int, int]:
+    """By how much the number of a rank grows from one coordinate to the next, and how many there are."""
+    sizes = dict(table.lowered.ranks)
+    names = [n for n, _ in table.lowered.ranks if n != RANK_AXIS]
+    return int(np.prod([sizes[n] for n in names[names.index(dimension) + 1 :]], dtype=np.int64)), sizes[dimension]
 
 
 def _times(made: Array, wanted: Array, there: Array) -> str:
     """How often the first flag is signalled that is not signalled as often as it should be."""
     rank, number = np.argwhere(there & (made != wanted))[0]
+    wanted = np.broadcast_to(wanted, made.shape)
     return f"{int(made[rank, number])} times, and expects {int(wanted[rank, number])}"
 
 
-def executed(row: Row, rank: Array, index: Array) -> tuple[Array, Array, Array]:
-    """Ranks, flags, and where the row is executed, in one shape."""
-    on, flag, where, *taken = np.broadcast_arrays(rank, index, row.values["rank"], *row.taken)
-    found = reduce(np.logical_and, taken, np.ones(where.shape, dtype=np.bool_))
-    return on, flag, found
-
-
-def ranks_of(table: Table, row: Row) -> list[Array]:
-    """The ranks that a signal goes to, one by one: of a signal to all, those of each rank's submesh."""
-    assert isinstance(row.op, Signal)
-    if row.op.rank is not None:
-        return [row(row.op.rank)]
-    along = row.op.along
-    rank = row.values["rank"]
-    if along == RANK_AXIS:
-        return [np.full_like(rank, k) for k in range(table.ranks)]
-    stride, size = _stride(table, along)
-    first = rank - rank // stride % size * stride
-    return [first + k * stride for k in range(size)]
-
-
-def in_line(table: Table, a: Array, b: Array, along: str) -> Array:
-    """Whether ranks differ in their coordinate along a mesh dimension at most."""
-    if along == RANK_AXIS:
-        return np.ones(np.broadcast_shapes(a.shape, b.shape), dtype=np.bool_)
-    stride, size = _stride(table, along)
-    return a - a // stride % size * stride == b - b // stride % size * stride
-
-
-def _stride(table: Table, along: str) -> tuple[int, int]:
-    """By how much the number of a rank grows from one coordinate to the next, and how many there are."""
-    sizes = dict(table.lowered.ranks)
-    names = [n for n, _ in table.lowered.ranks if n != RANK_AXIS]
-    return int(np.prod([sizes[n] for n in names[names.index(along) + 1 :]], dtype=np.int64)), sizes[along]
-
-
 def _at(what: str, flags: Flags, where: Array, rows: list[Row], code: str = "") -> Found:
-    rank, number = (int(k) for k in np.argwhere(where)[0])
+    rank, number = (int(k) for k in np.unravel_index(int(np.argmax(where)), where.shape))
     return Found(f"flag {number} of `{flags.name}` on rank {rank} {what}", "", tuple(rows), rank, code=code)

@@ -13,7 +13,8 @@ import numpy as np
 
 from tilelink.errors import Loc, Note
 from tilelink.ir.lowered import Buffer, Read, Write
-from tilelink.proof.cells import Boxes, Cells, depends
+from tilelink.proof.cells import Boxes, Cells
+from tilelink.proof.runs import Runs, depends
 from tilelink.proof.table import Array, Row, Table
 
 
@@ -115,16 +116,17 @@ def _idle(table: Table, row: Row) -> bool:
     return len(np.unique(np.nonzero(np.broadcast_to(found, (table.ranks, *found.shape[1:])))[0])) < table.ranks
 
 
-def boxes_of(row: Row) -> Boxes:
+def boxes_of(runs: Row | Runs) -> Boxes:
     """The elements that a read or write touches: the rank whose memory it is, then along each of its axes."""
-    assert isinstance(row.op, Read | Write)
-    rank = row(row.op.rank)
-    return Boxes(((rank, rank + 1), *((row(lo), row(hi)) for lo, hi in row.op.box)), row.taken)
+    op = runs.op if isinstance(runs, Row) else runs.row.op
+    assert isinstance(op, Read | Write)
+    rank = runs(op.rank)
+    return Boxes(((rank, rank + 1), *((runs(lo), runs(hi)) for lo, hi in op.box)), runs.taken)
 
 
 def memory_of(table: Table, buffer: Buffer) -> tuple[Boxes, tuple[int, ...]]:
     """All elements that there are, on every rank; and the most along each axis."""
-    extents = [np.broadcast_to(table.each(e), (table.ranks,)) for e in buffer.extents]
+    extents = [table.each(e) for e in buffer.extents]
     ranks = np.arange(table.ranks)
     places = [(ranks, ranks + 1), *((np.zeros_like(e), e) for e in extents)]
     found = Boxes(tuple((lo.reshape(-1, 1), hi.reshape(-1, 1)) for lo, hi in places), ())

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilelink.ir.lowered import Tiles
 from tilelink.proof.coverage import Found
-from tilelink.proof.table import Array, Table, positions
+from tilelink.proof.table import Array, Table
 
 
 def untaken(table: Table) -> Iterator[Found]:
@@ -20,9 +20,9 @@ def untaken(table: Table) -> Iterator[Found]:
 
 
 def _of(table: Table, loop: Tiles) -> Iterator[Found]:
-    at = positions(table, loop)
-    total = np.broadcast_to(np.maximum(table.each(loop.total), 0), (table.ranks,))
-    counts = np.stack([np.broadcast_to(table.each(count), (table.ranks,)) for _, count in loop.axes])
+    at = table.at(loop)
+    total = np.maximum(table.each(loop.total), 0)
+    counts = np.stack([table.each(count) for _, count in loop.axes])
     visited = (at >= 0).reshape(table.ranks, -1).sum(axis=1)
     if (visited != total).any():
         rank = int(np.argmax(visited != total))

@@ -1,69 +1,109 @@
-"""The executions of an op one by one, told apart along those axes only that matter."""
+"""The executions of an op, in arrays that broadcast against one another, and where conditions on them hold together.
+
+The arrays are those of the op's table, but for axes along which a condition holds in few places only: these are packed into
+one, which counts the places where it holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import product
+from math import prod
+from typing import Any
 
 import numpy as np
 
+from tilelink.ir import formula as F
+from tilelink.ir.formula import Formula
 from tilelink.proof.cells import MOST, TooMany
-from tilelink.proof.table import Array, Row
+from tilelink.proof.table import Array, Row, Table, along
+
+FEW = 128
+"""Elements that are looked at all at once rather than packed, or axis by axis."""
+
+
+class _Values(dict[str, Array]):
+    """What symbols stand for, each looked at when it is asked for."""
+
+    def __init__(self, values: Mapping[str, Array], change: Callable[[Array], Array]) -> None:
+        super().__init__()
+        self.values_of, self.change = values, change
+
+    def __missing__(self, name: str) -> Array:
+        value = self.values_of[name]
+        self[name] = self.change(value) if isinstance(value, np.ndarray) else value
+        return self[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """`at`: of each execution its index along each axis that matters; axis 0 are the ranks."""
+    """`lengths`: of the axes of the op's table; `shape`: of these axes; `packed`: axes, each time, and the places along them;
+    `taken`: where it is executed."""
 
     row: Row
-    at: Mapping[int, Array]
+    lengths: tuple[int, ...]
+    shape: tuple[int, ...]
+    packed: tuple[tuple[tuple[int, ...], tuple[Array, ...]], ...]
+    taken: tuple[Array, ...]
+    values: Mapping[str, Array]
 
-    def __len__(self) -> int:
-        return len(self.at[0])
+    @staticmethod
+    def of(table: Table, row: Row) -> Runs:
+        return table.once("runs", id(row), lambda: Runs._of(row, table.ranks))
 
-    def __call__(self, array: Array, own: Mapping[int, int] | None = None) -> Array:
-        """What an array of the loop's is in each execution. `own`: the turns of loops around another op."""
-        if not len(self):
-            return np.zeros(0, dtype=array.dtype)
-        index = tuple(
-            0 if length == 1 else own[k] if own is not None and k in own else self.at[k]
-            for k, length in enumerate(array.shape)
-        )
-        return np.broadcast_to(array[index] if array.ndim else array, (len(self),))
-
-
-def runs_of(row: Row, axes: set[int], ranks: int) -> Runs:
-    """
-    Raises:
-        TooMany: there are more than can be looked at one by one.
-    """
-    shape = np.broadcast_shapes((1,) * row.depth, *(c.shape for c in row.taken))
-    shape = tuple((ranks if k == 0 else n) if k in axes or k == 0 else 1 for k, n in enumerate(shape))
-    mask = np.ones((1,) * row.depth, dtype=np.bool_)
-    for group in _together(row.conditions, axes | {0}):
-        found = reduce(np.logical_and, group)
-        mask = mask & found.any(axis=tuple(k for k in range(row.depth) if k not in axes and k), keepdims=True)
-    if np.prod(shape, dtype=np.float64) > MOST:
-        raise TooMany
-    found = np.nonzero(np.broadcast_to(mask, shape))
-    return Runs(row, {k: found[k] for k in range(row.depth) if k in axes or k == 0})
-
-
-def _together(conditions: Sequence[Array], axes: set[int]) -> Iterator[list[Array]]:
-    """Conditions that have axes in common which are projected away have to hold together."""
-    left = list(conditions)
-    while left:
-        group, hidden = [left.pop(0)], set[int]()
-        while True:
-            hidden = {k for c in group for k in depends(c)} - axes
-            more = [c for c in left if depends(c) & hidden]
-            if not more:
+    @staticmethod
+    def _of(row: Row, ranks: int) -> Runs:
+        shape = (ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
+        runs = Runs(row, shape, shape, (), row.conditions, row.values)
+        while any(c.size > FEW for c in runs.taken):
+            counts = [(c, int(np.count_nonzero(c))) for c in runs.taken if c.size > FEW]
+            sparse = next((c for c, n in counts if 0 < 2 * n < c.size), None)
+            if sparse is None:
                 break
-            group += more
-            left = [c for c in left if not any(c is m for m in more)]
-        yield group
+            axes = tuple(sorted(depends(sparse)))
+            places = tuple(x for k, x in enumerate(np.nonzero(sparse)) if k in axes)
+            lengths = {k: len(places[0]) if k == axes[0] else 1 for k in axes}
+            taken = [_pack(c, axes, places) for c in runs.taken if c is not sparse]
+            runs = Runs(
+                row,
+                shape,
+                tuple(lengths.get(k, n) for k, n in enumerate(runs.shape)),
+                (*runs.packed, (axes, places)),
+                tuple(c for c in taken if not c.all()),
+                row.values,
+            )
+        return replace(runs, values=_Values(row.values, runs.pack)) if runs.packed else runs
+
+    def __call__(self, formula: Formula) -> Array:
+        """What a formula of the op's comes to."""
+        if not self.packed:
+            return self.row(formula)
+        return _whole(F.evaluate(formula, self.values), len(self.shape))
+
+    def pack(self, array: Array) -> Array:
+        """An array of the loop's, as one of the executions; it may have more axes behind."""
+        for axes, places in self.packed:
+            array = _pack(array, axes, places)
+        return array
+
+    def along(self, axis: int) -> Array:
+        """The index of each execution along an axis of its loop."""
+        return self.pack(along(self.lengths[axis], axis, len(self.lengths)))
+
+
+def _whole(value: Any, depth: int) -> Array:
+    found = np.asarray(value)
+    return found if found.ndim else found.reshape((1,) * depth)
+
+
+def _pack(array: Array, axes: tuple[int, ...], places: tuple[Array, ...]) -> Array:
+    if all(array.shape[k] == 1 for k in axes):
+        return array
+    front = np.moveaxis(array, axes, range(len(axes)))
+    found = front[tuple(x if n != 1 else 0 for x, n in zip(places, front.shape, strict=False))]
+    found = found.reshape(found.shape[:1] + (1,) * (len(axes) - 1) + found.shape[1:])
+    return np.moveaxis(found, range(len(axes)), axes)
 
 
 def depends(*arrays: Array) -> set[int]:
@@ -71,38 +111,106 @@ def depends(*arrays: Array) -> set[int]:
     return {k for a in arrays for k, n in enumerate(a.shape) if n != 1}
 
 
+def together(join: Any, arrays: Sequence[Array]) -> Array:
+    """The arrays as one; of none: True.
+
+    Raises:
+        TooMany: it has more elements than can be looked at one by one.
+    """
+    if _size(arrays) > MOST:
+        raise TooMany
+    return reduce(join, arrays) if arrays else np.ones((), dtype=np.bool_)
+
+
+def _size(arrays: Sequence[Array]) -> int:
+    """How many elements the arrays have together."""
+    return prod(np.broadcast_shapes(*(a.shape for a in arrays)))
+
+
+def projected(conditions: Sequence[Array], axes: set[int], *, counted: bool = False) -> list[Array]:
+    """Arrays over these axes alone that hold together where the conditions do for some index along all others; `counted`: whose
+    product says for how many of these indices along which any depends."""
+    join: Any = np.multiply if counted else np.logical_and
+    left = list(conditions)
+    while hidden := depends(*left) - axes:
+        # The axis first that leaves the least to be looked at.
+        axis = (
+            min(hidden, key=lambda k: _size([c for c in left if c.shape[k] != 1])) if len(hidden) > 1 else hidden.pop()
+        )
+        whole = together(join, [c for c in left if c.shape[axis] != 1])
+        found = whole.sum(axis=axis, keepdims=True) if counted else whole.any(axis=axis, keepdims=True)
+        left = [c for c in left if c.shape[axis] == 1]
+        if counted or not found.all():
+            left.append(found)
+    return left
+
+
+def possible(conditions: Sequence[Array]) -> bool:
+    """Whether the conditions hold together anywhere."""
+    if not all(c.any() for c in conditions):
+        return False
+    left = [c for c in conditions if not c.all()]
+    if len(left) < 2:
+        return True
+    if _size(left) <= FEW:
+        return bool(reduce(np.logical_and, left).any())
+    return all(c.any() for c in projected(left, set()))
+
+
+def unsettled(left: Sequence[Array], reasons: Iterable[Sequence[Array]]) -> list[Array] | None:
+    """Conditions that hold together where these do, and those of none of the reasons; None: nowhere."""
+    left = list(left)
+    if not possible(left):
+        return None
+    for known in reasons:
+        if not any(possible([*left, ~c]) for c in known if not c.all()):
+            return None
+        if possible([*left, *known]):
+            left.append(~together(np.logical_and, known))
+    return left if possible(left) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Another op of the same loop, seen from the executions of `row`. `own`: the axes of the `For`s around it alone."""
+    """Another op of the loop, in the executions of an op: arrays with axes behind for the turns of those `For`s, `own`, that are
+    around it alone."""
 
     other: Row
-    own: tuple[int, ...]
+    depth: int
+    change: Callable[[Array], Array]
+    values: Mapping[str, Array]
 
     @staticmethod
-    def of(row: Row, other: Row) -> Beside:
-        shared = _shared(row, other)
-        return Beside(other, tuple(axis for _, axis in other.around[shared:]))
+    def of(runs: Runs, other: Row, then: Callable[[Array], Array] | None = None, depth: int = 0) -> Beside:
+        """`then`: what is done to each array besides, and how many axes it has then."""
+        own = own_axes(runs.row, other)
 
-    def needs(self, arrays: Sequence[Array]) -> set[int]:
-        """The axes along which executions of the row have to be told apart, to say what the other's arrays are."""
-        return depends(*arrays, *self.other.conditions) - {*self.own}
+        def change(array: Array) -> Array:
+            found = runs.pack(_apart(array, own))
+            return found if then is None else then(found)
 
-    def turns(self) -> Iterator[dict[int, int]]:
-        """Each turn of its own loops.
+        return Beside(other, depth or len(runs.shape) + len(own), change, _Values(other.values, change))
 
-        Raises:
-            TooMany
-        """
-        shape = np.broadcast_shapes(*(c.shape for c in self.other.taken))
-        lengths = [shape[k] for k in self.own]
-        if np.prod(lengths, dtype=np.float64) > MOST:
-            raise TooMany
-        for turn in product(*(range(n) for n in lengths)):
-            yield dict(zip(self.own, turn, strict=True))
+    def __call__(self, formula: Formula) -> Array:
+        return _whole(F.evaluate(formula, self.values), self.depth)
 
-    def taken(self, runs: Runs, own: Mapping[int, int]) -> Array:
-        """In which executions of the row the other is executed, in that turn of its own loops."""
-        return reduce(np.logical_and, (runs(c, own) for c in self.other.conditions), np.ones(len(runs), dtype=np.bool_))
+    @property
+    def conditions(self) -> list[Array]:
+        return [self.change(c) for c in self.other.conditions]
+
+
+def own_axes(row: Row, other: Row) -> tuple[int, ...]:
+    """The axes of the `For`s that are around another op, and not around this one."""
+    return tuple(axis for _, axis in other.around[_shared(row, other) :])
+
+
+def _apart(array: Array, own: tuple[int, ...]) -> Array:
+    if not own:
+        return array
+    depth = array.ndim
+    kept = tuple(1 if k in own else n for k, n in enumerate(array.shape))
+    moved = np.moveaxis(array, own, range(depth - len(own), depth))
+    return moved.reshape(kept + tuple(array.shape[k] for k in own))
 
 
 def before(first: Row, then: Row) -> bool:

@@ -7,9 +7,9 @@ stands in the order of its loop alone (`tilelink.ir.lowered.Tiles.order`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tilelink.ir.lowered import (
     Copy,
     Data,
     Executor,
+    Flags,
     For,
     If,
     Lowered,
@@ -35,14 +36,15 @@ from tilelink.ir.lowered import (
 from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 Array: TypeAlias = Any
+Found = TypeVar("Found")
 Leaf: TypeAlias = "Await | Signal | Read | Write | Check"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An op that is executed where all of `taken` hold, once for each tile and turn. `data`: what decides whether it is, or
-    where, beyond that; `place`: in the text of its loop; `around`: the places of the `For`s around it, and the
-    axes of their turns."""
+    """An op that is executed where all of `taken` hold, once for each tile and turn. `conditions`: those of them that do not hold
+    everywhere; `data`: what decides whether it is, or where, beyond that; `place`: in the text of its loop; `around`: the places
+    of the `For`s around it, and the axes of their turns."""
 
     op: Leaf
     executor: Executor
@@ -50,15 +52,25 @@ class Row:
     place: int
     values: Mapping[str, Array]
     taken: tuple[Array, ...]
+    conditions: tuple[Array, ...]
     data: tuple[Data, ...]
     around: tuple[tuple[int, int], ...] = ()
     said: tuple[str, ...] = ()
     """What the program says of the loops and tests around it."""
+    found: dict[int, tuple[Formula, Array]] = field(init=False, default_factory=dict[int, "tuple[Formula, Array]"])
+    """By the id of a formula, which has to live as long, the formula and what it comes to."""
 
     def __call__(self, formula: Formula) -> Array:
         """What a formula of the op's comes to."""
-        found = np.asarray(F.evaluate(formula, self.values))
-        return found if found.ndim else found.reshape((1,) * self.depth)
+        if id(formula) not in self.found:
+            found = np.asarray(F.evaluate(formula, self.values))
+            self.found[id(formula)] = formula, found if found.ndim else found.reshape((1,) * self.depth)
+        return self.found[id(formula)][1]
+
+    def where(self, *tests: Array) -> Row:
+        """Where these hold besides."""
+        sometimes = [c for c in tests if not (c.size and c.all())]
+        return replace(self, taken=(*self.taken, *tests), conditions=(*self.conditions, *sometimes))
 
     @property
     def undecided(self) -> tuple[Data, ...]:
@@ -74,11 +86,6 @@ class Row:
         """How many axes its arrays have."""
         return self.values["rank"].ndim
 
-    @property
-    def conditions(self) -> list[Array]:
-        """Those of `taken` that do not hold everywhere."""
-        return [c for c in self.taken if not c.all()]
-
 
 @dataclass(slots=True)
 class Table:
@@ -89,6 +96,7 @@ class Table:
     rows: list[Row] = field(default_factory=list[Row])
     ended: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """By executor those that have ended on its rank before it starts."""
+    known: dict[tuple[str, int], Any] = field(default_factory=dict[tuple[str, int], Any])
 
     @staticmethod
     def of(lowered: Lowered) -> Table:
@@ -100,8 +108,17 @@ class Table:
                 out.rows += out._loop(executor, loop)
         return out
 
+    def once(self, what: str, whose: int, find: Callable[[], Found]) -> Found:
+        """What is looked for the first time that it is asked for; `whose`: a number, or the id of what lives as long as this."""
+        if (what, whose) not in self.known:
+            self.known[what, whose] = find()
+        return self.known[what, whose]
+
     def world(self, depth: int) -> dict[str, Array]:
         """The sizes, and each rank's coordinates, as arrays of `depth` axes."""
+        return {**self.once("world", depth, lambda: self._world(depth))}
+
+    def _world(self, depth: int) -> dict[str, Array]:
         found: dict[str, Array] = dict(self.lowered.sizes)
         number, stride = np.arange(self.ranks, dtype=np.int64), 1
         for name, size in reversed([d for d in self.lowered.ranks if d[0] != RANK_AXIS]):
@@ -113,12 +130,36 @@ class Table:
     def width(self, flags: str) -> int:
         """The most flags of a kind that a rank has."""
         found = next(f for f in self.lowered.flags if f.name == flags)
-        return int(np.max(self.each(found.count), initial=0))
+        return int(self.each(found.count).max(initial=0))
 
-    def each(self, formula: Formula, **more: Array) -> Array:
-        """A formula on every rank: (ranks,); with arrays of (1, …) for other symbols, (ranks, …)."""
-        depth = max((np.ndim(v) for v in more.values()), default=1)
-        return np.asarray(F.evaluate(formula, {**self.world(depth), **more}))
+    def each(self, formula: Formula) -> Array:
+        """A formula on every rank."""
+        return self.once("each", id(formula), lambda: self._each(formula))
+
+    def _each(self, formula: Formula) -> Array:
+        return np.broadcast_to(np.asarray(F.evaluate(formula, self.world(1))), (self.ranks,))
+
+    def arrivals(self, flags: Flags) -> Array:
+        """(rank, flag): the signals of a flag in a call."""
+        assert flags.arrivals is not None
+        values = {**self.world(2), "flag": along(self.width(flags.name), 1, 2)}
+        return np.asarray(F.evaluate(flags.arrivals, values))
+
+    def at(self, loop: Tiles) -> Array:
+        """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""
+        return self.once("at", id(loop), lambda: _positions(self, loop))
+
+    def signals(self, row: Row) -> list[Row]:
+        """The awaits and signals of an op's loop. What begins a call `back` calls ago has ended long before."""
+        return self.once("signals", id(row.loop), lambda: self._signals(row.loop))
+
+    def _signals(self, loop: Tiles) -> list[Row]:
+        found = [r for r in self.rows if r.loop is loop and isinstance(r.op, Await | Signal)]
+        return [r for r in found if not getattr(r.op, "back", 0)]
+
+    def axes(self, row: Row) -> set[int]:
+        """The axes on which an op depends, or whether it is executed."""
+        return self.once("axes", id(row), lambda: _axes(row))
 
     # --------------------------------------------------------------------------------------------------------------- rows
     def _loop(self, executor: Executor, loop: Tiles) -> Iterator[Row]:
@@ -126,23 +167,28 @@ class Table:
         values, taken = self.world(depth), list[Array]()
         for k, (name, count) in enumerate(loop.axes):
             often = np.asarray(F.evaluate(count, values))
-            values[name] = _along(max(int(often.max(initial=0)), 0), 1 + k, depth)
+            values[name] = along(max(int(often.max(initial=0)), 0), 1 + k, depth)
             taken.append(values[name] < often)
         for name, value in loop.lets:
             values[name] = F.evaluate(value, values)
         if loop.axes and any("t" in F.symbols(f) for op in walk(loop.body) for f in formulas(op)):
-            at = positions(self, loop)
+            at = self.at(loop)
             values["t"] = at.reshape(at.shape + (1,) * (depth - at.ndim))
             taken.append(values["t"] >= 0)
-        start = Row(Check(F.Const(1), ""), executor, loop, 0, values, tuple(taken), _some(loop.by_data))
+        start = Row(Check(F.Const(1), ""), executor, loop, 0, values, (), (), _some(loop.by_data)).where(*taken)
         yield from _body(loop.body, start, 1 + len(loop.axes), [0])
 
 
-def positions(table: Table, loop: Tiles) -> Array:
-    """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""
-    counts = [np.broadcast_to(table.each(count), (table.ranks,)) for _, count in loop.axes]
+def _axes(row: Row) -> set[int]:
+    named = set[str]().union(*map(F.symbols, formulas(row.op)))
+    arrays = [v for v in (row.values[name] for name in named) if isinstance(v, np.ndarray)]
+    return {k for a in (*arrays, *row.conditions) for k, n in enumerate(a.shape) if n != 1}
+
+
+def _positions(table: Table, loop: Tiles) -> Array:
+    counts = [table.each(count) for _, count in loop.axes]
     out = np.full((table.ranks, *(max(int(c.max(initial=0)), 0) for c in counts)), -1, dtype=np.int64)
-    total = np.broadcast_to(table.each(loop.total), (table.ranks,))
+    total = table.each(loop.total)
     values: dict[str, Array] = table.world(2)
     values["t"] = np.arange(max(int(total.max(initial=0)), 0), dtype=np.int64)[None, :]
     if not values["t"].size or not out.size:
@@ -169,14 +215,9 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             inner = replace(_turns(op, at, axis), around=(*at.around, (places[0], axis)), said=_more(at.said, op.said))
             yield from _body(op.body, inner, axis + 1, places)
         elif isinstance(op, If):
-            test = None if op.test is None else at(F.truth(op.test)) != 0
-            taken = at.taken if test is None else (*at.taken, test)
-            yield from _body(
-                op.body,
-                replace(at, taken=taken, data=at.data + _some(op.by_data), said=_more(at.said, op.said)),
-                axis,
-                places,
-            )
+            tests = [] if op.test is None else [at(test) != 0 for test in _tests(op.test)]
+            inner = replace(at.where(*tests), data=at.data + _some(op.by_data), said=_more(at.said, op.said))
+            yield from _body(op.body, inner, axis, places)
         elif isinstance(op, Copy):
             yield from _body((op.source, op.target), at, axis, places)
         elif isinstance(op, Await | Signal | Read | Write | Check):
@@ -185,12 +226,21 @@ def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterat
             yield replace(at, op=op, place=places[0], data=at.data + decided)
 
 
+def _tests(test: Formula) -> Iterator[Formula]:
+    """What has to hold, each by itself: mostly on fewer axes than all together."""
+    if isinstance(test, F.Binary) and test.op == "and":
+        yield from _tests(test.left)
+        yield from _tests(test.right)
+    else:
+        yield F.truth(test)
+
+
 def _turns(op: For, at: Row, axis: int) -> Row:
     often = at(op.count)
-    values = {**at.values, op.var: _along(max(int(often.max(initial=0)), 0), axis, at.depth)}
+    values = {**at.values, op.var: along(max(int(often.max(initial=0)), 0), axis, at.depth)}
     for name, value in op.lets:
         values[name] = F.evaluate(value, values)
-    return replace(at, values=values, taken=(*at.taken, values[op.var] < often), data=at.data + _some(op.by_data))
+    return replace(at.where(values[op.var] < often), values=values, data=at.data + _some(op.by_data))
 
 
 def _more(said: tuple[str, ...], words: str) -> tuple[str, ...]:
@@ -201,7 +251,8 @@ def _some(data: Data | None) -> tuple[Data, ...]:
     return () if data is None else (data,)
 
 
-def _along(count: int, axis: int, depth: int) -> Array:
+def along(count: int, axis: int, depth: int) -> Array:
+    """The numbers from 0 to below `count` along one axis of so many."""
     shape = [1] * depth
     shape[axis] = count
     return np.arange(count, dtype=np.int64).reshape(shape)
