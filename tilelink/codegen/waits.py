@@ -14,7 +14,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.host import Enter
 from tilelink.ir.kernel import Arg
-from tilelink.ir.lowered import Await, Flags, For, If, Op
+from tilelink.ir.lowered import STATES, Await, Flags, For, If, Op
 from tilelink.ir.lowered import walk as lowered_ops
 from tilelink.ir.partition import part
 from tilelink.ir.plan import InPlace
@@ -56,7 +56,8 @@ def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> 
 def pointer(scope: Scope, flags: Flags) -> str:
     """The parameter that points to them: counts of notifies, or numbers of calls."""
     if not _of_channel(scope, flags):
-        return scope.arg(Arg(f"{flags.name}_at", "state", flags.name))
+        state = STATES[flags.name]
+        return scope.arg(Arg(f"{state}_at", "state", state))
     tensor = scope.plan.channel(flags.name).tensor
     return scope.arg(Arg(f"{tensor}_words", "flags" if scope.plan.brief else "words", flags.name))
 
@@ -189,7 +190,7 @@ def await_one(scope: Scope, op: Await, tensor: str) -> None:
 
 
 def _wait_for(scope: Scope, flags: Flags, word: str, loc: Loc | None, tensor: str = "") -> None:
-    kind, of = ("channel", flags.name) if _of_channel(scope, flags) else (flags.name, tensor)
+    kind, of = ("channel", flags.name) if _of_channel(scope, flags) else (STATES[flags.name], tensor)
     start, value = pointer(scope, flags), _value(scope, flags, word)
     wait_until(scope, Word(start, word, kind, of, flags.scope == "sys"), value, loc)
 

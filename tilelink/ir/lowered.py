@@ -33,6 +33,8 @@ ONE: Formula = Const(1)
 ENTERED, READY, LEFT = "@entered", "@ready", "@left"
 """The call's own flags, one for each rank, by names that no tensor has: that it has begun the call, which it tells before it
 waits for anything, that its staged arguments are there, and that it is through."""
+STATES = {ENTERED: "entered", READY: "ready", LEFT: "left"}
+"""What the workspace calls them."""
 STAGE = "@stage"
 """Ends the name of the buffer that an argument is copied to for its peers."""
 Style: TypeAlias = Literal["count", "epoch", "doorbell", "data"]

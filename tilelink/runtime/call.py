@@ -37,8 +37,6 @@ PLACES_KEPT = 1024
 """Places of arguments that peers read where they lie: those of the last calls of a kind are known to be agreed on."""
 
 _DOES: dict[type, What] = {S.Copy: "copy", S.Compute: "compute"}
-_CALLS = {L.ENTERED: "entered", L.READY: "ready"}
-"""The call's own flags, by what the workspace calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +243,7 @@ class _Preparation:
     def _wait(self, path: str, action: S.Wait) -> W.Work:
         if action.style == "doorbell":
             return W.WaitBell(self.words(action.flags, "bells")[action.index : action.index + 1], action.times)
-        own = _CALLS.get(action.flags)
+        own = L.STATES.get(action.flags)
         words = self.words(action.flags, "words") if own is None else self._state(own)
         due = self.words(action.flags, "due")[action.index :] if action.style == "count" else self._state("epoch")
         args: dict[str, W.Value] = {"word_at": words[action.index :], "value_at": due}
@@ -304,7 +302,7 @@ class _Preparation:
         return self.workspace.view(name, torch.int64, self.workspace.capacity[name].nbytes // 8)
 
     def _state(self, what: str) -> torch.Tensor:
-        if what in ("entered", "ready", "left"):
+        if what in L.STATES.values():
             return self.workspace.view(what, torch.int64, self.world.ranks)
         if what == "through":
             return self.workspace.view("through", torch.int64, 1)
