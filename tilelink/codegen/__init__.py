@@ -1,8 +1,8 @@
-"""From a plan to a Triton file that a person can read.
+"""From a lowered plan to a Triton file that a person can read.
 
-Takes: `ir.Plan`. Gives: `ir.KernelSource`, deterministic text.
+Takes: `ir.Plan` and `ir.Lowered`. Gives: `ir.KernelSource`, deterministic text.
 Knows: Triton's and SHMEM's names, text.
-Never knows: torch tensors, streams, processes.
+Never knows: torch tensors, streams, processes; who holds a tile, who hears of it, and which words stand for it.
 """
 
 from tilelink.codegen.emit import emit

@@ -13,6 +13,7 @@ from tilelink.codegen.loops import FIRST_PIECE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
+from tilelink.ir.lowered import Write, walk
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 
@@ -80,9 +81,10 @@ def _in_pieces(
 def held_of(host: Scope, step: StepPlan) -> dict[str, str]:
     """Tensors of a fused step -> the host's name of the tile that stands for them."""
     tensors = step.forwarded
-    if host.lowered.part(step.path).copies:
-        (source,) = (p.name for p in step.step.program.params if p.role == "in")
-        tensors = (step.step.binding(source).tensor,)
+    part = host.lowered.part(step.path)
+    if part.copies:
+        written = next(o.param for o in walk(part.body) if isinstance(o, Write))
+        tensors = tuple(b.tensor for b in step.step.bindings if b.param != written)
     return {t: host.forwarded[host.plan.wiring.moved_from(t, host.forwarded)] for t in tensors}
 
 

@@ -1,0 +1,69 @@
+"""What is emitted is what the lowered plan says: who is told, which word, from where, and under which test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.mapping.plans import plan_of
+from tilelink import sms
+from tilelink.codegen import emit
+from tilelink.ir import formula as F
+from tilelink.ir.lowered import Await, Copy, If, Lowered, Op, Part, Signal, mapped, walk
+from tilelink.mapping.lower import lower
+from tilelink.ops import ag_gemm
+
+PLAN = plan_of(
+    ag_gemm, 3, {"M": 48, "K": 32, "N": 64}, gather=sms(2, M=16, order="ring", push=False), matmul=sms(M=16, N=16)
+)
+
+
+def text_with(path: str, change: Callable[[Part], Part]) -> str:
+    """The text where one step's part is changed."""
+    lowered: Lowered = lower(PLAN)
+    parts = tuple(change(p) if p.path == path else p for p in lowered.parts)
+    assert parts != lowered.parts
+    return emit(PLAN, replace(lowered, parts=parts)).text
+
+
+def everywhere(part: Part, change: Callable[[Op], Op]) -> Part:
+    said = tuple((statement, tuple(map(change, body))) for statement, body in part.said)
+    return replace(part, body=tuple(map(change, part.body)), said=said)
+
+
+def test_the_word_that_is_awaited() -> None:
+    def other(op: Op) -> Op:
+        found = next((o for o in walk((op,)) if isinstance(o, Await)), None)
+        return op if found is None else replace(found, index=F.of(7))
+
+    text = text_with("matmul", lambda p: everywhere(p, other))
+    assert "shmem.local_wait_until(rows_words + 7, " in text
+
+
+def test_the_word_that_is_raised() -> None:
+    text = text_with(
+        "gather", lambda p: everywhere(p, lambda o: replace(o, index=F.of(7)) if isinstance(o, Signal) else o)
+    )
+    assert "shmem.local_add(rows_words + 7, 1)" in text
+
+
+def test_the_rank_that_is_copied_from() -> None:
+    def other(op: Op) -> Op:
+        return replace(op, source=replace(op.source, rank=F.of(2))) if isinstance(op, Copy) else op
+
+    assert (
+        ", 2, ctx)" in text_with("gather", lambda p: everywhere(p, other)).split("getmem_nbi_block")[1].split("\n")[0]
+    )
+
+
+def test_a_test_around_a_tile() -> None:
+    test = F.binary("<", F.Sym("0.begin"), 5)
+    assert "if M_begin < 5:" in text_with("gather", lambda p: replace(p, tests=(test,)))
+    assert "if M_begin < 5:" in text_with("gather", lambda p: replace(p, body=(If(test, p.body),)))
+
+
+def test_where_a_load_begins() -> None:
+    def moved(op: Op) -> Op:
+        return mapped(op, lambda f: f + 3 if f == F.Sym("n.begin") else f)
+
+    assert "n_begin + 3" in text_with("matmul", lambda p: everywhere(p, moved))
