@@ -5,8 +5,8 @@ are touched and on which rank, is said here and worked out nowhere else: the pro
 prints them, streams compute them.
 
 Symbols of formulas: the call's sizes, `rank` and `RANKS` (`A_rank`, `A_RANKS` along a mesh dimension `A`, where `rank` is a
-rank's number among all); in a loop over tiles `t` and what its `lets` name; in a `For` its `var` and its `lets`. A name means
-one thing wherever it is known: a variable has none of a size, or of a loop around it. In `Flags.arrivals` and `Buffer.extents`
+rank's number among all); in a loop over tiles `t` and what its `lets` name; in a `For` its `var` and its `lets`. A name means one
+thing wherever it is known: no variable has that of a size, or of a loop around it. In `Flags.arrivals` and `Buffer.extents`
 `rank` is the rank whose flags, or whose memory, they are, and `flag` a flag's number.
 """
 
@@ -44,13 +44,12 @@ Style: TypeAlias = Literal["count", "epoch", "doorbell", "data"]
 class Flags:
     """`count` 64-bit counters on every rank.
 
-    `style`: of a `count` each signal adds its amount, and an await ends when all `arrivals` of the call are there; a `doorbell`
-    is a count that its only waiter resets; an `epoch` is set to the number of the call, by its one signal; of `data` (the LL
-    protocol) the number of the call travels beside each word of the data, and nothing is printed: an await of it is sure of what
-    the tile that signals has written to the buffer of the flags' name, and of no other memory. An epoch may be left alone, by
-    signals and awaits alike; a count gets its arrivals in every call, since calls are told apart by its sum. `arrivals`: of flag
-    `flag` on rank `rank`, by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) |
-    `sys`.
+    `style`: of a `count` each signal adds its amount, and an await ends when all `arrivals` of the call are there, as they are in
+    each call, since calls are told apart by the sum; a `doorbell` is a count that its only waiter resets; an `epoch` is set to
+    the number of the call, by its one signal, or left alone in the call by signals and awaits alike; of `data` (the LL protocol)
+    the number of the call travels beside each word of the data, and nothing is printed: an await of it is sure of what the tile
+    that signals has written to the buffer of the flags' name, and of no other memory. `arrivals`: of flag `flag` on rank `rank`,
+    by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`.
     """
 
     name: str
@@ -275,11 +274,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Lowered:
-    """`ranks`: by name, the ranks that `R` spans (all, unless a dimension is called so), then the dimensions of the mesh, the
-    last being that of neighbours. `slots`: calls take turns with flags as with memory, and the flags of a call are used again so
-    many calls later, but for those of the call itself (that a rank has entered, staged, left). `tables`: for each rank the
-    positions of its tiles, where an order is sorted. `ends`: the executors whose end is the call's end. `parts`: what the loops
-    of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
+    """`ranks`: by name, those that `R` spans (all, unless a dimension is called so), then the mesh's dimensions, the last being
+    that of neighbours. `slots`: calls take turns with flags as with memory, and the flags of a call are used again so many
+    calls later, but for those of the call itself (that a rank has entered, staged, left). `tables`: for each rank the
+    positions of its tiles, where an order is sorted by a key. `ends`: the executors whose end is the call's end. `parts`: what
+    the loops of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
 
     name: str
     ranks: tuple[tuple[str, int], ...]
