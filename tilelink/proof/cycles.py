@@ -89,7 +89,7 @@ class _Abreast:
         """By executor and another: the last position of the other that has to be done before each, or an earlier one, begins;
         None: of an executor one that is not before."""
         needs = {
-            (k, other): np.full(self.ends[k], self.ends[other] - 1)
+            (k, other): np.full(self.ends[k], self.ends[other] - 1, np.int32)
             for k, e in enumerate(self.group)
             for other, before in enumerate(self.group)
             if before.name in self.table.ended[e.name]
@@ -98,7 +98,7 @@ class _Abreast:
         for k, row in self.rows:
             if isinstance(row.op, Signal):
                 out = told.setdefault(
-                    (k, row.op.flags), np.full((self.table.ranks, self.table.width(row.op.flags)), -1)
+                    (k, row.op.flags), np.full((self.table.ranks, self.table.width(row.op.flags)), -1, np.int32)
                 )
                 self._tell(out, row)
         for k, row in self.rows:
@@ -111,7 +111,7 @@ class _Abreast:
                         if possible([*taken, to >= t]):
                             return None
                         continue
-                    need = needs.setdefault((k, other), np.full(self.ends[k], -1))
+                    need = needs.setdefault((k, other), np.full(self.ends[k], -1, np.int32))
                     to, t, found = np.broadcast_arrays(to, t, together(np.logical_and, taken))
                     np.maximum.at(need, t[found], to[found])
         return {who: np.maximum.accumulate(need) for who, need in needs.items()}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilelink.proof.cells import Boxes, Cells, joined, within
+from tilelink.proof.cells import MOST, Boxes, Cells, TooMany, joined, within
 from tilelink.proof.runs import Runs, depends, together
 from tilelink.proof.table import Array, along
 
@@ -62,6 +62,8 @@ def _table(
 ) -> Array | None:
     front, depth = len(runs.shape), len(runs.shape) + len(places)
     lengths = [n if k in axes else 1 for k, n in enumerate(runs.shape)] + [1] * len(places)
+    if max(prod(lengths), prod(cells.shape[k] for k in places)) > MOST:
+        raise TooMany
     number = np.arange(prod(lengths), dtype=np.int32).reshape(lengths)
     where = [_deeper(c, depth) for c in taken]
     at: list[Array] = []

@@ -37,6 +37,8 @@ from tilelink.ir.shape import RANK_AXIS, rank_along, ranks_along
 
 Array: TypeAlias = Any
 Found = TypeVar("Found")
+TOGETHER = 1 << 16
+"""Positions that are worked out at a time: what fits into a cache is quicker."""
 Leaf: TypeAlias = "Await | Signal | Read | Write | Check"
 
 
@@ -186,26 +188,41 @@ def _axes(row: Row) -> set[int]:
 
 
 def _positions(table: Table, loop: Tiles) -> Array:
-    counts = [table.each(count) for _, count in loop.axes]
-    out = np.full((table.ranks, *(max(int(c.max(initial=0)), 0) for c in counts)), -1, dtype=np.int64)
-    total = table.each(loop.total)
-    values: dict[str, Array] = table.world(2)
-    values["t"] = np.arange(max(int(total.max(initial=0)), 0), dtype=np.int64)[None, :]
-    if not values["t"].size or not out.size:
+    counts = np.array([table.each(count) for _, count in loop.axes])
+    longest = tuple(int(n) for n in np.maximum(counts.max(axis=1, initial=0), 0))
+    out, total = np.full((table.ranks, *longest), -1, dtype=np.int32), table.each(loop.total)
+    last = max(int(total.max(initial=0)), 0)
+    if not last or not out.size:
         return out
+    world: dict[str, Array] = {**table.world(2), "t": along(last, 1, 2)}
     for name, rows in table.lowered.tables:
-        longest = max(map(len, rows))
-        values[name] = np.array([[*row, *[0] * (longest - len(row))] for row in rows], dtype=np.int64)
+        widest = max(map(len, rows))
+        world[name] = np.array([[*row, *[0] * (widest - len(row))] for row in rows], dtype=np.int64)
+    step = max(TOGETHER // last, 1)
+    for begin in range(0, table.ranks, step):
+        some = slice(begin, begin + step)
+        values = {k: v[some] if isinstance(v, np.ndarray) and len(v) == table.ranks else v for k, v in world.items()}
+        _place(out[some], loop, values, total[some, None], counts[:, some, None])
+    return out
+
+
+def _place(out: Array, loop: Tiles, values: dict[str, Array], total: Array, counts: Array) -> None:
+    """Put the positions of the loop's tiles on some ranks where their indices say."""
     for name, value in loop.order:
         values[name] = F.evaluate(value, values)
-    there = values["t"] < total[:, None]
-    index = [np.broadcast_to(values.get(name, 0), there.shape) for name, _ in loop.axes]
-    # The index along this rank's own coordinate is the coordinate, and there is one tile.
-    index = [np.where(c[:, None] == 1, 0, i) for i, c in zip(index, counts, strict=True)]
-    inside = there & np.logical_and.reduce([(i >= 0) & (i < c[:, None]) for i, c in zip(index, counts, strict=True)])
-    rank = np.broadcast_to(np.arange(table.ranks)[:, None], there.shape)
-    out[(rank[inside], *(i[inside] for i in index))] = np.broadcast_to(values["t"], there.shape)[inside]
-    return out
+    there, number = values["t"] < total, np.zeros((1, 1), dtype=np.int64)
+    for (name, _), count, size in zip(loop.axes, counts, out.shape[1:], strict=True):
+        # The index along this rank's own coordinate is the coordinate, and there is one tile.
+        index = np.where(count == 1, 0, values.get(name, 0))
+        there = there & (index >= 0) & (index < count)
+        number = number * size + index
+    ranks = np.arange(len(out)).reshape(-1, 1)
+    rank, number, t = np.broadcast_arrays(ranks, number, values["t"])
+    if there.all():
+        out.reshape(len(out), -1)[rank, number] = t
+    else:
+        there = np.broadcast_to(there, t.shape)
+        out.reshape(len(out), -1)[rank[there], number[there]] = t[there]
 
 
 def _body(body: tuple[Op, ...], at: Row, axis: int, places: list[int]) -> Iterator[Row]:
