@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from benchmarks.mutants.mutations import Edit, Mutation
+from tilelink.codegen import emit
 from tilelink.codegen.naming import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
@@ -17,7 +18,6 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify
 from tilelink.ir.streams import Action, Actions, Compute, Copy, Set, Wait, actions
 from tilelink.mapping.lower import lower
-from tilelink.pipeline.stages import emitted
 
 Streams = Mapping[str, Actions]
 WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
@@ -46,7 +46,9 @@ def running(plan: Plan) -> Running:
     moving = [h.executor for h in plan.host if isinstance(h, (Transfer, Keep, Stage))]
     lowered = lower(plan)
     ranks = range(plan.topology.ranks)
-    return Running(plan, emitted(plan), tuple({name: actions(lowered, name, r) for name in moving} for r in ranks))
+    return Running(
+        plan, emit(plan, lowered), tuple({name: actions(lowered, name, r) for name in moving} for r in ranks)
+    )
 
 
 class Unsayable(Exception):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 import tilelink.language as tl
 from tests.operators.raw import exchange, gather_with
 from tilelink import operator, program
 from tilelink.ir.lowered import READY, Await, Opaque, Signal, walk
-from tilelink.ir.topology import Topology
+from tilelink.ir.topology import RankAxis, Topology
 from tilelink.mapping.lower import lower
-from tilelink.ops.programs import matmul
+from tilelink.ops.programs import gather, matmul
 
 
 def test_raw_pointers_are_opaque() -> None:
@@ -40,3 +41,16 @@ def test_a_tensor_may_be_called_as_the_calls_own_flags_are() -> None:
     ops = [op for e in lowered.executors for loop in e.loops for op in walk(loop.body)]
     for name in ("ready", READY):
         assert {type(op) for op in ops if isinstance(op, Await | Signal) and op.flags == name} == {Await, Signal}
+
+
+@pytest.mark.parametrize("mesh", [{"R": 6}, {"DP": 2, "TP": 3}], ids=["one dimension", "two"])
+def test_ranks_are_those_of_the_plan(mesh: dict[str, int]) -> None:
+    over = list(mesh)[-1]
+
+    @operator(f"M/{over} K, K N -> M N", axes=" ".join(mesh))
+    def gathers(x: Any, weight: Any) -> Any:
+        return matmul(gather(x, over=over), weight)
+
+    topology = Topology(6, axes=tuple(RankAxis(*dimension) for dimension in mesh.items()))
+    plan = gathers.plan(torch.empty(16, 16), torch.empty(16, 16), topology=topology)
+    assert [lower(plan).env(rank) for rank in range(6)] == [plan.env(rank) for rank in range(6)]

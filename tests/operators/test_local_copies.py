@@ -25,7 +25,7 @@ from tilelink.mapping.exact.room import without_room
 from tilelink.mapping.lower import lower
 from tilelink.mapping.verify.room import check_room
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.stages import Stages, emitted
+from tilelink.pipeline.stages import Stages
 from tilelink.runtime.simulated.streams import Multiprocessors
 
 RANKS, ROWS = 2, 10
@@ -146,7 +146,7 @@ def test_beside_kernels_they_can_wait_for_ever() -> None:
         verify(late)
     assert refused.value.code == "TL613"
     assert refused.value.message == "`gather` needs an SM while 4 workers, which may wait for it, can have all 4"
-    operator.maker.kept[(bound, topology, Checks())] = Stages(late, right.verdict, emitted(late))
+    operator.maker.kept[(bound, topology, Checks())] = Stages.of(late, right.verdict, Checks())
     with pytest.raises(TilelinkError, match="TL501") as raised:
         tilelink.launch(lambda: operator(inputs[tilelink.rank()], w), RANKS, policy="priorities-1", device=SMALL)
     assert any("copy within the GPU: it has no SM, all 4 are taken" in str(n) for n in raised.value.notes)

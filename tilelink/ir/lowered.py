@@ -12,6 +12,7 @@ thing wherever it is known: no variable has that of a size, or of a loop around 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,6 @@ import numpy as np
 from tilelink.errors import Loc
 from tilelink.ir.formula import Const, Formula, Number
 from tilelink.ir.program import Op as Statement
-from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.topology import RankAxis, Topology, env_of
 
 Box: TypeAlias = "tuple[tuple[Formula, Formula], ...]"
@@ -277,7 +277,7 @@ class Lowered:
     """`ranks`: by name, those that `R` spans (all, unless a dimension is called so), then the mesh's dimensions, the last being
     that of neighbours. `slots`: calls take turns with flags as with memory, and the flags of a call are used again so many
     calls later, but for those of the call itself (that a rank has entered, staged, left). `tables`: for each rank the
-    positions of its tiles, where an order is sorted by a key. `ends`: the executors whose end is the call's end. `parts`: what
+    positions of its tiles, where an order is sorted. `ends`: the executors whose end is the call's end. `parts`: what
     the loops of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
 
     name: str
@@ -312,8 +312,8 @@ class Lowered:
     @cached_property
     def topology(self) -> Topology:
         """The ranks and the mesh that they are laid out in."""
-        mesh = tuple(RankAxis(name, size) for name, size in self.ranks if name != RANK_AXIS)
-        return Topology(dict(self.ranks)[RANK_AXIS], axes=mesh)
+        mesh = tuple(RankAxis(name, size) for name, size in self.ranks[1:])
+        return Topology(math.prod(a.size for a in mesh) if mesh else self.ranks[0][1], axes=mesh)
 
     def env(self, rank: int) -> dict[str, Number]:
         """What formulas call the sizes, a rank's coordinates, and its rows of the tables."""

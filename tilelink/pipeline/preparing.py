@@ -17,7 +17,7 @@ from tilelink.pipeline.arguments import Bound, bind, check_devices, check_result
 from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
-from tilelink.pipeline.stages import Maker, Stages, emitted
+from tilelink.pipeline.stages import Maker, Stages
 from tilelink.runtime.agreeing import Stated
 from tilelink.runtime.apart import Written
 from tilelink.runtime.call import Prepared, results_on
@@ -50,7 +50,7 @@ def prepare(
         raise
     plan, said = stages.plan, stated(maker, session, found, stages, tensors)
     if traced:
-        stages = Stages(plan, stages.verdict, emitted(plan, vigil.checks, traced=True))
+        stages = Stages.of(plan, stages.verdict, vigil.checks, traced=True)
     written = Written.of(plan, tensors, [math.prod(shape) * dtype.itemsize for _, shape, dtype in results])
     wrong = refused(plan) or written.refused(tensors, outs) or violated(session, plan, tensors, given)
     vigil.compare(maker.identity, wrong or said)

@@ -34,14 +34,22 @@ STAGES_KEPT = 256
 @dataclass(slots=True, eq=False)
 class Stages:
     """What has been made for one set of sizes on one topology. `outside`: what its functions read in modules and closures; None:
-    nothing. `lowered`: made when streams ask for it."""
+    nothing."""
 
     plan: Plan
+    lowered: Lowered
     verdict: Verdict
     source: KernelSource
     outside: Outside | None = None
-    lowered: Lowered | None = None
     loaded: dict[int, Loaded] = field(default_factory=dict[int, Loaded])
+
+    @staticmethod
+    def of(
+        plan: Plan, verdict: Verdict, checks: Checks, outside: Outside | None = None, *, traced: bool = False
+    ) -> Stages:
+        """`checks`, `traced`: as of `tilelink.codegen.emit`."""
+        lowered = lower(plan)
+        return Stages(plan, lowered, verdict, emit(plan, lowered, checks, traced=traced), outside)
 
     def on(self, rank: int) -> Loaded:
         """What runs on a rank."""
@@ -54,9 +62,7 @@ class Stages:
     def streams(self, rank: int) -> dict[str, Actions]:
         """What its streams do, by executor."""
         moving = [h.executor for h in self.plan.host if isinstance(h, (Transfer, Keep, Stage))]
-        if moving and self.lowered is None:
-            self.lowered = lower(self.plan)
-        return {name: actions(self.lowered, name, rank) for name in moving if self.lowered is not None}
+        return {name: actions(self.lowered, name, rank) for name in moving}
 
 
 def emitted(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
@@ -102,7 +108,7 @@ class Maker:
             found: list[Found] = []
             plan = self._planned(bound, topology, found)
             outside = Outside(found) if found else None
-            known = self.kept[key] = Stages(plan, verify(plan), emitted(plan, checks), outside)
+            known = self.kept[key] = Stages.of(plan, verify(plan), checks, outside)
         return known
 
     def judged(self, bound: Bound, topology: Topology) -> Verdict:
