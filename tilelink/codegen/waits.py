@@ -56,7 +56,7 @@ def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> 
 def pointer(scope: Scope, flags: Flags) -> str:
     """The parameter that points to them: counts of notifies, or numbers of calls."""
     if not _of_channel(scope, flags):
-        return scope.arg(Arg(f"{flags.name}_at", "state", flags.name))
+        return scope.arg(Arg(f"{_state(flags)}_at", "state", _state(flags)))
     tensor = scope.plan.channel(flags.name).tensor
     return scope.arg(Arg(f"{tensor}_words", "flags" if scope.plan.brief else "words", flags.name))
 
@@ -64,6 +64,11 @@ def pointer(scope: Scope, flags: Flags) -> str:
 def due(scope: Scope, flags: Flags) -> str:
     """The parameter that points to what they come to."""
     return scope.arg(Arg(f"{scope.plan.channel(flags.name).tensor}_due", "due", flags.name))
+
+
+def _state(flags: Flags) -> str:
+    """What a rank says of the call itself by these flags."""
+    return flags.name.removeprefix("@")
 
 
 def _of_channel(scope: Scope, flags: Flags) -> bool:
@@ -189,7 +194,7 @@ def await_one(scope: Scope, op: Await, tensor: str) -> None:
 
 
 def _wait_for(scope: Scope, flags: Flags, word: str, loc: Loc | None, tensor: str = "") -> None:
-    kind, of = ("channel", flags.name) if _of_channel(scope, flags) else (flags.name, tensor)
+    kind, of = ("channel", flags.name) if _of_channel(scope, flags) else (_state(flags), tensor)
     start, value = pointer(scope, flags), _value(scope, flags, word)
     wait_until(scope, Word(start, word, kind, of, flags.scope == "sys"), value, loc)
 

@@ -274,8 +274,8 @@ class Part:
 @dataclass(frozen=True)
 class Lowered:
     """`ranks`: by name, the ranks that `R` spans (all, unless a dimension is called so), then the dimensions of the mesh, the
-    last being that of neighbours. `slots`: calls take turns with flags as with memory, and the flags of a call are used again so many
-    calls later, but for those of the call itself (that a rank has entered, staged, left). `tables`: for each rank the
+    last being that of neighbours. `slots`: calls take turns with flags as with memory, and the flags of a call are used again
+    so many calls later, but for those of the call itself (that a rank has entered, staged, left). `tables`: for each rank the
     positions of its tiles, where an order is sorted. `ends`: the executors whose end is the call's end. `parts`: what the loops
     of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
 
