@@ -41,7 +41,9 @@ from tilelink.explore.running import Outcome, run_case, trace_case, tune_case
 from tilelink.explore.sheets import totals_sheet, tuned_sheet
 from tilelink.explore.stress import stress as try_many
 from tilelink.explore.tables import plan_table, tables, verdict_table
+from tilelink.ir.certificate import certificate as text_of
 from tilelink.ir.topology import Device, Topology
+from tilelink.mapping.lower import lower
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.kernels import load
@@ -166,12 +168,20 @@ def verify(
     op: Name, shape: Shape, world: World = "4", schedule: Schedule = None, dtype: Dtype = "bf16",
     target: For = Target.simulated,
     picture: Annotated[Path | None, typer.Option(help="Draw what goes wrong.", metavar=DRAWN, callback=_drawable)] = None,
+    certificate: Annotated[Path | None, typer.Option(help="Write what is proved as JSON, for a checker of its own.")] = None,
 ) -> None:  # fmt: skip
     """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
     console = _console()
     case = _case(op, shape, parse_ranks(world), schedule, dtype)
-    verdict = case.verdict(_topology(target, case))
+    topology = _topology(target, case)
+    verdict = case.verdict(topology)
     console.print(verdict_table(verdict))
+    if certificate is not None:
+        made = case.unproven(topology)
+        if not made.unverified:
+            certificate.write_text(text_of(lower(made)), encoding="utf-8")
+        raw = f"none, since `{made.unverified[0]}` uses raw pointers" if made.unverified else str(certificate)
+        _say(console, "certificate", raw)
     if picture is not None and verdict.counterexample is not None:
         from tilelink.explore.interleaving import counterexample_picture  # here: matplotlib takes its time
 

@@ -27,6 +27,7 @@ from tilelink.ir.lowered import (
     Signal,
     Tiles,
     Write,
+    walk,
 )
 
 Found: TypeAlias = Iterator[tuple[str, Lowered]]
@@ -156,10 +157,10 @@ def first(lowered: Lowered) -> Found:
 
 
 def last(lowered: Lowered) -> Found:
-    """An await behind all that the tile does, or a loop of some."""
+    """An await behind all that the tile does, or a loop or test of some."""
     for s in sites(lowered):
-        awaits = isinstance(s.op, Await) or (isinstance(s.op, For) and all(isinstance(o, Await) for o in s.op.body))
-        if awaits and s.index < len(s.among) - 1:
+        found = [op for op in walk((s.op,)) if not isinstance(op, For | If)]
+        if found and all(isinstance(op, Await) for op in found) and s.index < len(s.among) - 1:
             yield s.where, s.put((*s.among[: s.index], *s.among[s.index + 1 :], s.op))
 
 

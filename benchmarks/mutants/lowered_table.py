@@ -1,7 +1,7 @@
 """`python -m benchmarks.mutants.lowered_table`: mutants of lowered plans, and what the checker of certificates says of them.
 
 A mutant that is not refused is *equivalent* if it does the same: all writes and reads of the plan, and each two accesses to one
-element, each access and the begin and end of a rank's call, and begins and ends, in an order at least as strict. (Signals are
+element, each access and the begin and end of its rank's call, in an order at least as strict. (Signals are
 what makes the order. What is known between calls, and that flags go on counting, is left to the checker.) Of the others `reads`
 only change which elements are read: that these are there in time is claimed, not that they are the ones that are wanted. Of
 `data` the change is to what data decides, which is assumed to be right. What is left survives.
@@ -48,7 +48,6 @@ class Effects:
         pairs = [(a, b) for events in memory.values() for a, b in product(events, events) if _conflict(a, b)]
         for e in acts:
             pairs += [(plan.begin[e.ranks[0]], e), (e, plan.end[e.ranks[0]])]
-        pairs += product(plan.begin, plan.end)
         asked = {(_act(a), _act(b)) for a, b in pairs}
         unsure = {(_act(a), _act(b)) for a, b in pairs if not (found.is_past(a, b) or _by_data(found, a, b))}
         return Effects(frozenset(map(_act, acts)), frozenset(asked - unsure))
