@@ -41,7 +41,7 @@ import numpy as np
 
 VERSION = 1
 SHOWN = 10
-ENTERED = ("entered", "@entered")
+ENTERED = "@entered"
 Env = dict[str, Any]
 KNOWN = {
     "style": ("count", "epoch", "doorbell", "data"), "scope": ("gpu", "sys"), "engine": ("workers", "stream", "host"),
@@ -412,7 +412,7 @@ class Judge:
 
     def _told(self) -> set[str]:
         """The flags by which every rank tells every other that it has entered: flag `r` is of rank `r`, before it waits."""
-        found = {n for n, f in self.plan.flags.items() if n in ENTERED and f["style"] == "epoch"}
+        found = {n for n, f in self.plan.flags.items() if n == ENTERED and f["style"] == "epoch"}
         waits = sum(1 << a for a in self.heard)
         for name, (rank, index) in product(sorted(found), product(self.plan.ranks, repeat=2)):
             s = self.signals[name, rank, index]

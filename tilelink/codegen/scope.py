@@ -210,6 +210,8 @@ class Scope:
         if f.name[0] == ".":
             return Sym(atom(self.spelled(f.name[1:])))
         var, _, side = f.name.partition(".")
+        if var not in self.tiles:
+            return f  # a step inside another operator has a dot in its path, and so has its order
         tile = self.tiles[var]
         tile.used.add(side)
         found = tile.begin if side == "begin" else tile.end
