@@ -58,7 +58,7 @@ def signal(scope: Scope, op: Op) -> None:
         how = "epoch, shmem.SIGNAL_SET" if scope.plan.brief else "1, shmem.SIGNAL_ADD"
         word, context = f"{waits.pointer(scope, flags)} + {flat}", scope.context(channel.tensor)
         if op.rank is None:
-            _tell_all(scope.lines, word, f"{how}, {scope.ranks}, {context}", op.loc)
+            _tell_all(scope.lines, word, f"{how}, {scope.ranks}, {context}", op.loc, flat)
         else:
             scope.lines.add(f"shmem.signal_op({word}, {how}, {scope.text(op.rank)}, {context})", op.loc)
 
@@ -101,11 +101,14 @@ def _add_and_ring(scope: Scope, op: Signal, flags: Flags, channel: Channel, flat
     lines.add(f"    shmem.ring_bell({_bells(scope, channel)} + {flat})")
 
 
-def _tell_all(lines: Lines, word: str, how: str, loc: Loc | None) -> None:
-    """Raise a word at everyone; with the line before, where that raises another one so: a release takes a round trip."""
-    depth, before, at = lines.rows[-1] if lines.rows else (-1, "", None)
+def _tell_all(lines: Lines, word: str, how: str, loc: Loc | None, flat: str) -> None:
+    """Raise a word at everyone; with the line before, where that raises another one so: a release takes a round trip. The line
+    that names the word's number `flat` may stand between."""
+    named = lines.rows[-1:] if lines.rows and lines.rows[-1][1].startswith(f"{flat} = ") else []
+    at = len(lines.rows) - len(named) - 1
+    depth, before, line = lines.rows[at] if at >= 0 else (-1, "", None)
     if depth == lines.depth and before.startswith("shmem.signal_all(") and before.endswith(f", {how})"):
-        lines.rows[-1] = (depth, f"{before[:-1]}, {word})", at)
+        lines.rows[at:] = [*named, (depth, f"{before[:-1]}, {word})", line)]
         return
     lines.add(f"shmem.signal_all({word}, {how})", loc)
 

@@ -265,7 +265,8 @@ class Frame:
         begins: list[F.Like | None] = []
         for v, e in index:
             found = self.interval(param, v, e)
-            nowhere = found.by_data or found.whole or (v.axis is None and not moves)
+            # A vector of positions may lie on several ranks.
+            nowhere = found.by_data or found.whole or isinstance(e, Gather) or (v.axis is None and not moves)
             begins.append(None if nowhere else found.begin)
         return tile_holder(self.tensor(param), view, begins)
 
