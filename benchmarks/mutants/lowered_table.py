@@ -1,10 +1,10 @@
 """`python -m benchmarks.mutants.lowered_table`: mutants of lowered plans, and what the checker of certificates says of them.
 
 A mutant that is not refused is *equivalent* if it does the same: all writes and reads of the plan, and each two accesses to one
-element, each access and the begin and end of its rank's call, in an order at least as strict. (Signals are
-what makes the order. What is known between calls, and that flags go on counting, is left to the checker.) Of the others `reads`
-only change which elements are read: that these are there in time is claimed, not that they are the ones that are wanted. Of
-`data` the change is to what data decides, which is assumed to be right. What is left survives.
+element, each access to an argument or a result and the begin and end of its rank's call, in an order at least as strict.
+(Signals are what makes the order. What is known between calls, and that flags go on counting, is left to the checker.) Of the
+others `reads` only change which elements are read: that these are there in time is claimed, not that they are the ones that are
+wanted. Of `data` the change is to what data decides, which is assumed to be right. What is left survives.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Effects:
         for e in acts:
             memory.setdefault((e.what, e.ranks), []).append(e)
         pairs = [(a, b) for events in memory.values() for a, b in product(events, events) if _conflict(a, b)]
-        for e in acts:
+        for e in (e for e in acts if plan.buffers[e.what]["space"] in ("argument", "result")):
             pairs += [(plan.begin[e.ranks[0]], e), (e, plan.end[e.ranks[0]])]
         asked = {(_act(a), _act(b)) for a, b in pairs}
         unsure = {(_act(a), _act(b)) for a, b in pairs if not (found.is_past(a, b) or _by_data(found, a, b))}
@@ -59,8 +59,10 @@ class Effects:
             return "equivalent"
         if all(a[0] == "read" for a in less | more) and not lost:
             return "reads"
-        left = {a for a in less if not a[-1] and (*a[:-1], True) not in more}
-        return "data" if not left and all(a[-1] for a in more) and all(a[-1] or b[-1] for a, b in lost) else "survives"
+        changed = {a for a in less if (*a[:-1], True) not in more} | more
+        if all(a[0] == "read" or a[-1] for a in changed) and all(a[-1] or b[-1] for a, b in lost):
+            return "data"
+        return "survives"
 
 
 def _act(e: Event) -> Act:
