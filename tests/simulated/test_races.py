@@ -144,7 +144,7 @@ def test_the_report_is_pinned(breaking: Break) -> None:
 
 
 PINNED = """\
-TL507: a race: rank 1, worker 7 of ag_gemm_matmul reads rows[16:32, 0:16] by a bulk copy (matmul, emitted line 101)
+TL507: a race: rank 1, worker 7 of ag_gemm_matmul reads rows[16:32, 0:16] by a bulk copy (matmul, emitted line 100)
   --> programs.py:47
      |
   47 |         acc = tl.dot(tl.tile_load(rows, (m, k)), tl.tile_load(weight, (k, n)), acc, out_dtype=acc.dtype)
