@@ -42,6 +42,7 @@ import numpy as np
 VERSION = 1
 SHOWN = 10
 ENTERED = "@entered"
+OWN = (ENTERED, "@ready", "@left")  # flags of the call itself: they tell its number, and are used in every call
 Env = dict[str, Any]
 KNOWN = {
     "style": ("count", "epoch", "doorbell", "data"), "scope": ("gpu", "sys"), "engine": ("workers", "stream", "host"),
@@ -421,7 +422,7 @@ class Judge:
         return found
 
     def _calls(self) -> None:
-        if not self.told:
+        if not self.told and self.plan.flags:
             self.say("calls: nobody says that it has entered the call")
         entries = [[s for n in self.told for s in self.signals[n, r, r]] for r in self.plan.ranks]
         for e in (e for e in self.events if e.kind in ("await", "signal", "read", "write", "stop")):
@@ -449,7 +450,7 @@ class Judge:
         credits = [a for n in self.told for a in self.awaits[n, w, x] if not a.maybe]
         for e in (e for e in self.events if e.at.rank == w and e.kind in ("write", "signal")):
             slots = self.plan.text["slots"] if e.kind == "signal" else self.plan.buffers[e.what]["slots"]
-            if e.what in self.told or (e.kind == "write" and self.plan.buffers[e.what]["space"] != "symmetric"):
+            if e.what in OWN or (e.kind == "write" and self.plan.buffers[e.what]["space"] != "symmetric"):
                 continue
             known = (
                 self.is_past(self.plan.begin[x], e) or (heard and slots > 1) or (e.ranks == (w,) and e.kind == "signal")

@@ -13,7 +13,7 @@ from tilelink import ops
 from tilelink.ir.plan import Plan, Signal
 from tilelink.ir.program import Store, walk
 from tilelink.mapping import NotExact, equivalent, implied, reused
-from tilelink.mapping.verify import judge
+from tilelink.mapping.judge import judge
 from tilelink.pipeline.operator import Operator
 
 SIZES = {"M": 7, "K": 3, "N": 4}

@@ -18,8 +18,8 @@ from tests.mapping.shelf import PIECES, patient, sound_plan, wired
 from tests.mapping.shelf_graphs import awaited
 from tests.operators.language import elsewhere
 from tilelink import library, operator, sms
-from tilelink.mapping import verify
 from tilelink.mapping.exact import examine
+from tilelink.mapping.judge import verify
 from tilelink.ops import ag_attention
 
 

@@ -17,7 +17,7 @@ from tilelink import Operator, operator, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Expr, If, Loop, Notify, Op, Store, Tiles, Wait
-from tilelink.mapping import verify
+from tilelink.mapping.judge import verify
 from tilelink.ops import ag_gemm, gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter
 

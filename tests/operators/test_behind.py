@@ -18,7 +18,7 @@ from tests.operators.problems import RS
 from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
-from tilelink.mapping import verify
+from tilelink.mapping.judge import verify
 from tilelink.mapping.exact import examine
 from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter

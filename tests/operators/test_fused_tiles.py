@@ -15,7 +15,7 @@ from tests.mapping.plans import plan_of
 from tests.operators.problems import part
 from tilelink import Operator, copy_engine, fused, sms
 from tilelink.errors import TilelinkError
-from tilelink.mapping import verify
+from tilelink.mapping.judge import verify
 from tilelink.mapping.exact import examine
 from tilelink.ops.programs import gather, keep, matmul, move, reduce, scatter
 

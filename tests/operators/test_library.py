@@ -21,7 +21,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement
 from tilelink.ir.streams import Action, Actions, Compute, Wait, actions
 from tilelink.ir.topology import Device
-from tilelink.mapping import verify
+from tilelink.mapping.judge import verify
 from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.ops.programs import gather, matmul

@@ -22,7 +22,7 @@ from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.streams import Action, Actions, Compute, Wait, actions
 from tilelink.libraries import attention
-from tilelink.mapping import verify
+from tilelink.mapping.judge import verify
 from tilelink.mapping.exact import examine
 from tilelink.mapping.exact.runs import runs_of
 from tilelink.mapping.lower import lower

@@ -20,7 +20,7 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.streams import Copy, Set, actions
 from tilelink.ir.topology import Device, Topology
-from tilelink.mapping import verify
+from tilelink.mapping.judge import verify
 from tilelink.mapping.exact.room import without_room
 from tilelink.mapping.lower import lower
 from tilelink.mapping.verify.room import check_room
