@@ -42,6 +42,8 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         if outside:
             yield Found(f"has no flag {outside[1]}", flags.name, (row,), outside[0])
             return
+    if flags.style == "doorbell" or flags.rings is not None:
+        yield from _rung(table, flags, made, rows)
     if flags.arrivals is None:
         awaited = _awaited(table, width, rows)
         if (made > 1).any():
@@ -52,8 +54,6 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     wanted = table.arrivals(flags)
     if (there & (made != wanted)).any():
         yield _at(f"is signalled {_times(made, wanted, there)}", flags, there & (made != wanted), rows)
-    if flags.style == "doorbell" or flags.rings is not None:
-        yield from _rung(table, flags, made, rows)
 
 
 def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[Found]:
