@@ -337,12 +337,13 @@ class Judge:
         got = sum(s.amount for s in signals if s.amount is not None) + expected * len(whole)
         left_alone = once and not signals and not awaits
         bells = [a for a in awaits if doorbell or a.op.get("bell")]
-        misheard = len(bells) != min(expected, 1) or any(a.maybe for a in bells)
+        heard = {id(a.at) for a in bells}  # a tile of a stream has heard of a bell once for all
+        misheard = len(heard) != min(expected, 1) or any(a.maybe for a in bells)
         for wrong, why in (
             (got != expected and not left_alone, f"gets {got} and expects {expected}"),
             (once and (expected != 1 or any(s.amount != 1 for s in signals)), "is set, not counted"),
             (any(s.maybe and s.amount is not None for s in signals), "is signalled or not as data decides"),
-            ((bells or doorbell) and misheard, f"has a bell that is awaited {len(bells)} times"),
+            ((bells or doorbell) and misheard, f"has a bell that is awaited by {len(heard)} tiles"),
             (bells and any(s.at.rank != rank for s in signals), "has a bell that other ranks ring"),
         ):
             if wrong:

@@ -27,7 +27,7 @@ def test_a_credit_is_not_implied_where_a_rank_has_no_rows() -> None:
     assert [c.implied_by for c in plan.credits] == [None]
     assert_right(plan)
     assert refused(assuming(plan), "TL610").message == (
-        "`x` may be written again while rank 3 still uses it from 2 calls ago"
+        "`x@stage` may be written again while rank 3 still uses it from 2 calls ago"
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.mapping.corrupt import other_peer
 from tests.mapping.oracle import assert_right, refused
 from tests.mapping.plans import plan_of, with_step
 from tests.mapping.shelf import double, local
@@ -20,8 +19,7 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.host import Keep, Leave, Stage, Transfer
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Tiles, walk
-from tilelink.mapping.judge import verify
-from tilelink.ops import gemm_rs, ring_attention
+from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, keep, matmul, reduce, scatter, share
 from tilelink.ops.ulysses import to_heads
 
@@ -123,21 +121,6 @@ def test_a_function_waits_once_for_what_it_takes_twice() -> None:
     assert_right(plan)
 
 
-def test_a_peer_that_is_named_is_the_only_one() -> None:
-    """Own rows raise the same words, under another test: a wait that names this rank would count on them."""
-    sizes = {"S": 3, "h": 1, "g": 1, "D": 2}
-    plan = plan_of(ring_attention, 4, sizes, flash=sms(S=2, T=2), hand_on_k=sms(T=2), hand_on_v=sms(T=2))
-    rng = random.Random(0)
-    spoilt = next(p for _ in range(100) if (p := other_peer(rng, plan)) is not None and _names_itself(p))
-    assert_right(plan)
-    refused(spoilt, "TL608")
-
-
-def _names_itself(plan: Plan) -> bool:
-    peers = [s.op.peer for s in plan.signals if s.action == "await" and s.op.peer is not None]
-    return any(peer.ring == ("s", 0) for peer in peers)
-
-
 def test_ranks_that_own_no_row_send_none() -> None:
     """Sources differ in the slice that they write, whether or not their rows differ as well."""
     plan = plan_of(gemm_rs_epilogue, 2, {"M": 1, "K": 2, "N": 3}, matmul_rs=sms(M=4, N=4, K=2, order="row"))
@@ -187,8 +170,8 @@ def test_tickets_are_drawn_by_workers_of_their_host() -> None:
 
 
 @pytest.mark.parametrize("waits", ["others", "the host"])
-def test_what_comes_behind_is_looked_at_whole_where_somebody_waits(waits: str) -> None:
-    """By structure it could hold up those whom it waits for."""
+def test_what_comes_behind_where_somebody_waits(waits: str) -> None:
+    """It could hold up those whom it waits for, and here it does not."""
 
     def body(x: Any, weight: Any) -> Any:
         made = reduce(scatter(matmul(gather(x) if waits == "the host" else x, weight)))
@@ -199,8 +182,7 @@ def test_what_comes_behind_is_looked_at_whole_where_somebody_waits(waits: str) -
     placements = {"matmul": tiles, "scatter": copy_engine(M=2), "reduce": fused("matmul")}
     placements["back" if waits == "others" else "gather"] = moved
     plan = plan_of(operator(signature, name="whole")(body), 2, {"M": 8, "K": 2, "N": 2}, **placements)
-    decided = [p.rule for p in verify(with_step(plan, "reduce", behind=True)).proofs if "by the exact graph" in p.text]
-    assert "orders" in decided
+    assert_right(with_step(plan, "reduce", behind=True))
 
 
 @pytest.mark.parametrize("kind", [Stage, Keep])
@@ -218,7 +200,7 @@ def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
 def test_a_stream_that_waits_for_a_word_needs_an_sm() -> None:
     """A bell is waited for without: so the matmul may have all SMs, and may not where there are words instead."""
     plan = behind()
-    spoilt = replace(plan, channels=tuple(replace(c, bells=False) for c in plan.channels))
+    spoilt = replace(plan, channels=tuple(replace(c, bells=False, counted=False, guard=None) for c in plan.channels))
     assert plan.workers == plan.topology.device.sms
     assert_right(plan)
     refused(spoilt, "TL613")

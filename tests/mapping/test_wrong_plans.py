@@ -11,13 +11,17 @@ import pytest
 
 import tilelink
 import tilelink.language as tl
+from benchmarks.mutants.bodies import with_body
+from benchmarks.mutants.mappings import mappings
 from tests.mapping.oracle import asked, assert_right, refused
 from tests.mapping.plans import form, plan_of, with_axis, with_channel, with_signal, with_step
 from tests.mapping.shelf import double, local
+from tests.operators.test_fused_tiles import of_two
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir import formula as F
 from tilelink.ir.host import MAIN, Fork, Join, Launch
 from tilelink.ir.plan import Plan
+from tilelink.ir.program import Store, walk
 from tilelink.mapping.orders import decode
 from tilelink.ops.programs import gather
 
@@ -156,8 +160,8 @@ WRONG: dict[Callable[[], Plan], str] = {
     ready_and_no_argument: "TL609",
     words_of_another_tensor: "TL609",
     only_its_own_rank_is_told: "TL608",
-    announced_here_and_written_there: "TL608",
-    bells_that_nobody_rings: "TL605",
+    announced_here_and_written_there: "TL607",
+    bells_that_nobody_rings: "TL608",
     a_tile_of_two_parts_in_place: "TL609",
     one_tile_index_on_two_axes: "TL604",
     fused_behind_its_reader: "TL609",
@@ -232,3 +236,22 @@ def test_all_of_a_split_axis_is_this_ranks_part() -> None:
     assert_right(plan)
     fewer = with_channel(plan, "local_out", target=plan.channel("local_out").target - 1)
     refused(fewer, "TL607")
+
+
+def test_a_flag_that_no_other_rank_can_signal_and_nobody_needs() -> None:
+    """Tiles of two tensors are pushed and announced one after the other: who waits for the second has both."""
+    tile = sms(M=2, N=4, K=4, order="ring+1")
+    pushed: dict[str, Any] = {path: fused("twice") for path in ("one", "two")}
+    plan = plan_of(of_two, 2, {"M": 8, "K": 8, "N": 4}, twice=tile, **pushed, difference=sms(M=2, N=4))
+    assert_right(plan)
+    first = next(c for c in plan.channels if c.scope == "sys")
+    refused(with_channel(plan, first.tensor, scope="gpu"), "TL612")
+
+
+def test_a_table_that_splits_an_axis_is_read() -> None:
+    """Kernels read where segments begin before their first tile."""
+    plan = next(mappings(ag_moe)).plan
+    assert_right(plan)
+    body = plan.step("place").step.program.body
+    kept = tuple(op for op in body if not any(isinstance(o, Store) and o.param == "start" for o in walk((op,))))
+    assert "is never written" in refused(with_body(plan, "place", kept), "TL604").message
