@@ -23,6 +23,7 @@ from tilelink.ir.host import MAIN, Fork, Join, Launch
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Store, walk
 from tilelink.mapping.orders import decode
+from tilelink.ops import ag_moe
 from tilelink.ops.programs import gather
 
 PULL, CHUNKS = "gemm_rs pull", "gemm_rs copy engine, reduced in the epilogue"

@@ -11,7 +11,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.oracle import assert_right
+from tests.mapping.oracle import assert_right, refused
 from tests.mapping.plans import plan_of
 from tests.operators.problems import part
 from tilelink import Operator, copy_engine, fused, sms
