@@ -36,10 +36,11 @@ from tilelink.ir.certificate import certificate
 from tilelink.ir.lowered import Lowered, unplaced
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.topology import Topology
-from tilelink.mapping import make_plan, verify
-from tilelink.mapping import judge as lowered_judge
+from tilelink.mapping import make_plan
+from tilelink.mapping.judge import judge
 from tilelink.mapping.exact import NotExact, examine
 from tilelink.mapping.lower import lower
+from tilelink.mapping.verify import verify
 from tilelink.proof.check import check
 from tools.check_certificate import judge as certify
 
@@ -101,7 +102,7 @@ def _old(plan: Plan) -> str:
 
 
 def _new(plan: Plan) -> str:
-    found = lowered_judge.judge(plan)
+    found = judge(plan)
     return "proved" if found.error is None else found.error.code
 
 

@@ -20,9 +20,12 @@ def check_structure(plan: Plan) -> str:
     _check_started(plan)
     _check_begin(plan)
     _check_streams(plan)
+    for channel in plan.channels:
+        if channel.counted and not channel.bells:
+            why = "streams wait for bells, and count them where nobody else waits"
+            raise _refused(f"`{channel.tensor}` is counted by bells that it does not have", why, plan.wiring.loc)
     for step in plan.steps:
         _check_signals(plan, step)
-        _check_in_place(plan, step)
         if step.behind:
             _check_behind(plan, step)
     _check_signature(plan)
@@ -137,22 +140,6 @@ def _check_notify(plan: Plan, step: StepPlan, signal: Signal, channel: Channel) 
             why="who waits for tiles of a run-time split waits for the last of them, which the device finds out",
             hint=REPORT,
         )
-
-
-def _check_in_place(plan: Plan, step: StepPlan) -> None:
-    """A local shard is read where the argument lies: the text finds it behind the wait, by strides of the tensor."""
-    for own in step.in_place:
-        why = "the local shard is read in the argument by the strides of the tensor, behind the wait for it"
-        source, tensor = plan.buffer_or_none(own.source), plan.buffer_or_none(own.tensor)
-        if source is None or tensor is None:
-            raise _refused(f"`{step.path}` reads `{own.tensor}` in `{own.source}`, which has no memory", why, step.step.loc)
-        extents = [list(b.extents[own.axis + 1 :]) for b in (source, tensor)]
-        if extents[0] != extents[1] or not plan.layout(own.source).contiguous:
-            what = f"`{step.path}` reads `{own.tensor}` in `{own.source}`, whose elements lie otherwise"
-            raise _refused(what, why, step.step.loc)
-        for s in plan.signals:
-            if s.path == step.path and step.step.binding(s.op.param).tensor == own.tensor and s.action != "await":
-                raise _refused(f"`{step.path}` reads `{own.tensor}` in `{own.source}` without a wait", why, s.op.loc)
 
 
 def _check_behind(plan: Plan, step: StepPlan) -> None:

@@ -60,9 +60,7 @@ def unfree(table: Table) -> Iterator[Found]:
     known = heard(table) if calls > 1 else np.eye(table.ranks, dtype=np.bool_)
     if not known.all():
         rank, source = (int(k) for k in np.argwhere(~known)[0])
-        yield Found(
-            f"may be written again while rank {source} still uses it from {calls} calls ago", first, (), rank
-        )
+        yield Found(f"may be written again while rank {source} still uses it from {calls} calls ago", first, (), rank)
 
 
 def _signalled_away(table: Table) -> Iterator[str]:

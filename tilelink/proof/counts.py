@@ -69,7 +69,8 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
     times = int(awaited[rank, number])
     often = {0: "never", 1: "once", 2: "twice"}.get(times, f"{times} times")
     yield Found(
-        f"a copy engine waits {often} for flag {number} of `{flags.name}`" + ("" if times != 1 else ", which nobody rings"),
+        f"a copy engine waits {often} for flag {number} of `{flags.name}`"
+        + ("" if times != 1 else ", which nobody rings"),
         "",
         tuple(sorted(rows, key=lambda r: r not in waits)),
         rank,

@@ -25,8 +25,8 @@ from tilelink.mapping.verify.coverage import check_coverage
 from tilelink.mapping.verify.deadlock import check_deadlock
 from tilelink.mapping.verify.elided import check_elided
 from tilelink.mapping.verify.epochs import check_epochs
-from tilelink.mapping.verify.flow import check_flow
-from tilelink.mapping.verify.form import check_form
+from tilelink.mapping.programs.flow import check_flow
+from tilelink.mapping.programs.form import check_form
 from tilelink.mapping.verify.frame import check_frame
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.meeting import check_meeting
