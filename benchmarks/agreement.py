@@ -37,8 +37,8 @@ from tilelink.ir.lowered import Lowered, unplaced
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.topology import Topology
 from tilelink.mapping import make_plan
-from tilelink.mapping.judge import judge
 from tilelink.mapping.exact import NotExact, examine
+from tilelink.mapping.judge import judge
 from tilelink.mapping.lower import lower
 from tilelink.mapping.verify import verify
 from tilelink.proof.check import check
@@ -50,7 +50,59 @@ PARTS = ("placed", "shelves", "random", "mutants", "lowered")
 EVENTS = 4000
 """Of a mutant of a lowered plan, about as many as a certificate may have for the checker to be asked."""
 SAME = "same"
-EXPLAINED: dict[str, str] = {}
+EXPLAINED: dict[str, str] = {
+    # ------------------------------------------------------------------------------- refused before, proved now: same text
+    "same": "What was changed is used by nobody: executors, flags and emitted text are those of the sound plan. (The exact "
+    "graph plays the plan's own fields, and so does the old proof.)",
+    "other_target: any": "Of flags that are set to the number of the call no arrivals are counted, so the target says nothing.",
+    # ------------------------------------------------------------------------- refused before, proved now: still harmless
+    "proved on one rank": "On one rank nothing is moved, so that tiles, flags, memory and waits of what would move do no harm.",
+    "own_left_out: proved": "All readers find the local shard in the argument, so it need not be moved, with or without.",
+    "fewer_tiles: proved": "The tile that is left out is the one that stays on its rank, for which the stream does nothing.",
+    "other_guard: proved": "Without its guard each flag is complete by one signal, so the whole call is epoch-signalled, and no "
+    "flag without a signal is waited for.",
+    "other_span: proved": "A tile lies in two flags and signals both, which the text and the streams do; the old rule asks for one.",
+    "other_kind: proved": "A tile lies in two flags and signals both, which the text and the streams do; the old rule asks for one.",
+    "other_tile: proved": "The tiles signal other flags than were planned, each as often as its waits expect.",
+    "other_bells: proved": "A doorbell-only channel is waited for by its bells whatever else is said of them; its streams take no SM.",
+    "other_addressee: proved": "Flags that are set to the number of the call are set on more ranks, where nobody waits for them.",
+    "wrong rank (all): proved": "Flags that are set to the number of the call are set on more ranks, where nobody waits for them.",
+    "no_credit: proved": "No rank touches another's memory or flags, so nothing can be written again too early.",
+    "fewer_credits: proved": "No rank touches another's memory or flags, so nothing can be written again too early.",
+    "credits not taken: proved": "Every rank does hear from every rank: by waits in loops whose limits are formulas of positions, "
+    "which lowering resolves and the old rule takes for data.",
+    # -------------------------------------------------------------------------------------------- proved before, refused now
+    "one_slot: TL610": "Accepted by the exact graph of equal calls; sizes may change between calls, in which others are heard, so "
+    "each plan has to hear from all by itself, or take credits.",
+    "fewer_slots: TL610": "Accepted by the exact graph of equal calls, which shows too little: see `one_slot`.",
+    "no_credit: TL610": "Accepted by the exact graph of equal calls, which shows too little: see `one_slot`.",
+    "fewer_credits: TL610": "Accepted by the exact graph of equal calls, which shows too little: see `one_slot`.",
+    "double buffer removed: TL610": "Accepted by the exact graph of equal calls, which shows too little: see `one_slot`.",
+    "double buffer removed (all): TL610": "Accepted by the exact graph of equal calls, which shows too little: see `one_slot`.",
+    "slots do not take turns: TL610": "Accepted by the exact graph of equal calls, which shows too little: see `one_slot`.",
+    "credits not taken: TL610": "Accepted by the exact graph of equal calls, which shows too little: see `one_slot`.",
+    "weaker_scope: TL612": "A stream's signal of GPU scope is refused even where the exact graph finds nobody who misses it: an "
+    "acquire of GPU scope does not make what a copy engine writes readable.",
+    "weaker_scope: TL612 on one rank": "As on several ranks: a stream's signal has to be system-wide.",
+    "scope weakened: TL612": "As `weaker_scope`: a stream's signal has to be system-wide.",
+    "other_stream: TL613": "Kernels that were put on another stream run side by side with others, and together have more workers "
+    "than there are SMs; the old rule counts by the stream that the plan names, and the exact graph knows no SMs there.",
+    "other_stream: TL613 on one rank": "As on several ranks: kernels side by side have more workers than there are SMs.",
+    "more_workers: TL613 on one rank": "As `other_stream`: kernels side by side have more workers than there are SMs.",
+    "other_stream: TL609": "A step's streams go on from different steps of the host; what one comes behind, the others need not, and "
+    "what they do says nothing of which tile which stream takes.",
+    "host_moved: TL609": "A step's streams are forked before and behind the staging of arguments; the old rule takes all of them to "
+    "come behind it, and the exact graph sees the other streams have nothing to do.",
+    "host_order: TL610": "A rank leaves before a side stream is joined that has touched a peer's argument; it has waited for that "
+    "stream's flags, which the rule on callers' memory does not look at.",
+    "brought_along: TL609 on one rank": "The tile that says whose shard is read runs along another axis: right on one rank only.",
+    "drop a wait (stream): TL609": "Another wait of the same tile implies this one by the order of a stream on another rank; the tables "
+    "ask for a flag that the writer itself signals behind its write.",
+    "drop a wait (worker): TL609": "As `drop a wait (stream)`.",
+    "wrong channel: TL609": "As `drop a wait (stream)`: without the wait another one implies as much.",
+    "wrong channel: TL608": "As `drop a wait (stream)`: without the wait another one implies as much.",
+}
+"""By `what was spoilt: verdict now`, or the verdict alone, or `what was spoilt: any`: why the two differ."""
 
 
 @dataclass(slots=True)
@@ -157,7 +209,7 @@ def _spread(found: list[Any], most: int) -> list[Any]:
 
 def _ragged(mapping: Mapping, ranks: int) -> Iterator[dict[str, int]]:
     """Its own sizes, as long as divide; and ones that divide by nothing."""
-    named = {s for s in mapping.plan.wiring.sizes}
+    named = set(mapping.plan.wiring.sizes)
     found = {n: v for n, v in mapping.case.sizes if n in named}
     yield found
     yield {n: max(v * ranks // 3 - 1, 1) if n == next(iter(found)) else v for n, v in found.items()}

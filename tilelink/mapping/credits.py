@@ -29,7 +29,7 @@ def derive(plan: Plan) -> tuple[Credit, ...]:
 
 def _implied_by(plan: Plan) -> str | None:
     """The tensors whose signals let every rank hear from every rank in each call: one, or several together."""
-    table = Table.of(lower(plan))
+    table = Table.of(lower(plan, text=False))
     found = {flags: direct | np.eye(table.ranks, dtype=np.bool_) for flags, direct in heard_by(table)}
     tensors = {flags: _arguments(plan, flags) for flags in (READY, ENTERED)} | {c.name: c.tensor for c in plan.channels}
     named = {tensor: found[flags] for flags, tensor in tensors.items() if tensor and flags in found}

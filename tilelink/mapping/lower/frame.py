@@ -303,12 +303,13 @@ class Frame:
             by_data = by_data or found.by_data
             of = tensor.axes[v.axis]
             if found.by_data and of.over is not None:
-                continue  # anywhere in the rank's memory
+                box[v.axis] = F.of(0), self.on(here(of.size, over=of.over), at)  # anywhere in the rank's part
+                continue
             first = self._first(tensor, v, at)
             box[v.axis] = found.begin - first, found.end - first
             inside = self.by_name and isinstance(e, At) and self.stays(param, v, e)
-            # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be inside.
-            kinds = Gather if kind is Write and not self.by_name else At | Gather
+            # -1 in a vector is no element. A single position has to be inside; in text a load of one past an edge is masked.
+            kinds = At | Gather if self.by_name else Gather
             if isinstance(e, kinds) and not found.by_data and not inside:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
