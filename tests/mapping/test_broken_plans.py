@@ -245,7 +245,7 @@ def test_symmetric_memory_of_two_sizes() -> None:
         replace(b, extents=(b.extents[0], b.extents[1] + F.Sym("rank"), b.extents[2])) if b.tensor == "dst" else b
         for b in plan.buffers
     )
-    assert refused(replace(plan, buffers=buffers)).message == "`dst` has another size on each rank"
+    assert refused(replace(plan, buffers=buffers), "TL611").message == "`dst` has another size on each rank"
 
 
 # -------------------------------------------------------------------------------------------------------------- deadlock
