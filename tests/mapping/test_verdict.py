@@ -64,10 +64,12 @@ def test_a_circle() -> None:
     found = shown(plan_of(gemm_rs, 64, LARGE, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile), "TL605")
     assert (found.kind, found.world) == ("deadlock", "64 ranks and M=16384, K=512, N=2048")
     assert told(found) == [
-        (0, 0, "matmul", "(0, 0)", "waits for `dst`"),
-        (0, 0, "matmul", "(2, 0)", "notifies `dst`"),
+        (0, 0, "reduce", "(0, 0)", "waits for flag 32 of `dst`"),
+        (0, 1, "scatter", "(0, 0)", "would notify flag 32 of `dst` on rank 0"),
+        (0, 1, "reduce", "(2, 0)", "waits for flag 0 of `dst`"),
+        (0, 0, "scatter", "(2, 0)", "would notify flag 0 of `dst` on rank 1"),
     ]
-    assert found.edges == ((0, 1), (1, 0))
+    assert found.edges == ((0, 1), (1, 2), (2, 3), (3, 0))
     assert {i.loc.line for i in found.steps if i.loc is not None} == {58, 16}
 
 
@@ -78,15 +80,18 @@ def test_a_wait_that_was_left_out() -> None:
     )
     found = shown(plan, "TL609")
     assert told(found) == [
-        (0, 0, "matmul", "(0, 0)", "reads `rows`"),
-        (0, 0, "gather", "(0, 0)", "writes `rows`"),
+        (0, 0, "matmul", "(0, 0)", "reads `rows` of rank 0"),
+        (0, 0, "gather", "(0, 0)", "writes `rows` of rank 0 only now"),
     ]
     assert found.missing == (1, 0)
 
 
 def test_a_signal_that_does_not_reach_far_enough() -> None:
     found = shown(with_channel(form("ag_gemm push", 4, {"M": 64, "K": 16, "N": 32}), "rows", scope="gpu"), "TL612")
-    assert told(found) == [(0, 0, "gather", "(0, 0)", "notifies `rows`")]
+    assert told(found) == [
+        (0, 0, "gather", "(0, 0)", "notifies flag 0 of `rows`"),
+        (0, 0, "matmul", "(0, 0)", "waits for flag 0 of `rows`"),
+    ]
 
 
 def test_a_count() -> None:
