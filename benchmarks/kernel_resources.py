@@ -39,8 +39,8 @@ INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?);", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`registers` a thread; `spills`: bytes of its stack; `loop`: instructions of the innermost loop with most matrix products, or
-    of the longest one where there are none; `instructions`: of the whole kernel."""
+    """`registers` a thread; `spills`: bytes of its stack; `loop`: instructions of the innermost loop with most matrix products,
+    or of the longest one where there are none; `instructions`: of the whole kernel."""
 
     operator: str
     kernel: str
