@@ -16,7 +16,7 @@ from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.streams import Copy, Set, Wait, actions
 from tilelink.mapping.lower import lower
 from tilelink.mapping.orders import decode
-from tilelink.mapping.raisers import tiles_in
+from tilelink.mapping.arrivals import tiles_in
 
 SIZE, COLUMNS = F.Sym("M"), F.Sym("N")
 FEW = settings(max_examples=200, deadline=None)

@@ -13,10 +13,10 @@ from tilelink.ir.plan import StepPlan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import TensorDecl, Wiring
-from tilelink.mapping.crossing import crosses, reads_remote
-from tilelink.mapping.raisers import raised, sources_of
-from tilelink.mapping.uses import Use, owned_domain
-from tilelink.mapping.word_axes import waited, words_along
+from tilelink.mapping.remote import crosses, reads_remote
+from tilelink.mapping.arrivals import raised, sources_of
+from tilelink.mapping.matching import Use, owned_domain
+from tilelink.mapping.granularity import waited, words_along
 
 
 def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use], least: Mapping[str, F.Number]) -> Channel:

@@ -13,10 +13,9 @@ from tilelink.ir.program import Index, Load, OfTile, Store, Tiles, tile_names, w
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
-from tilelink.mapping.handed import elsewhere, not_handed
+from tilelink.mapping.forwarding import elsewhere, not_handed
 from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
-from tilelink.mapping.placement import Placed, directed, hosts
-from tilelink.mapping.views import ring_of, tensor_of
+from tilelink.mapping.placement import Placed, directed, hosts, ring_of
 from tilelink.mapping.waves import MORE
 
 Lineage = dict[tuple[str, int], int]
@@ -140,7 +139,7 @@ def _standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[st
     domain, push = (p.step.program.domain, None) if p.step.program.movement is None else directed(wiring, p)
     cuts = p.step.program.signature.global_dims()
     view = p.step.binding(domain).view
-    tensor = tensor_of(wiring, p.step, domain)
+    tensor = wiring.tensor(p.step.binding(domain).tensor)
     names = _domain_names(p.step) if p.step.program.movement is None else (None,) * len(view)
     forced |= {a for a, v in enumerate(view) if _in_parts(wiring, p, v) or _by_parts(wiring, p, tensor, v, env)}
     grid = tuple(
@@ -223,7 +222,7 @@ def _loops(wiring: Wiring, p: Placed) -> tuple[GridAxis, ...]:
             continue
         view = p.step.binding(op.param).view
         v = view[op.axis]
-        tensor = tensor_of(wiring, p.step, op.param)
+        tensor = wiring.tensor(p.step.binding(op.param).tensor)
         kind = "unit" if v.unit else "plain"
         if v.axis is not None and tensor.axes[v.axis].over is not None and not v.local:
             kind = "mine"

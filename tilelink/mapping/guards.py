@@ -11,7 +11,7 @@ from tilelink.ir.program import Holder, Notify, OfTile, Wait, walk
 from tilelink.ir.ring import RANKS
 from tilelink.ir.wiring import indexed
 from tilelink.mapping.sites import site_of
-from tilelink.mapping.uses import own_names
+from tilelink.mapping.matching import own_names
 
 
 def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula | None:

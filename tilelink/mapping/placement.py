@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir import formula as F
-from tilelink.ir.partition import extent
+from tilelink.ir.formula import Formula
+from tilelink.ir.partition import extent, part
 from tilelink.ir.program import Store, TileProgram, Tiles, has_dot, tile_names, walk
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms, as_simulated, counted
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called, unsuitable
 from tilelink.mapping.orders import parse, words
-from tilelink.mapping.views import ring_of
 from tilelink.mapping.waves import DEPTH, LARGE, SHAPES, Product, Shape
 
 
@@ -153,6 +153,20 @@ def _shape(
     if _ring(step, wiring) == "ring":
         return product.best(SHAPES, topology.device.sms, coming=each * depth)
     return product.best(SHAPES, topology.device.sms, going=each * columns)
+
+
+def ring_of(wiring: Wiring, step: Step, dim: str) -> Formula | None:
+    """The part length along a dimension of a step, if some movement of this operator splits a tensor there over the ranks."""
+    for b in step.bindings:
+        for w in b.view:
+            if w.dim != dim or w.axis is None:
+                continue
+            for other in (s for s in wiring.steps if s.axis == step.axis):
+                dims = other.program.signature.global_dims()
+                for c in other.bindings:
+                    if c.tensor == b.tensor and any(x.axis == w.axis and x.dim in dims for x in c.view):
+                        return part(wiring.tensor(b.tensor).axes[w.axis].size, step.axis)
+    return None
 
 
 def _ring(step: Step, wiring: Wiring) -> str:

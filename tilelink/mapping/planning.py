@@ -17,12 +17,12 @@ from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import TensorDecl, Wiring
-from tilelink.mapping import credits, kernels
-from tilelink.mapping.behind import with_behind
-from tilelink.mapping.crossing import crosses, reads_remote
+from tilelink.mapping import credits, kernels, protocols
+from tilelink.mapping.deferred import with_behind
+from tilelink.mapping.remote import crosses, reads_remote
 from tilelink.mapping.grids import plan_steps
 from tilelink.mapping.in_place import kept_first, with_own_parts
-from tilelink.mapping.network import check_network
+from tilelink.mapping.remote import check_network
 from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import as_called, place
@@ -85,7 +85,9 @@ def make_plan(
         notes=_notes(found.signals, buffers) + _own_parts(steps),
         tables=tables(steps, topology, lambda rank: env_of(sizes, topology, rank)),
     )
-    return replace(plan, credits=credits.derive(plan))
+    plan = replace(plan, credits=credits.derive(plan))
+    plan = replace(plan, brief=protocols.epoch_signalled(plan))
+    return replace(plan, low_latency=protocols.by_ll(plan))
 
 
 def _check_names(wiring: Wiring) -> None:

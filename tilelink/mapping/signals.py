@@ -13,10 +13,9 @@ from tilelink.ir.program import At, Notify, OfTile, Wait
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring, indexed
 from tilelink.mapping.channels import channel
-from tilelink.mapping.crossing import crosses, reads_remote
+from tilelink.mapping.remote import crosses, reads_remote
 from tilelink.mapping.kernels import Assignment
-from tilelink.mapping.uses import Use
-from tilelink.mapping.views import signal_ops, tensor_of
+from tilelink.mapping.matching import Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def _wait(
     wiring: Wiring, s: StepPlan, op: Wait, steps: dict[str, StepPlan], where: Assignment
 ) -> tuple[Signal, list[Link], list[Use]]:
     """What becomes of a wait, how the dependences it stands for are kept, and what the words serve that it needs."""
-    tensor = tensor_of(wiring, s.step, op.param)
+    tensor = wiring.tensor(s.step.binding(op.param).tensor)
     pulled = reads_remote(s, op.param, tensor)
     if tensor.origin == "argument":
         link = Link(tensor.name, "", s.path, "channel" if pulled else "argument", pulled)
@@ -115,7 +114,7 @@ def _implied(consumer: StepPlan, producer: StepPlan, where: Assignment) -> str |
 def _notify(
     wiring: Wiring, s: StepPlan, op: Notify, channels: dict[str, Channel], uses: dict[str, list[Use]]
 ) -> Signal:
-    tensor = tensor_of(wiring, s.step, op.param)
+    tensor = wiring.tensor(s.step.binding(op.param).tensor)
     channel = channels.get(tensor.name)
     heard = [u for u in uses.get(tensor.name, []) if u.producer.path == s.path and u.notify == op]
     if channel is None or not heard:

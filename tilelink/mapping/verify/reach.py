@@ -15,7 +15,7 @@ from tilelink.ir.program import At, Bounds, Gather, Holder, Index, IndexEntry, O
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 from tilelink.mapping.sites import Site
 from tilelink.mapping.verify.geometry import NOWHERE, Bools, Ints, Spans, World
-from tilelink.mapping.views import extent
+from tilelink.ir.partition import extent
 
 Key: TypeAlias = "int | str"
 """An axis of a step's domain, or the variable of a `tl.tiles` loop."""

@@ -8,7 +8,7 @@ from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Holder, IndexEntry, Notify, OfTile, Wait, Whole, walk
 from tilelink.ir.wiring import TensorDecl, Wiring, entry_on, indexed
-from tilelink.mapping.crossing import reads_remote
+from tilelink.mapping.remote import reads_remote
 
 
 @dataclass(frozen=True, slots=True)

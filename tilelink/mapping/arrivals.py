@@ -14,9 +14,9 @@ from tilelink.ir.program import At, IndexEntry, Notify, Wait
 from tilelink.ir.ring import around
 from tilelink.ir.shape import rank_along
 from tilelink.ir.wiring import TensorDecl, Wiring
-from tilelink.mapping.crossing import crosses, reads_remote
+from tilelink.mapping.remote import crosses, reads_remote
 from tilelink.mapping.guards import notify_guard
-from tilelink.mapping.uses import Use, notify_entry, owned_domain
+from tilelink.mapping.matching import Use, notify_entry, owned_domain
 
 
 def sources_of(

@@ -13,7 +13,7 @@ from tilelink.ir.program import At, Gather, OfTile, Tiles, walk
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring, entry_on, indexed
 from tilelink.mapping.libraries import RUN, axis_of, tiled
-from tilelink.mapping.uses import Use, domain_axis, notify_entry, owned_domain, waiting_axis
+from tilelink.mapping.matching import Use, domain_axis, notify_entry, owned_domain, waiting_axis
 
 
 def words_along(
