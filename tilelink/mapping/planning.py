@@ -19,15 +19,14 @@ from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import TensorDecl, Wiring
 from tilelink.mapping import credits, kernels, protocols
 from tilelink.mapping.deferred import with_behind
-from tilelink.mapping.remote import crosses, reads_remote
 from tilelink.mapping.grids import plan_steps
 from tilelink.mapping.in_place import kept_first, with_own_parts
-from tilelink.mapping.remote import check_network
 from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import as_called, place
+from tilelink.mapping.remote import check_network, crosses, reads_remote
 from tilelink.mapping.sequence import host_steps
-from tilelink.mapping.signals import Signals, lower
+from tilelink.mapping.signals import Signals, matched
 
 
 def make_plan(
@@ -57,7 +56,7 @@ def make_plan(
     workers = {path: n for k in where.kernels for path, n in k.roles}
     steps = tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in steps)
     # Parts get no longer with the rank's coordinates.
-    found = lower(wiring, schedule, steps, where, env_of(sizes, topology, topology.ranks - 1))
+    found = matched(wiring, schedule, steps, where, env_of(sizes, topology, topology.ranks - 1))
     steps = with_behind(wiring, steps, placed, where.kernels, found.signals, sizes, topology)
     buffers = tuple(
         b for t in wiring.tensors if (b := _buffer(wiring, t, steps, dict(layouts), schedule.slots)) is not None

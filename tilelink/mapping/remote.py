@@ -38,7 +38,9 @@ def check_network(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topolog
         if axis.reach != "network" or axis.size == 1:
             continue
         movement = s.step.program.movement
-        if movement is not None and reads_remote(s, movement.source, wiring.tensor(s.step.binding(movement.source).tensor)):
+        if movement is not None and reads_remote(
+            s, movement.source, wiring.tensor(s.step.binding(movement.source).tensor)
+        ):
             raise _refused(
                 s.step.loc,
                 f"`{s.path}` pulls from ranks that are reached over a network only",
