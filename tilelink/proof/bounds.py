@@ -49,6 +49,10 @@ def _of(table: Table, runs: Runs, op: Read | Write, extents: list[Array]) -> Ite
         moment = Moment.first(table, runs.row, [wrong])
         yield Found("is not on a rank that there is", op.buffer, (runs.row,), (moment,))
         return
+    away = [on != runs.values["rank"], *(a < b for a, b in edges)]
+    if table.lowered.buffer(op.buffer).space == "device" and possible([*runs.taken, *away]):
+        moment = Moment.first(table, runs.row, away)
+        yield Found("is memory that other ranks do not reach", op.buffer, (runs.row,), (moment,))
     for k, (lo, hi) in enumerate(edges):
         wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][within(on, table.ranks - 1)]))
         # Of an empty box nothing is touched.
