@@ -14,6 +14,8 @@ from tilelink.codegen.checked import check_text
 from tilelink.errors import TilelinkError
 from tilelink.mapping.judge import verify
 
+UNRUNNABLE = (AssertionError, LookupError, ValueError)
+"""What the runtime says of a refused plan that means nothing to it."""
 SAME, RIGHT = "what runs is the same", "it is right, by the proof"
 
 
@@ -67,7 +69,12 @@ class Placed:
             return self._row(number, refusal, None, asked=False, said=SAME)
         if found.key not in self._known:
             accepted = refusal is None
-            self._known[found.key] = noticed(self.mapping, self.expected, found, self.seconds, lambda: accepted)
+            try:
+                self._known[found.key] = noticed(self.mapping, self.expected, found, self.seconds, lambda: accepted)
+            except UNRUNNABLE:
+                if accepted:
+                    raise
+                return self._row(number, refusal, None, asked=False)
         return self._row(number, refusal, self._known[found.key])
 
     def _row(

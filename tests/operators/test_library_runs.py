@@ -300,7 +300,7 @@ def test_own_parts_that_no_run_ends_with_are_refused() -> None:
     plan = planned(everyone, flash=RUNS, **ENGINES)
     assert_right(plan)
     loops = tuple(replace(g, kind="plain") for g in plan.step("flash").loops)
-    refused(with_step(plan, "flash", loops=loops), "TL609")
+    refused(with_step(plan, "flash", loops=loops), "TL611")
 
 
 def test_the_emitted_file_says_what_is_called() -> None:
