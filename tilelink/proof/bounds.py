@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Await, Buffer, Check, Read, Write
+from tilelink.ir.lowered import Await, Buffer, Check, Copy, Read, Write, walk
 from tilelink.proof.cells import within
 from tilelink.proof.coverage import boxes_of
 from tilelink.proof.found import Found, Moment
@@ -22,6 +23,7 @@ def outside(table: Table) -> Iterator[Found]:
         if b.space == "symmetric" and any(len(np.unique(e)) > 1 for e in extents[b.name]):
             why = "symmetric memory has one layout: peers work out addresses from their own"
             yield Found("has another size on each rank", b.name, why=why, loc=b.loc)
+    yield from _unlike(table)
     for row in table.rows:
         runs = Runs.of(table, row)
         if isinstance(row.op, Check):
@@ -40,6 +42,24 @@ def outside(table: Table) -> Iterator[Found]:
                 what = f"`{table.path(row)}` waits for a flag of `{row.op.flags}` that there is not"
                 why = "the flags of a tensor are as many as its tiles"
                 yield Found(what, "", (row,), (moment,), why=why)
+
+
+def _unlike(table: Table) -> Iterator[Found]:
+    """Copies whose sides do not have the same shape, but for axes of one element, and the same dtype."""
+    loops = [loop for e in table.lowered.executors for loop in e.loops]
+    copies = {id(op.source): op for loop in loops for op in walk(loop.body) if isinstance(op, Copy)}
+    for row, target in pairwise(table.rows):
+        copy = copies.get(id(row.op))
+        if copy is None or target.op is not copy.target:
+            continue
+        runs = Runs.of(table, row)
+        sides, taken = [[runs(hi) - runs(lo) for lo, hi in op.box] for op in (copy.source, copy.target)], runs.taken
+        lengths = [[x for x in side if possible([*taken, x != 1])] for side in sides]
+        dtypes = {table.lowered.buffer(op.buffer).dtype for op in (copy.source, copy.target)}
+        alike = len(lengths[0]) == len(lengths[1]) and len(dtypes) == 1
+        if not alike or any(possible([*taken, a != b]) for a, b in zip(*lengths, strict=True)):
+            what = f"`{table.path(row)}` copies `{copy.source.buffer}` to `{copy.target.buffer}`, which is of another shape"
+            yield Found(what, "", (row,), (Moment.first(table, row),), why="a copy goes element by element")
 
 
 def _of(table: Table, runs: Runs, op: Read | Write, extents: list[Array]) -> Iterator[Found]:

@@ -48,10 +48,26 @@ def _of(order: Order, buffer: Buffer, writes: list[Row], reads: list[Row]) -> It
         axes, boxes = order.axes(r, Await), boxes_of(runs)
         for w in written if possible(runs.taken) else ():
             left = order.left(Pairs.of(w, runs, axes, boxes))
-            if left is not None and not (buffer.space == "argument" and _read_first(order, r, w.runs.row, extents)):
+            if left is not None and buffer.space == "argument":
+                if not _read_first(order, r, w.runs.row, extents):
+                    yield _written(table, buffer, r, w.runs.row, left)
+            elif left is not None:
                 waits = any(isinstance(h.op, Await) and h.op.flags == buffer.name for h in order.signals(r, Await))
                 code = "TL608" if waits else ""
                 yield Found("is read before it is known to be written", buffer.name, (r, w.runs.row), left, code=code)
+
+
+def _written(table: Table, buffer: Buffer, r: Row, w: Row, moments: tuple[Moment, Moment]) -> Found:
+    reader, writer = table.path(r), table.path(w)
+    who = "reads it at other tiles" if reader == writer else f"`{reader}` reads it"
+    return Found(
+        f"`{writer}` writes to the argument `{buffer.name}`, and {who}",
+        "",
+        (w, r),
+        moments,
+        why="an argument counts as there when a call begins, so no wait of it is one for what programs write to it",
+        hint=f"let `{writer}` make a tensor of its own, and read that",
+    )
 
 
 def _read_first(order: Order, r: Row, w: Row, extents: tuple[int, ...]) -> bool:
