@@ -170,3 +170,33 @@ def test_arrivals_that_are_not_those_of_the_signals_are_found() -> None:
 
 def _put(flags: tuple[Flags, ...], k: int, other: Flags) -> tuple[Flags, ...]:
     return (*flags[:k], other, *flags[k + 1 :])
+
+
+def test_what_travels_beside_data_says_nothing_of_other_memory() -> None:
+    """Flags of data are of the buffer of their name; by another name they order nothing that is read there."""
+
+    def named(op: Op) -> tuple[Op, ...]:
+        return (replace(op, flags="box"),) if isinstance(op, Await | Signal) and op.flags == "inbox" else (op,)
+
+    lowered = next(x for x in lowered_of("all_reduce_one_shot") if any(f.name == "inbox" for f in x.flags))
+    counted = next(f for f in lowered.flags if f.name == "inbox")
+    beside = replace(
+        lowered, flags=tuple(replace(f, style="data", arrivals=None) if f is counted else f for f in lowered.flags)
+    )
+    assert found(beside) == []
+    other = replace(beside, flags=tuple(replace(f, name="box") if f.name == "inbox" else f for f in beside.flags))
+    for e in other.executors:
+        for loop in e.loops:
+            other = _with(other, loop, replace(loop, body=_rewritten(loop.body, named)))
+    assert any("before it is known to be written" in text for text in found(other))
+
+
+def test_the_sides_of_a_copy_have_one_shape() -> None:
+    for lowered in lowered_of("ag_gemm"):
+        for e in lowered.executors:
+            for loop in e.loops:
+                for op in (o for o in walk(loop.body) if isinstance(o, Copy) and o.source.box):
+                    (begin, end), *more = op.source.box
+                    shorter = replace(op, source=replace(op.source, box=((begin, end - 1), *more)))
+                    body = _rewritten(loop.body, lambda o, op=op, new=shorter: (new if o == op else o,))
+                    assert found(_with(lowered, loop, replace(loop, body=body))) != []

@@ -160,12 +160,6 @@ class Channel:
             return True
         return bool(F.evaluate(self.rings, self._at(word, env)))
 
-    def strokes(self, word: int, env: Mapping[str, F.Number]) -> int:
-        """How often the bell of a word is rung in a call before the stream goes on that waits for it."""
-        if not self.counted:
-            return 1
-        return int(F.evaluate(self.target, self._at(word, env)))
-
     def _at(self, word: F.Number, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
         """What symbols of `target`, `guard` and `rings` stand for at a word, or at many."""
         known = {**env, "word": word}
