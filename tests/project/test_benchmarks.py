@@ -30,18 +30,21 @@ def test_the_page_on_the_proof_has_its_times() -> None:
 
 
 def test_the_page_on_the_proof_counts_what_was_tried() -> None:
-    rows = result("mutants.json")["rows"]
+    plans, table = result("verify-oracle.json"), result("mutants.json")
+    rows, missing = table["rows"], table["about"]["missing"]
     by = Counter(row["caught_by"] for row in rows)
-    asked = [r["simulation_too"] for r in rows if r["caught_by"] == "static" and r["simulation_too"] is not None]
+    same = sum(row["by"] == "what runs is the same" for row in rows)
+    asked = [r["simulation_too"] for r in rows if r["caught_by"] == "refused" and r["simulation_too"] is not None]
     for sentence in (
-        f"Of {len(rows):,} such mutants of {len({r['operator'] for r in rows})} operators the proof refuses "
-        f"{by['static']:,} and the exact graph proves {by['equivalent']:,} equivalent",
-        f"Asked about {len(asked):,} of those that do harm, the simulated world with its race detector sees "
-        f"{100 * sum(asked) / len(asked):.0f} % of them",
-        f"The other {by['static'] - len(asked)} cannot be simulated",
+        f"Of {plans['plans']:,} such plans ({plans['proved']:,} proved, {plans['refused']:,} refused; "
+        f"{plans['not_planned']:,} more could not be planned, or spoilt so) none was judged differently",
+        f"Of {len(rows):,} such mutants of {len({r['operator'] for r in rows})} operators, chosen by chance among "
+        f"{len(rows) + missing:,}, the proof refuses {by['refused']:,} and accepts {by['accepted']:,}: {same} run the same",
+        f"Asked about {len(asked)} of those that are refused, the simulated world with its race detector sees {sum(asked)}",
     ):
         assert sentence in PROOF
-    assert set(by) == {"static", "equivalent"}
+    assert plans["differ"] == []
+    assert set(by) == {"refused", "accepted"}
 
 
 def test_the_page_on_the_proof_counts_where_two_proofs_agreed() -> None:
