@@ -15,7 +15,6 @@ from tilelink.frontend.binding import (
     Ranks,
     Slot,
     check_keywords,
-    evaluate_size,
     given_tensor,
     names_of,
     sizes_of,
@@ -26,9 +25,9 @@ from tilelink.frontend.running import NOWHERE, Frame, Trace, called_in, running
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wiring import assemble
 from tilelink.frontend.wording import count
-from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.formula import Sym
 from tilelink.ir.schedule import Placement, under
-from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature, dims_of, ranks_along
+from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, dims_of, evaluated, ranks_along
 from tilelink.ir.wiring import Wiring
 
 
@@ -128,23 +127,23 @@ def _argument(
     axes = [_declared(run, user, a, sizes, loc) for a in shape.axes]
     if shape.rest is not None:
         behind = [f"_{i}" for i in range(rest)]
-        axes[shape.rest : shape.rest] = [LogicalAxis(n, Sym(n), sizes[n], None, False) for n in behind]
+        axes[shape.rest : shape.rest] = [LogicalAxis(n, Extent(sizes[n], Sym(n)), None, False) for n in behind]
     return Record(tuple(axes), dtype, "argument", name, name, f"`{name}`", shape.contract, None, loc)
 
 
 def _declared(run: Trace, user: str, axis: Axis, sizes: Mapping[str, int], loc: Loc | None) -> LogicalAxis:
     """An axis of an argument, in the operator's own sizes."""
 
-    def known(name: str) -> tuple[Formula, int]:
+    def known(dim: Dim) -> Extent:
+        name = dim.name
         if name in run.ranks.sizes:
-            return ranks_along(name), run.ranks.sizes[name]
+            return Extent(run.ranks.sizes[name], ranks_along(name))
         if name in sizes:
-            return Sym(name), int(sizes[name])
+            return Extent(int(sizes[name]), Sym(name))
         message, why = f"the size `{name}` of `{user}` is not known", f"`{axis}` of the signature needs it"
         raise TilelinkError("TL205", message, loc=loc, why=why, hint=f"pass `{name}=`")
 
-    size, extent = evaluate_size(axis.size, known)
-    return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)
+    return LogicalAxis(axis.name, Extent.of(evaluated(axis.size, known)), axis.split, axis.unit)
 
 
 def _link_tables(user: str, records: list[Record], loc: Loc | None, ranks: tuple[str, ...]) -> None:
@@ -268,12 +267,10 @@ def _ranks_of(run: Trace, name: str, signature: Signature, over: object, loc: Lo
 def _relabelled(dimensions: Dimensions, given: Given, slots: tuple[Slot, ...]) -> SymbolicTensor:
     """The same tensor with the names and sizes that the inlined operator sees: of a split axis that it takes as whole,
     this rank's part."""
-    axes = given.record.axes
-    names = [a.name for a in axes]
-    sizes = [Extent(a.extent, a.size) for a in axes]
+    axes = list(given.record.axes)
     for slot in slots:
         if slot.at is not None:
-            names[slot.at] = slot.dim
-            if dimensions.is_local(slot.declared, axes[slot.at]):
-                sizes[slot.at] = dimensions.part(axes[slot.at])
-    return SymbolicTensor(given.record, tuple(names), tuple(sizes))
+            axis = axes[slot.at]
+            size = dimensions.part(axis) if dimensions.is_local(slot.declared, axis) else axis.size
+            axes[slot.at] = replace(axis, name=slot.dim, size=size)
+    return SymbolicTensor(given.record, tuple(axes))

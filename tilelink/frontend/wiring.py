@@ -125,7 +125,7 @@ def _names(records: Sequence[Record], taken: set[str]) -> dict[Record, str]:
 
 def _decl(record: Record, names: Mapping[Record, str]) -> TensorDecl:
     axes = (
-        TensorAxis(a.name, a.size, names[a.split] if isinstance(a.split, Record) else a.split, a.unit, a.over)
+        TensorAxis(a.name, a.size.formula, names[a.split] if isinstance(a.split, Record) else a.split, a.unit, a.over)
         for a in record.axes
     )
     return TensorDecl(
