@@ -74,7 +74,8 @@ class LogicalAxis:
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """A tensor of a trace. `wish`: the name it should have; `long`: the one it gets where `wish` is taken."""
+    """A tensor of a trace. `wish`: the name it should have; `long`: the one it gets where `wish` is taken; `key`: what steps
+    call it until all are known."""
 
     axes: tuple[LogicalAxis, ...]
     dtype: str
@@ -86,6 +87,7 @@ class Record:
     owner_map: MapTerm | None = None
     loc: Loc | None = None
     uses: int = 0
+    key: str = ""
 
     def __str__(self) -> str:
         return " ".join(str(a) for a in self.axes)
