@@ -9,7 +9,7 @@ from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import expressions
-from tilelink.frontend.jitted import Helpers
+from tilelink.frontend.jit import Helpers
 from tilelink.frontend.lowering import RESERVED, Lowering
 from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.primitives import VOCABULARY

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from tilelink.errors import Note
 from tilelink.frontend import primitives, raw
 from tilelink.frontend.lowering import Lowering
+from tilelink.frontend.refusals import construct, instead_of, refused
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
-from tilelink.frontend.unsupported import construct, instead_of, refused
 from tilelink.frontend.values import (
     RANKS,
     UNKNOWN,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeAlias
 
 from tilelink.errors import Loc, Note
-from tilelink.frontend.jitted import Helpers
+from tilelink.frontend.jit import Helpers
 from tilelink.frontend.outside import alike
 from tilelink.frontend.scope import BUILTINS, Number, Primitive, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names

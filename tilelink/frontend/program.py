@@ -20,7 +20,7 @@ from tilelink.frontend.binding import (
 from tilelink.frontend.capture import captured
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
-from tilelink.frontend.running import NOWHERE, Trace, called_in, tracing
+from tilelink.frontend.progress import NOWHERE, Trace, called_in, tracing
 from tilelink.frontend.source import call_site, plain_function, read_source
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.ir.program import Constant, TileProgram

@@ -21,7 +21,7 @@ from tilelink.frontend.binding import (
     wrong_count,
 )
 from tilelink.frontend.outside import Found, found_by
-from tilelink.frontend.running import NOWHERE, Frame, Trace, called_in, running
+from tilelink.frontend.progress import NOWHERE, Frame, Trace, called_in, running
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wiring import assemble
 from tilelink.frontend.wording import count
