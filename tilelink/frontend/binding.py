@@ -80,11 +80,7 @@ class Seen:
 
 
 def given_tensor(user: str, param: str, shape: Shape, tensor: object, loc: Loc | None) -> Given:
-    """A tensor that is passed to a program or an operator.
-
-    Raises:
-        TilelinkError: TL202, it is none.
-    """
+    """A tensor that is passed to a program or an operator. TL202: it is none."""
     if isinstance(tensor, SymbolicTensor):
         return Given(param, shape, tensor.record)
     message = f"`{param}` of `{user}` is an object of type `{type(tensor).__name__}`"
@@ -300,11 +296,7 @@ class Dimensions:
                 self._contradiction(str(size), Seen.of("", wanted, "the other sizes"), Seen(axis, label))
 
     def visible(self, size: Size) -> Extent:
-        """A size as the program sees it: of a dimension that is local to it, the most that a rank can have.
-
-        Raises:
-            TilelinkError: TL205.
-        """
+        """A size as the program sees it: of a dimension that is local to it, the most that a rank can have. TL205: nobody gives it."""
 
         def known(dim: Dim) -> Extent:
             axis = self.get(dim.name).axis

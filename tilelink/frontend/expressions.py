@@ -52,11 +52,7 @@ def lower(state: Lowering, node: ast.expr) -> Value:
 
 
 def unsupported(state: Lowering, node: ast.AST, place: ast.AST | None = None) -> NoReturn:
-    """Refuses Python that a tile program cannot contain.
-
-    Raises:
-        TilelinkError: TL111.
-    """
+    """Refuses Python that a tile program cannot contain (TL111)."""
     called, hint = construct(node)
     state.fail("TL111", place or node, f"{called} in a tile program", READ_NOT_RUN, hint)
 
@@ -114,11 +110,7 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
 
 
 def check_known(state: Lowering, node: ast.expr, found: Language) -> None:
-    """Refuses names that Triton's language does not have.
-
-    Raises:
-        TilelinkError: TL120.
-    """
+    """Refuses names that Triton's language does not have (TL120)."""
     if not found.known:
         known = {f"tl.{n}" for n in (*language_names(), *primitives.PRIMITIVES)}
         hint = meant(found.path, known, "see the names of `triton.language`")

@@ -194,11 +194,7 @@ def _view(record: Record, slot: Slot, tables: Mapping[str, Record], dimensions: 
 
 def _axis_of(run: Trace, program: TileProgram, given: Sequence[Given], over: str | None, loc: Loc | None) -> str | None:
     """The axis of ranks that `R` of the program is in this use: the only one, the one that is named, or the one over which
-    the tensors are split that it takes as split. None: it speaks of no ranks.
-
-    Raises:
-        TilelinkError: TL213.
-    """
+    the tensors are split that it takes as split. None: it speaks of no ranks. TL213: there is no telling."""
     signature, names = program.signature, run.frame.dimensions.ranks.names
     known = " and ".join(names)
     if over is not None:

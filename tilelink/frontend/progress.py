@@ -109,11 +109,7 @@ def in_progress(
 
 
 def called_in(name: str, loc: Loc | None = None) -> tuple[Trace, Loc | None]:
-    """The same, for a call of a tile program or an operator.
-
-    Raises:
-        TilelinkError: TL201.
-    """
+    """The same, for a call of a tile program or an operator; TL201."""
     why = "a tile program is one part of an operator: it runs when the operator does"
     return in_progress(f"`{name}` was called", why, "TL201", ", and call that", loc)
 

@@ -92,11 +92,8 @@ def trace(
 
 
 def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc: Loc | None) -> list[str]:
-    """The names of an operator's tensor parameters; those that `*rest` takes are numbered.
-
-    Raises:
-        TilelinkError: TL202 if their number is not the signature's, TL209 a constant that is a size of the inputs.
-    """
+    """The names of an operator's tensor parameters; those that `*rest` takes are numbered. TL202: their number is not the
+    signature's. TL209: a constant is a size of the inputs."""
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     parameters = parameters_of(fn).parameters.values()
     names = [p.name for p in parameters if p.kind in kinds]
@@ -247,11 +244,8 @@ def inline(
 
 
 def _ranks_of(run: Trace, name: str, signature: Signature, over: object, loc: Loc | None) -> Ranks:
-    """What an operator that is called in another calls the axes of ranks: its own names, or `R` the one that is named.
-
-    Raises:
-        TilelinkError: TL213.
-    """
+    """What an operator that is called in another calls the axes of ranks: its own names, or `R` the one that is
+    named. TL213: there is no telling."""
     outer = run.frame.dimensions.ranks.names
     if over is not None and over in outer and signature.axes == (RANK_AXIS,):
         return run.ranks.along(outer[str(over)])
