@@ -296,7 +296,7 @@ class Dimensions:
                 self._contradiction(str(size), Seen.of("", wanted, "the other sizes"), Seen(axis, label))
 
     def visible(self, size: Size) -> Extent:
-        """A size as the program sees it: of a dimension that is local to it, the most that a rank can have. TL205: nobody gives it."""
+        """A size as the program sees it: of a dimension that is local to it, the most that a rank can have (TL205)."""
 
         def known(dim: Dim) -> Extent:
             axis = self.get(dim.name).axis
@@ -347,7 +347,7 @@ class Dimensions:
         seen, name = self.get(axis.size.name).axis, axis.name
         if split is None and name not in self._globals and name not in self.ranks.names:
             split = seen.split
-        return replace(seen, name=self.ranks.called(name), split=split, unit=axis.unit or seen.unit)
+        return LogicalAxis(self.ranks.called(name), seen.size, split, axis.unit or seen.unit)
 
 
 def sizes_of(signature: Signature) -> tuple[str, ...]:

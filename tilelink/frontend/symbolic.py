@@ -121,7 +121,7 @@ class SymbolicTensor:
     def axes(self) -> tuple[LogicalAxis, ...]:
         """Names as this operator calls them, global sizes, and what each axis is split by: `R`, the name of a table, or None."""
         axes = self.record.axes if self._axes is None else self._axes
-        return tuple(replace(a, split=a.split.wish if isinstance(a.split, Record) else a.split) for a in axes)
+        return tuple(replace(a, split=a.split.wish) if isinstance(a.split, Record) else a for a in axes)
 
     @property
     def shape(self) -> tuple[Extent, ...]:

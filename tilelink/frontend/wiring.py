@@ -24,7 +24,7 @@ from tilelink.ir.program import (
 )
 from tilelink.ir.ring import around, distance
 from tilelink.ir.shape import Signature
-from tilelink.ir.wiring import Binding, Step, TensorAxis, TensorDecl, Wiring
+from tilelink.ir.wiring import Binding, Step, TensorAxis, TensorDecl, ViewAxis, Wiring
 
 
 def assemble(
@@ -111,10 +111,10 @@ def _decl(record: Record, names: Mapping[str, str]) -> TensorDecl:
 
 
 def _step(step: Step, names: Mapping[str, str], axis: str, ranks: int) -> Step:
-    bindings = tuple(
-        Binding(b.param, names[b.tensor], tuple(replace(v, split=names.get(v.split or "", v.split)) for v in b.view))
-        for b in step.bindings
-    )
+    def view(axis: ViewAxis) -> ViewAxis:
+        return replace(axis, split=names[axis.split]) if axis.split is not None and axis.split in names else axis
+
+    bindings = tuple(Binding(b.param, names[b.tensor], tuple(map(view, b.view))) for b in step.bindings)
     program = with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)}, ranks)
     return replace(step, program=program, bindings=bindings, axis=axis)
 
@@ -131,8 +131,11 @@ def with_distances(program: TileProgram, constants: Mapping[str, int], ranks: in
         return replace(at, expr=replace(at.expr, formula=formula if found is None else around(Sym(found[0]), found[1])))
 
     def change(op: Op) -> Op:
-        if isinstance(op, (Holder, Load, Store, Move, Notify, Wait)) and op.index is not None:
-            op = replace(op, index=tuple(known(e) if isinstance(e, At) else e for e in op.index))
+        if not isinstance(op, (Holder, Load, Store, Move, Notify, Wait)):
+            return op
+        index = op.index and tuple(known(e) if isinstance(e, At) else e for e in op.index)
+        if index != op.index:
+            op = replace(op, index=index)
         if isinstance(op, (Notify, Wait)) and op.peer is not None:
             op = replace(op, peer=known(op.peer))
         return op
