@@ -10,7 +10,7 @@ from tilelink.frontend.capture import capture
 from tilelink.frontend.grammar import parse_owner, parse_shape, parse_signature
 from tilelink.frontend.outside import Found, Outside, found_by
 from tilelink.frontend.program import Program, program
-from tilelink.frontend.running import ranks_here, tracing
+from tilelink.frontend.progress import ranks_here, tracing
 from tilelink.frontend.sizes import bind_sizes, slices_in
 from tilelink.frontend.symbolic import Extent, SymbolicTensor
 from tilelink.frontend.symmetric import symmetric

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.source import call_site
-from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor, formula_of
+from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wording import count, meant
-from tilelink.ir.formula import Formula, cdiv, of
+from tilelink.ir.formula import cdiv
 from tilelink.ir.shape import (
     RANK_AXIS,
     Axis,
@@ -76,15 +76,11 @@ class Seen:
     @staticmethod
     def of(name: str, value: int, by: str, *, unit: bool = False) -> Seen:
         """A size by itself."""
-        return Seen(LogicalAxis(name, formula_of(value), int(value), None, unit), by)
+        return Seen(LogicalAxis(name, Extent.of(value), None, unit), by)
 
 
 def given_tensor(user: str, param: str, shape: Shape, tensor: object, loc: Loc | None) -> Given:
-    """A tensor that is passed to a program or an operator.
-
-    Raises:
-        TilelinkError: TL202, it is none.
-    """
+    """A tensor that is passed to a program or an operator. TL202: it is none."""
     if isinstance(tensor, SymbolicTensor):
         return Given(param, shape, tensor.record)
     message = f"`{param}` of `{user}` is an object of type `{type(tensor).__name__}`"
@@ -189,7 +185,7 @@ class Dimensions:
         self._globals = signature.global_dims()
         self.ranks = ranks
         self.seen = {
-            name: Seen(LogicalAxis(name, ranks_along(axis), ranks.sizes[axis], None, True), "the number of ranks")
+            name: Seen.of(name, Extent(ranks.sizes[axis], ranks_along(axis)), "the number of ranks", unit=True)
             for name, axis in ranks.names.items()
         }
         self.rest: tuple[LogicalAxis, ...] | None = None
@@ -216,8 +212,8 @@ class Dimensions:
         for name, value in (sizes or {}).items():
             new = Seen.of(name, value, f"`{name}={int(value)}`", unit=Dim(name).unit)
             old = self.seen.setdefault(name, new)
-            if old.axis.extent != new.axis.extent:
-                self._contradiction(name, old, new.axis.extent, new.by)
+            if old.axis.size != new.axis.size:
+                self._contradiction(name, old, new)
         for one in given:
             self._check_compound(one, slots[one.param])
         return slots
@@ -240,16 +236,16 @@ class Dimensions:
             axis, size = given.record.axes[slot.at], slot.declared.size
             self._check_split(given, slot.declared, axis)
             if isinstance(size, Dim):
-                self._unify(size.name, axis, given.record.label)
-            elif isinstance(size, int) and size != axis.extent:
+                self._unify(size.name, Seen(axis, given.record.label))
+            elif isinstance(size, int) and size != axis.size:
                 declared = Seen.of(slot.declared.name, size, "the signature")
-                self._contradiction(slot.declared.name, declared, axis.extent, given.record.label)
+                self._contradiction(slot.declared.name, declared, Seen(axis, given.record.label))
 
     def _same_rest(self, rest: tuple[LogicalAxis, ...], by: str) -> None:
         if self.rest is None:
             self.rest, self._rest_by = rest, by
-        elif [(a.extent, a.split) for a in rest] != [(a.extent, a.split) for a in self.rest]:
-            old, new = (" ".join(f"{a}={a.extent}" for a in axes) or "nothing" for axes in (self.rest, rest))
+        elif [(a.size, a.split) for a in rest] != [(a.size, a.split) for a in self.rest]:
+            old, new = (" ".join(f"{a}={a.size}" for a in axes) or "nothing" for axes in (self.rest, rest))
             why = f"it is {old} in {self._rest_by} and {new} in {by}"
             message = f"`...` of `{self.user}` stands for two things"
             self._fail("TL204", message, why, "pass tensors whose last axes agree")
@@ -269,20 +265,20 @@ class Dimensions:
             why = f"`{given.param}` is `{given.shape}`: `{declared}` {how}; the tensor is `{given.record}`"
             self._fail("TL207", message, why, f"{hint}, or write another signature")
 
-    def _unify(self, name: str, axis: LogicalAxis, by: str) -> None:
-        old = self.seen.setdefault(name, Seen(axis, by))
-        if old.axis.extent != axis.extent:
-            self._contradiction(name, old, axis.extent, by)
+    def _unify(self, name: str, new: Seen) -> None:
+        old = self.seen.setdefault(name, new)
+        if old.axis.size != new.axis.size:
+            self._contradiction(name, old, new)
         spread = name in self._globals or name in self.ranks.names or self._operator
-        if not spread and old.axis.over != axis.over:
-            one, two = (old.by, by) if old.axis.over is not None else (by, old.by)
+        if not spread and old.axis.over != new.axis.over:
+            one, two = (old.by, new.by) if old.axis.over is not None else (new.by, old.by)
             why = f"{one} has this rank's part of it, {two} has all"
             message = f"`{name}` of `{self.user}` is split and whole at once"
             self._fail("TL207", message, why, "gather the one, or split the other")
 
-    def _contradiction(self, name: str, a: Seen, b: int, by_b: str) -> NoReturn:
-        message = f"`{name}` of `{self.user}` is {a.axis.extent} and {b}"
-        why = f"it is {a.axis.extent} by {a.by}, and {b} by {by_b}"
+    def _contradiction(self, name: str, a: Seen, b: Seen) -> NoReturn:
+        message = f"`{name}` of `{self.user}` is {a.axis.size} and {b.axis.size}"
+        why = f"it is {a.axis.size} by {a.by}, and {b.axis.size} by {b.by}"
         hint = "pass tensors that agree, or give the axes different names in the signature"
         self._fail("TL204", message, why, hint)
 
@@ -294,34 +290,26 @@ class Dimensions:
                 continue
             axis, label = given.record.axes[slot.at], given.record.label
             if isinstance(size, Sum) and isinstance(size.left, Dim) and isinstance(size.right, int):
-                name, less = size.left.name, size.right
-                left = LogicalAxis(name, axis.size - less, axis.extent - less, None, size.left.unit)
-                self.seen.setdefault(name, Seen(left, label))
-            if all(d in self.seen for d in dims_of(size)):
-                _, extent = self.visible(size)
-                if extent != axis.extent:
-                    self._contradiction(str(size), Seen.of("", extent, "the other sizes"), axis.extent, label)
+                name = size.left.name
+                self.seen.setdefault(name, Seen.of(name, axis.size - size.right, label, unit=size.left.unit))
+            if all(d in self.seen for d in dims_of(size)) and (wanted := self.visible(size)) != axis.size:
+                self._contradiction(str(size), Seen.of("", wanted, "the other sizes"), Seen(axis, label))
 
-    def visible(self, size: Size) -> tuple[Formula, int]:
-        """A size as the program sees it: of a dimension that is local to it, the most that a rank can have.
+    def visible(self, size: Size) -> Extent:
+        """A size as the program sees it: of a dimension that is local to it, the most that a rank can have (TL205)."""
 
-        Raises:
-            TilelinkError: TL205.
-        """
+        def known(dim: Dim) -> Extent:
+            axis = self.get(dim.name).axis
+            local = axis.over is not None and dim.name not in self._globals and not self._operator
+            return self.part(axis) if local else axis.size
 
-        def known(name: str) -> tuple[Formula, int]:
-            axis = self.get(name).axis
-            if axis.over is not None and name not in self._globals and not self._operator:
-                part = self.part(axis)
-                return part.formula, int(part)
-            return axis.size, axis.extent
-
-        return evaluate_size(size, known)
+        return Extent.of(evaluated(size, known))
 
     def part(self, axis: LogicalAxis) -> Extent:
         """The most that a rank can have of a split axis."""
         assert axis.over is not None
-        return Extent(-(-axis.extent // self.ranks.sizes[axis.over]), cdiv(axis.size, ranks_along(axis.over)))
+        formula = cdiv(axis.size.formula, ranks_along(axis.over))
+        return Extent(-(-int(axis.size) // self.ranks.sizes[axis.over]), formula)
 
     def extended(self, more: Mapping[str, Seen]) -> Dimensions:
         """These dimensions with others in front of them."""
@@ -355,17 +343,11 @@ class Dimensions:
     def _allocated(self, axis: Axis, tables: Mapping[str, Record]) -> LogicalAxis:
         split = None if axis.split is None else tables.get(axis.split, self.ranks.called(axis.split))
         if not isinstance(axis.size, Dim):
-            size, extent = self.visible(axis.size)
-            return LogicalAxis(axis.name, size, extent, split, axis.unit)
+            return LogicalAxis(axis.name, self.visible(axis.size), split, axis.unit)
         seen, name = self.get(axis.size.name).axis, axis.name
         if split is None and name not in self._globals and name not in self.ranks.names:
             split = seen.split
-        return replace(seen, name=self.ranks.called(name), split=split, unit=axis.unit or seen.unit)
-
-
-def evaluate_size(size: Size, known: Callable[[str], tuple[Formula, int]]) -> tuple[Formula, int]:
-    """A size as a formula and as a number."""
-    return of(evaluated(size, lambda dim: known(dim.name)[0])), evaluated(size, lambda dim: known(dim.name)[1])
+        return LogicalAxis(self.ranks.called(name), seen.size, split, axis.unit or seen.unit)
 
 
 def sizes_of(signature: Signature) -> tuple[str, ...]:

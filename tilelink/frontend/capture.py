@@ -9,7 +9,7 @@ from typing import Any
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import expressions
-from tilelink.frontend.jitted import Helpers
+from tilelink.frontend.jit import Helpers
 from tilelink.frontend.lowering import RESERVED, Lowering
 from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.primitives import VOCABULARY
@@ -50,7 +50,7 @@ def captured(
     source = read_source(plain_function(fn))
     params, constants = _tensors(source, signature), _constants(source, signature)
     helpers = Helpers(VOCABULARY)
-    state = Lowering(source, Scope.around(source.function, VOCABULARY), params, helpers, expressions.lower)
+    state = Lowering(source, Scope(source.function, VOCABULARY), params, helpers, expressions.lower)
     _bind_parameters(state, constants)
     lower_block(state, source.node.body)
     header = source.loc(source.node)
@@ -111,11 +111,7 @@ def _check_name(state: Lowering, name: str, node: ast.AST, message: str) -> None
 
 # ---------------------------------------------------------------------------------------------------------------- parameters
 def _tensors(source: FunctionSource, signature: Signature) -> tuple[Param, ...]:
-    """The parameters by position, with their shapes.
-
-    Raises:
-        TilelinkError: TL112, TL103 (a split that no parameter gives).
-    """
+    """The parameters by position, with their shapes. TL112: not those of the signature. TL103: a split by no parameter."""
     arguments = source.node.args
     for starred, mark in ((arguments.vararg, "*"), (arguments.kwarg, "**")):
         if starred is not None:
@@ -152,11 +148,7 @@ def _tensors(source: FunctionSource, signature: Signature) -> tuple[Param, ...]:
 
 
 def _constants(source: FunctionSource, signature: Signature) -> tuple[Constant, ...]:
-    """The keyword-only parameters, with their kinds.
-
-    Raises:
-        TilelinkError: TL113.
-    """
+    """The keyword-only parameters, with their kinds. TL113: a name that is taken, or no kind."""
     arguments = source.node.args
     dims = {d for s in signature.shapes for a in s.axes for d in dims_of(a.size)}
     made: list[Constant] = []

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from tilelink.errors import Note
 from tilelink.frontend import primitives, raw
 from tilelink.frontend.lowering import Lowering
+from tilelink.frontend.refusals import construct, instead_of, refused
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
-from tilelink.frontend.unsupported import construct, instead_of, refused
 from tilelink.frontend.values import (
     RANKS,
     UNKNOWN,
@@ -52,11 +52,7 @@ def lower(state: Lowering, node: ast.expr) -> Value:
 
 
 def unsupported(state: Lowering, node: ast.AST, place: ast.AST | None = None) -> NoReturn:
-    """Refuses Python that a tile program cannot contain.
-
-    Raises:
-        TilelinkError: TL111.
-    """
+    """Refuses Python that a tile program cannot contain (TL111)."""
     called, hint = construct(node)
     state.fail("TL111", place or node, f"{called} in a tile program", READ_NOT_RUN, hint)
 
@@ -114,11 +110,7 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
 
 
 def check_known(state: Lowering, node: ast.expr, found: Language) -> None:
-    """Refuses names that Triton's language does not have.
-
-    Raises:
-        TilelinkError: TL120.
-    """
+    """Refuses names that Triton's language does not have (TL120)."""
     if not found.known:
         known = {f"tl.{n}" for n in (*language_names(), *primitives.PRIMITIVES)}
         hint = meant(found.path, known, "see the names of `triton.language`")
@@ -203,11 +195,9 @@ def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -
         text = "(A % RANKS + RANKS + RANKS - B) % RANKS"
     else:
         text = "(A + RANKS - B) % RANKS" if right.coordinate else "(A + RANKS - B % RANKS) % RANKS"
-    tree = ast.parse(text, mode="eval").body
-    formula = _computed(tree, {"A": left.formula, "B": right.formula, RANKS: Sym(RANKS)})
-    node = _Fill({"A": left.node, "B": right.node}).visit(tree)
+    known = {"A": left, "B": right, RANKS: named(RANKS, formula=Sym(RANKS))}
     names = joined_names((left.names, right.names, (RANKS,)))
-    return _combine(node, [left, right], formula, coordinate=True, wrapped=True, names=names)
+    return replace(_filled(ast.parse(text, mode="eval").body, known), coordinate=True, wrapped=True, names=names)
 
 
 def _counts(state: Lowering, value: Value) -> bool:
@@ -217,22 +207,14 @@ def _counts(state: Lowering, value: Value) -> bool:
     return value.coordinate or is_index(state.env.get(value.text))
 
 
-def _computed(tree: ast.expr, known: Mapping[str, Formula | None]) -> Formula | None:
-    """The formula of an expression in names that have one."""
+def _filled(tree: ast.expr, known: Mapping[str, Value]) -> Value:
+    """What sums and rests of known values come to."""
     if isinstance(tree, ast.BinOp):
-        return combined(_OPERATORS[type(tree.op)], _computed(tree.left, known), _computed(tree.right, known))
+        left, right = _filled(tree.left, known), _filled(tree.right, known)
+        formula = combined(_OPERATORS[type(tree.op)], left.formula, right.formula)
+        return _combine(ast.BinOp(left.node, tree.op, right.node), [left, right], formula)
     assert isinstance(tree, ast.Name)
     return known[tree.id]
-
-
-class _Fill(ast.NodeTransformer):
-    """Puts nodes in place of names."""
-
-    def __init__(self, nodes: dict[str, ast.expr]) -> None:
-        self._nodes = nodes
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._nodes.get(node.id, node)
 
 
 def _unary(state: Lowering, node: ast.UnaryOp) -> Value:
@@ -348,7 +330,7 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     if not entries:
         state.fail("TL111", node, "an empty subscript in a tile program", "it chooses nothing", "write what it chooses")
-    lowered = [_subscript_entry(state, e) for e in entries]
+    lowered = [lower(state, e) for e in entries]
     inner: ast.expr = ast.Tuple([v.node for v in lowered], ast.Load()) if len(lowered) > 1 else lowered[0].node
     made = _combine(ast.Subscript(value.node, inner, ast.Load()), [value, *lowered])
     if value.length is not None:
@@ -361,9 +343,7 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     return replace(made, rank=len(kept) or (UNKNOWN if value.rank else 0))
 
 
-def _subscript_entry(state: Lowering, node: ast.expr) -> Value:
-    if not isinstance(node, ast.Slice):
-        return lower(state, node)
+def _slice(state: Lowering, node: ast.Slice) -> Value:
     bounds = [None if b is None else lower(state, b) for b in (node.lower, node.upper, node.step)]
     made = ast.Slice(*(None if b is None else b.node for b in bounds))
     return _combine(made, [b for b in bounds if b is not None])
@@ -480,6 +460,7 @@ _HANDLERS: Mapping[type[ast.expr], Callable[[Lowering, Any], Value]] = MappingPr
         ast.List: _tuple,
         ast.Attribute: _attribute,
         ast.Subscript: _subscript,
+        ast.Slice: _slice,
         ast.Call: _call,
     }
 )

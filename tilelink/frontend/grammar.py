@@ -9,7 +9,7 @@ from functools import lru_cache
 from lark import Token, Tree
 
 from tilelink.errors import Loc
-from tilelink.frontend.reading import Text, parse, span, text_of
+from tilelink.frontend.text import Text, parse, span, text_of
 from tilelink.ir.formula import Const, Formula, Sym, binary
 from tilelink.ir.shape import (
     ITEM_BYTES,

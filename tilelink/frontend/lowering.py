@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn, TypeAlias
 
 from tilelink.errors import Loc, Note
-from tilelink.frontend.jitted import Helpers
+from tilelink.frontend.jit import Helpers
 from tilelink.frontend.outside import alike
 from tilelink.frontend.scope import BUILTINS, Number, Primitive, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names
@@ -95,11 +95,7 @@ class Lowering:
         return self._lower(self, node)
 
     def as_numbers(self, node: ast.expr, *values: Value) -> None:
-        """Refuses sums with an R coordinate where numbers are meant: there is no saying whether they are to wrap.
-
-        Raises:
-            TilelinkError: TL145.
-        """
+        """Refuses sums with an R coordinate where numbers are meant: there is no saying whether they are to wrap (TL145)."""
         if any(v.wrapped for v in values):
             message = f"in `{ast.unparse(node)}` a sum with an R coordinate is taken for a number"
             why = "such a sum is a coordinate again and counts round the ring: after the last rank comes the first"
@@ -121,11 +117,7 @@ class Lowering:
         return binding if isinstance(binding, Tensor) else None
 
     def constant(self, number: Number, node: ast.expr) -> str:
-        """The name under which the program finds a constant of its module.
-
-        Raises:
-            TilelinkError: TL126, it is that of something else.
-        """
+        """The name under which the program finds a constant of its module. TL126: it is that of something else."""
         self.alone(number.name, node)
         if not alike(self.globals.setdefault(number.name, number.value), number.value):
             why = "constants are written at the head of a file, those of modules and classes with `_` for dots"
@@ -133,11 +125,7 @@ class Lowering:
         return number.name
 
     def alone(self, name: str, node: ast.expr) -> None:
-        """Refuses what is called like a variable of the program in the emitted file.
-
-        Raises:
-            TilelinkError: TL126.
-        """
+        """Refuses what is called like a variable of the program in the emitted file (TL126)."""
         if name in self.locals:
             message = f"`{ast.unparse(node)}` is called `{name}` in the emitted file, and so is a variable"
             why = "helpers keep the name of their `def` there, and constants theirs, with `_` for dots"
@@ -195,11 +183,7 @@ class Lowering:
             self.ops.append(Let(target=(said,), value=binding.value.expr(), loc=loc))
 
     def bound_again(self, name: str, before: Loc, node: ast.AST) -> NoReturn:
-        """Refuses to bind the name of an index.
-
-        Raises:
-            TilelinkError: TL153.
-        """
+        """Refuses to bind the name of an index (TL153)."""
         why, note = "an index keeps its name while it lasts", Note(f"`{name}` is bound here", before)
         message = f"`{name}` is the name of an index and is bound again"
         self.fail("TL153", node, message, why, "use another name", (note,))

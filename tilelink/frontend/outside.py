@@ -21,13 +21,13 @@ GONE = object()
 PLAIN = (bool, int, float, str, type(None))
 
 
+_GROWING = (list, dict, set, tuple, frozenset)
+_LIBRARIES = frozenset({"tilelink", "torch", "triton", "numpy", *sys.stdlib_module_names}) - {"__main__"}
+
+
 def alike(a: object, b: object) -> bool:
     """Whether two constants are one: `0.0` is neither `-0.0` nor `0`, and NaN is NaN."""
     return repr(a) == repr(b)
-
-
-_GROWING = (list, dict, set, tuple, frozenset)
-_LIBRARIES = frozenset({"tilelink", "torch", "triton", "numpy", *sys.stdlib_module_names}) - {"__main__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +78,30 @@ def _is_plain(value: object) -> bool:
 class Outside:
     """What has been found, of which `changed` is asked at each call: it costs next to nothing where nothing was assigned."""
 
-    __slots__ = ("_attributes", "_cells", "_entries", "_found", "_shown")
+    __slots__ = ("_attributes", "_entries", "_shown", "found")
 
     def __init__(self, found: Iterable[Found]) -> None:
-        self._found = tuple({(id(f.of), f.name): f for f in found}.values())
+        self.found = tuple({(id(f.of), f.name): f for f in found}.values())
         self._settle()
-
-    @property
-    def found(self) -> tuple[Found, ...]:
-        return self._found
 
     def _settle(self) -> None:
         entries: list[tuple[dict[str, object], str, object]] = []
-        cells: list[tuple[CellType, object]] = []
         attributes: list[tuple[Callable[[object], object], object, object]] = []
-        for f in self._found:
-            if f.shown is not None:
-                continue
+        for f in self.found:
             kind = type(f.of)
-            if kind is CellType:
-                cells.append((cast("CellType", f.of), f.value))
-            elif kind is dict:
+            if f.shown is None and kind is dict:
                 entries.append((cast("dict[str, object]", f.of), f.name, f.value))
-            else:
-                attributes.append((attrgetter(f.name), f.of, f.value))
-        self._entries, self._cells, self._attributes = tuple(entries), tuple(cells), tuple(attributes)
-        self._shown = tuple(f for f in self._found if f.shown is not None)
+            elif f.shown is None:
+                name = "cell_contents" if kind is CellType else f.name
+                attributes.append((attrgetter(name), f.of, f.value))
+        self._entries, self._attributes = tuple(entries), tuple(attributes)
+        self._shown = tuple(f for f in self.found if f.shown is not None)
 
     def changed(self) -> bool:
         """Whether something is not there any more, or is another one."""
         try:
             for space, name, value in self._entries:
                 if space[name] is not value:
-                    return self._look()
-            for cell, value in self._cells:
-                if cell.cell_contents is not value:
                     return self._look()
             for get, of, value in self._attributes:
                 if get(of) is not value:
@@ -123,9 +112,9 @@ class Outside:
 
     def _look(self) -> bool:
         """The same, by value: a number that was assigned again may be the old one."""
-        if not all(f.still for f in self._found):
+        if not all(f.still for f in self.found):
             return True
-        self._found = tuple(Found.at(f.of, f.name) for f in self._found)
+        self.found = tuple(Found.at(f.of, f.name) for f in self.found)
         self._settle()
         return False
 

@@ -10,6 +10,7 @@ from tilelink.frontend.binding import (
     Dimensions,
     Given,
     Ranks,
+    Slot,
     align,
     given_tensor,
     names_of,
@@ -19,13 +20,13 @@ from tilelink.frontend.binding import (
 from tilelink.frontend.capture import captured
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
-from tilelink.frontend.running import NOWHERE, Trace, called_in, tracing
+from tilelink.frontend.progress import NOWHERE, Trace, called_in, tracing
 from tilelink.frontend.source import call_site, plain_function, read_source
 from tilelink.frontend.symbolic import Record, SymbolicTensor
-from tilelink.frontend.wiring import PendingStep, PendingView
 from tilelink.ir.program import Constant, TileProgram
 from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Signature
+from tilelink.ir.wiring import Binding, Step, ViewAxis
 
 Plain = bool | int | float | str
 
@@ -162,27 +163,38 @@ def _add_step(
         given[made.param] = made
         slots[made.param] = align(made, program.name, loc, ranks)
     tables = {name: g.record for name, g in given.items()}
-    views: list[PendingView] = []
+    bindings: list[Binding] = []
     for param in program.params:
         record = given[param.name].record
         record.uses += 1
         if record.origin == "declared" and record.uses == 1:
             # What `symmetric` declares is called as its first user calls it.
             record.wish, record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
-        views.append(PendingView(param.name, record, slots[param.name], tables, dimensions.is_local))
+        view = tuple(_view(record, slot, tables, dimensions) for slot in slots[param.name])
+        bindings.append(Binding(param.name, record.key, view))
     shipped = run.shipped.get(path, placement)
-    run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE, shipped, axis))
+    step = Step(path, program, tuple(bindings), tuple(constants.items()), loc or NOWHERE, shipped, axis or "")
+    run.steps.append(step)
     outputs = [SymbolicTensor(given[p.name].record) for p in program.params if p.role == "out"]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
+def _view(record: Record, slot: Slot, tables: Mapping[str, Record], dimensions: Dimensions) -> ViewAxis:
+    """An axis of a parameter over its tensor. `tables`: the tensors of the other parameters."""
+    declared = slot.declared
+    if slot.at is None:
+        return ViewAxis(slot.dim, None, False, True, RANK_AXIS)
+    split = None if declared is None else declared.split
+    if split is not None and split in tables:
+        split = tables[split].key
+    # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
+    local = dimensions.is_local(declared, record.axes[slot.at])
+    return ViewAxis(slot.dim, slot.at, local, declared is not None and declared.unit, split)
+
+
 def _axis_of(run: Trace, program: TileProgram, given: Sequence[Given], over: str | None, loc: Loc | None) -> str | None:
     """The axis of ranks that `R` of the program is in this use: the only one, the one that is named, or the one over which
-    the tensors are split that it takes as split. None: it speaks of no ranks.
-
-    Raises:
-        TilelinkError: TL213.
-    """
+    the tensors are split that it takes as split. None: it speaks of no ranks. TL213: there is no telling."""
     signature, names = program.signature, run.frame.dimensions.ranks.names
     known = " and ".join(names)
     if over is not None:

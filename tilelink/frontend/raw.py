@@ -51,7 +51,7 @@ def _wait(
     call: Call, ptrs: ast.expr, count: ast.expr, scope: ast.expr, semantic: ast.expr, waitValue: Node = None
 ) -> Value:
     words = _word(call, scope, SCOPES, "scope"), _word(call, semantic, SEMANTICS, "semantic")
-    return _value(call, "wait", "token", (ptrs, count), words, (waitValue or ast.Constant(1),))
+    return _value(call, "wait", "token", (ptrs, count, *words, waitValue or ast.Constant(1)))
 
 
 def _consume_token(call: Call, value: ast.expr, token: ast.expr) -> Value:
@@ -75,20 +75,17 @@ def _word(call: Call, node: ast.expr, known: tuple[str, ...], what: str) -> Expr
     return Expr(repr(word))
 
 
-def _value(
-    call: Call, what: str, wish: str, args: tuple[ast.expr, ...], words: tuple[Expr, ...] = (),
-    more: tuple[ast.expr, ...] = (), *, param: str | None = None,
-) -> Value:  # fmt: skip
+def _value(call: Call, what: str, wish: str, args: tuple[ast.expr | Expr, ...], param: str | None = None) -> Value:
     if call.state.conditional is not None:
         why = "it is taken out of the expression, and would happen once, in any case"
         hint = "assign it to a name before, or write an `if` with it inside"
         call.fail("TL134", call.node, f"`tl.{call.name}` in {call.state.conditional}", why, hint)
-    given = [call.state.lower(a) for a in (*args, *more)]
-    lowered = (*(v.expr() for v in given[: len(args)]), *words, *(v.expr() for v in given[len(args) :]))
+    given = [a if isinstance(a, Expr) else call.state.lower(a) for a in args]
+    lowered = tuple(v if isinstance(v, Expr) else v.expr() for v in given)
     name = call.result(wish)
     call.add(Raw(what=what, name=name, param=param, args=lowered, loc=call.loc))
-    rank = given[0].rank if what in ("symm_at", "consume_token") else 0
-    return named(name, rank=rank, positional=False)
+    like = given[0] if what in ("symm_at", "consume_token") else None
+    return named(name, rank=like.rank if isinstance(like, Value) else 0, positional=False)
 
 
 def effect(state: Lowering, node: ast.Call, name: str) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import CellType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from tilelink.frontend.outside import GONE, Found
@@ -69,24 +68,19 @@ class Opaque:
 Reference: TypeAlias = Language | Primitive | Number | Jitted | Builtin | Opaque
 
 
-@dataclass(frozen=True, slots=True)
 class Scope:
-    """The names around a function: its closure, its module, Python's builtins."""
+    """The names around a function: its closure, its module, Python's builtins. `found`: what was looked up, but for the
+    language itself."""
 
-    globals: dict[str, Any]
-    cells: Mapping[str, CellType]
-    vocabulary: frozenset[str]
-    found: list[Found]
-    """What was looked up, but for the language itself."""
-
-    @staticmethod
-    def around(fn: Function, vocabulary: frozenset[str]) -> Scope:
-        cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-        return Scope(fn.__globals__, cells, vocabulary, [])
+    def __init__(self, fn: Function, vocabulary: frozenset[str]) -> None:
+        self.found: list[Found] = []
+        self._globals = fn.__globals__
+        self._cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+        self._vocabulary = vocabulary
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.cells, *self.globals)
+        return (*self._cells, *self._globals)
 
     def look_up(self, node: ast.expr, locals_: frozenset[str]) -> Reference | None:
         """What `name` or `module.attribute...` refers to; None for a name of the function itself or an unknown one."""
@@ -106,13 +100,13 @@ class Scope:
         """What has been found, which is called `name` in a file."""
         if found.value is GONE:
             return None
-        reference = self.classify(name, found.value)
+        reference = self._classify(name, found.value)
         if not isinstance(reference, (Language, Primitive)) and not isinstance(found.value, ModuleType):
             self.found.append(found)
         return reference
 
     def _name(self, name: str) -> Reference | None:
-        for space in (self.cells.get(name), self.globals):
+        for space in (self._cells.get(name), self._globals):
             if space is not None and (found := self._noted(Found.at(space, name), name)) is not None:
                 return found
         if name in BUILTINS:
@@ -120,16 +114,16 @@ class Scope:
         return Opaque(getattr(builtins, name)) if hasattr(builtins, name) else None
 
     def _of_language(self, base: Language, attribute: str) -> Reference:
-        if base.path == "tl" and attribute in self.vocabulary:
+        if base.path == "tl" and attribute in self._vocabulary:
             return Primitive(attribute)
         if base.path == "triton":
             return Language("tl") if attribute == "language" else Language(f"triton.{attribute}")
         return Language(f"{base.path}.{attribute}", _exists(base.path, attribute))
 
-    def classify(self, name: str, found: Any) -> Reference:
+    def _classify(self, name: str, found: Any) -> Reference:
         if isinstance(found, ModuleType):
             return _module(found)
-        if _module_of(found) == VOCABULARY_MODULE and getattr(found, "__name__", None) in self.vocabulary:
+        if _module_of(found) == VOCABULARY_MODULE and getattr(found, "__name__", None) in self._vocabulary:
             return Primitive(found.__name__)
         if spelled := _in_triton(found):
             return Language(spelled)

@@ -13,9 +13,9 @@ from tilelink.frontend import assignments, primitives, raw
 from tilelink.frontend.bounds import by_table
 from tilelink.frontend.expressions import check_known, unsupported
 from tilelink.frontend.lowering import Lowering
+from tilelink.frontend.refusals import refused
 from tilelink.frontend.scope import Builtin, Language, Primitive
 from tilelink.frontend.source import bound_names
-from tilelink.frontend.unsupported import refused
 from tilelink.frontend.values import (
     Environment,
     Value,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from tilelink.errors import Loc, TilelinkError
@@ -19,7 +19,7 @@ def _arithmetic(op: str, compute: Callable[[int, int], int], *, swapped: bool = 
         if not isinstance(other, int):
             return NotImplemented
         a, b = (other, self) if swapped else (self, other)
-        return Extent(compute(int(a), int(b)), binary(op, formula_of(a), formula_of(b)))
+        return Extent(compute(int(a), int(b)), binary(op, Extent.of(a).formula, Extent.of(b).formula))
 
     return method
 
@@ -34,6 +34,11 @@ class Extent(int):
         made.formula = Const(value) if formula is None else formula
         return made
 
+    @staticmethod
+    def of(value: int) -> Extent:
+        """A size that may be a plain int: a constant."""
+        return value if isinstance(value, Extent) else Extent(int(value))
+
     __add__ = _arithmetic("+", int.__add__)
     __radd__ = _arithmetic("+", int.__add__, swapped=True)
     __sub__ = _arithmetic("-", int.__sub__)
@@ -44,22 +49,12 @@ class Extent(int):
     __mod__ = _arithmetic("%", int.__mod__)
 
 
-def formula_of(value: object) -> Formula:
-    """How a size follows from the operator's sizes; a plain int is a constant."""
-    if isinstance(value, Extent):
-        return value.formula
-    assert isinstance(value, int)
-    return Const(int(value))
-
-
 @dataclass(frozen=True, slots=True)
 class LogicalAxis:
-    """An axis of a tensor: global size as a formula and as the number of this trace. `split`: an axis of ranks (`R`), a
-    table, or None."""
+    """An axis of a tensor: its global size, and its `split`: an axis of ranks (`R`), a table, or None."""
 
     name: str
-    size: Formula
-    extent: int
+    size: Extent
     split: str | Record | None
     unit: bool
 
@@ -79,7 +74,8 @@ class LogicalAxis:
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """A tensor of a trace. `wish`: the name it should have; `long`: the one it gets where `wish` is taken."""
+    """A tensor of a trace. `wish`: the name it should have; `long`: the one it gets where `wish` is taken; `key`: what steps
+    call it until all are known."""
 
     axes: tuple[LogicalAxis, ...]
     dtype: str
@@ -91,18 +87,10 @@ class Record:
     owner_map: MapTerm | None = None
     loc: Loc | None = None
     uses: int = 0
+    key: str = ""
 
     def __str__(self) -> str:
         return " ".join(str(a) for a in self.axes)
-
-
-@dataclass(frozen=True, slots=True)
-class SymbolicAxis:
-    """`name` as this operator calls it; `size` is global; `split` is `R`, the name of a table, or None."""
-
-    name: str
-    size: Extent
-    split: str | None
 
 
 def _not_data(what: str) -> NoReturn:
@@ -123,21 +111,17 @@ def _refusal(what: str) -> Callable[..., Any]:
 class SymbolicTensor:
     """A tensor while an operator is traced. Tile programs and operators take and give it."""
 
-    __slots__ = ("_names", "_sizes", "record")
+    __slots__ = ("_axes", "record")
 
-    def __init__(
-        self, record: Record, names: tuple[str, ...] | None = None, sizes: tuple[Extent, ...] | None = None
-    ) -> None:
+    def __init__(self, record: Record, axes: tuple[LogicalAxis, ...] | None = None) -> None:
         self.record = record
-        self._names = tuple(a.name for a in record.axes) if names is None else names
-        self._sizes = tuple(Extent(a.extent, a.size) for a in record.axes) if sizes is None else sizes
+        self._axes = axes
 
     @property
-    def axes(self) -> tuple[SymbolicAxis, ...]:
-        return tuple(
-            SymbolicAxis(n, s, a.split.wish if isinstance(a.split, Record) else a.split)
-            for n, s, a in zip(self._names, self._sizes, self.record.axes, strict=True)
-        )
+    def axes(self) -> tuple[LogicalAxis, ...]:
+        """Names as this operator calls them, global sizes, and what each axis is split by: `R`, the name of a table, or None."""
+        axes = self.record.axes if self._axes is None else self._axes
+        return tuple(replace(a, split=a.split.wish) if isinstance(a.split, Record) else a for a in axes)
 
     @property
     def shape(self) -> tuple[Extent, ...]:
@@ -162,12 +146,12 @@ class SymbolicTensor:
         for axis in self.axes:
             if axis.name == name:
                 return axis.size
-        why = f"its axes are {', '.join(f'`{n}`' for n in self._names)}"
+        why = f"its axes are {', '.join(f'`{a.name}`' for a in self.axes)}"
         message = f"{self.record.label} has no axis `{name}`"
         raise TilelinkError("TL205", message, loc=call_site(), why=why, hint="use one of them")
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{n}={a.extent}" for n, a in zip(self._names, self.record.axes, strict=True))
+        sizes = ", ".join(f"{a.name}={int(b.size)}" for a, b in zip(self.axes, self.record.axes, strict=True))
         return f"<{self.record.label.replace('`', '')}: {self.record} {self.dtype}, {sizes}>"
 
     def __getattr__(self, name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilelink.errors import TilelinkError
 from tilelink.frontend.binding import Seen
 from tilelink.frontend.grammar import parse_owner, parse_shape
-from tilelink.frontend.running import in_progress
+from tilelink.frontend.progress import in_progress
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wording import count, meant
 from tilelink.ir.shape import dims_of

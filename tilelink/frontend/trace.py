@@ -13,22 +13,22 @@ from tilelink.frontend.binding import (
     Dimensions,
     Given,
     Ranks,
+    Seen,
     Slot,
     check_keywords,
-    evaluate_size,
     given_tensor,
     names_of,
     sizes_of,
     wrong_count,
 )
 from tilelink.frontend.outside import Found, found_by
-from tilelink.frontend.running import NOWHERE, Frame, Trace, called_in, running
+from tilelink.frontend.progress import NOWHERE, Frame, Trace, called_in, running
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wiring import assemble
 from tilelink.frontend.wording import count
-from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.formula import Sym
 from tilelink.ir.schedule import Placement, under
-from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature, dims_of, ranks_along
+from tilelink.ir.shape import RANK_AXIS, Signature, dims_of
 from tilelink.ir.wiring import Wiring
 
 
@@ -65,16 +65,10 @@ def trace(
     """
     names = _argument_names(name, fn, signature, loc)
     run = Trace({RANK_AXIS: ranks} if axes is None else axes)
-    rest = sum(f"_{i}" in sizes for i in range(len(sizes)))
-    tensors = [
-        run.record(_argument(run, name, n, s, sizes, d, rest, loc))
-        for n, s, d in zip(names, signature.inputs, dtypes, strict=True)
-    ]
-    records = [t.record for t in tensors]
-    _link_tables(name, records, loc, tuple(run.ranks.sizes))
-    _check_contracts(name, signature, {*sizes, *constants}, loc)
     dimensions = Dimensions(name, signature, run.ranks, loc, operator=True)
-    dimensions.take([Given(n, s, r) for n, s, r in zip(names, signature.inputs, records, strict=True)])
+    given = _arguments(dimensions, signature, names, sizes, dtypes, constants)
+    tensors = [run.record(one.record) for one in given]
+    dimensions.take(given)
     with running(run), run.inside(Frame(name, "", dimensions, signature.dtype(dtypes) or "f32")):
         results = _results(dimensions, signature, fn(*tensors, **constants), loc)
     if found is not None:
@@ -82,10 +76,10 @@ def trace(
     return assemble(
         name=name,
         signature=signature,
-        sizes=(*sizes_of(signature), *(f"_{i}" for i in range(rest))),
+        sizes=(*sizes_of(signature), *(a.name for a in _rest(sizes))),
         records=run.records,
         steps=run.steps,
-        arguments=records,
+        arguments=[one.record for one in given],
         results=[t.record for t in results],
         loc=loc or NOWHERE,
         axes=run.ranks.sizes,
@@ -93,11 +87,8 @@ def trace(
 
 
 def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc: Loc | None) -> list[str]:
-    """The names of an operator's tensor parameters; those that `*rest` takes are numbered.
-
-    Raises:
-        TilelinkError: TL202 if their number is not the signature's, TL209 a constant that is a size of the inputs.
-    """
+    """The names of an operator's tensor parameters; those that `*rest` takes are numbered. TL202: their number is not the
+    signature's. TL209: a constant is a size of the inputs."""
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     parameters = parameters_of(fn).parameters.values()
     names = [p.name for p in parameters if p.kind in kinds]
@@ -118,60 +109,48 @@ def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc
     return names
 
 
-def _argument(
-    run: Trace, user: str, name: str, shape: Shape, sizes: Mapping[str, int], dtype: str, rest: int, loc: Loc | None
-) -> Record:
-    if shape.dtype is not None and shape.dtype != dtype:
-        why = f"the signature of `{user}` says `{shape}`"
-        message = f"`{name}` is {dtype}, not {shape.dtype}"
-        raise TilelinkError("TL206", message, loc=loc, why=why, hint=f"convert `{name}` before the call")
-    axes = [_declared(run, user, a, sizes, loc) for a in shape.axes]
-    if shape.rest is not None:
-        behind = [f"_{i}" for i in range(rest)]
-        axes[shape.rest : shape.rest] = [LogicalAxis(n, Sym(n), sizes[n], None, False) for n in behind]
-    return Record(tuple(axes), dtype, "argument", name, name, f"`{name}`", shape.contract, None, loc)
+def _rest(sizes: Mapping[str, int]) -> tuple[LogicalAxis, ...]:
+    """The axes that `...` stands for."""
+    names = (f"_{i}" for i in range(len(sizes)) if f"_{i}" in sizes)
+    return tuple(LogicalAxis(n, Extent(sizes[n], Sym(n)), None, False) for n in names)
 
 
-def _declared(run: Trace, user: str, axis: Axis, sizes: Mapping[str, int], loc: Loc | None) -> LogicalAxis:
-    """An axis of an argument, in the operator's own sizes."""
-
-    def known(name: str) -> tuple[Formula, int]:
-        if name in run.ranks.sizes:
-            return ranks_along(name), run.ranks.sizes[name]
-        if name in sizes:
-            return Sym(name), int(sizes[name])
-        message, why = f"the size `{name}` of `{user}` is not known", f"`{axis}` of the signature needs it"
-        raise TilelinkError("TL205", message, loc=loc, why=why, hint=f"pass `{name}=`")
-
-    size, extent = evaluate_size(axis.size, known)
-    return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)
-
-
-def _link_tables(user: str, records: list[Record], loc: Loc | None, ranks: tuple[str, ...]) -> None:
-    """Puts the table itself in place of its name, in axes such as `P/start`."""
-    tables = {r.wish: r for r in records}
-    for record in records:
-        for axis in record.axes:
-            if isinstance(axis.split, str) and axis.split not in ranks and axis.split not in tables:
+def _arguments(
+    dimensions: Dimensions,
+    signature: Signature,
+    names: Sequence[str],
+    sizes: Mapping[str, int],
+    dtypes: Sequence[str],
+    constants: Mapping[str, object],
+) -> list[Given]:
+    """An operator's arguments, in its own sizes."""
+    user, loc, ranks = dimensions.user, dimensions.loc, dimensions.ranks.sizes
+    own = dimensions.extended({n: Seen.of(n, Extent(int(size), Sym(n)), "") for n, size in sizes.items()})
+    own.rest = _rest(sizes)
+    given = [
+        Given(n, s, Record((), d, "argument", n, n, f"`{n}`", s.contract, None, loc))
+        for n, s, d in zip(names, signature.inputs, dtypes, strict=True)
+    ]
+    tables = {one.param: one.record for one in given}
+    for name, shape, record in ((one.param, one.shape, one.record) for one in given):
+        if shape.dtype is not None and shape.dtype != record.dtype:
+            message, why = f"`{name}` is {record.dtype}, not {shape.dtype}", f"the signature of `{user}` says `{shape}`"
+            raise TilelinkError("TL206", message, loc=loc, why=why, hint=f"convert `{name}` before the call")
+        for axis in shape.axes:
+            if axis.split is not None and axis.split not in {*ranks, *tables}:
                 over = " or ".join(f"`/{r}`" for r in ranks)
                 why = f"an axis is split over the ranks, {over}, or by an offsets table, a parameter"
                 hint = f"name the parameter that holds the offsets: {', '.join(tables)}"
                 message = f"`{axis}` of `{user}` is split by `{axis.split}`, which is no parameter"
                 raise TilelinkError("TL103", message, loc=loc, why=why, hint=hint)
-        record.axes = tuple(
-            replace(a, split=tables.get(a.split, a.split)) if isinstance(a.split, str) else a for a in record.axes
-        )
-
-
-def _check_contracts(user: str, signature: Signature, known: set[str], loc: Loc | None) -> None:
-    """What tables promise to stay below is a size of the inputs, or a constant."""
-    for shape in signature.inputs:
-        of = None if shape.contract is None else shape.contract.of
-        for name in () if of is None else dims_of(of):
-            if name not in known | {*signature.axes}:
-                why = f"`{shape}` of the signature needs it"
+        promised = None if shape.contract is None else shape.contract.of
+        for size in () if promised is None else dims_of(promised):
+            if size not in {*sizes, *constants, *signature.axes}:
+                message, why = f"the size `{size}` of `{user}` is not known", f"`{shape}` of the signature needs it"
                 hint = "name a size of the inputs, or a constant of the operator"
-                raise TilelinkError("TL205", f"the size `{name}` of `{user}` is not known", loc=loc, why=why, hint=hint)
+                raise TilelinkError("TL205", message, loc=loc, why=why, hint=hint)
+        record.axes = own.allocate(shape, tables, record.label)
+    return given
 
 
 # -------------------------------------------------------------------------------------------------------------------- results
@@ -248,11 +227,8 @@ def inline(
 
 
 def _ranks_of(run: Trace, name: str, signature: Signature, over: object, loc: Loc | None) -> Ranks:
-    """What an operator that is called in another calls the axes of ranks: its own names, or `R` the one that is named.
-
-    Raises:
-        TilelinkError: TL213.
-    """
+    """What an operator that is called in another calls the axes of ranks: its own names, or `R` the one that is
+    named. TL213: there is no telling."""
     outer = run.frame.dimensions.ranks.names
     if over is not None and over in outer and signature.axes == (RANK_AXIS,):
         return run.ranks.along(outer[str(over)])
@@ -268,12 +244,10 @@ def _ranks_of(run: Trace, name: str, signature: Signature, over: object, loc: Lo
 def _relabelled(dimensions: Dimensions, given: Given, slots: tuple[Slot, ...]) -> SymbolicTensor:
     """The same tensor with the names and sizes that the inlined operator sees: of a split axis that it takes as whole,
     this rank's part."""
-    axes = given.record.axes
-    names = [a.name for a in axes]
-    sizes = [Extent(a.extent, a.size) for a in axes]
+    axes = list(given.record.axes)
     for slot in slots:
         if slot.at is not None:
-            names[slot.at] = slot.dim
-            if dimensions.is_local(slot.declared, axes[slot.at]):
-                sizes[slot.at] = dimensions.part(axes[slot.at])
-    return SymbolicTensor(given.record, tuple(names), tuple(sizes))
+            axis = axes[slot.at]
+            size = dimensions.part(axis) if dimensions.is_local(slot.declared, axis) else axis.size
+            axes[slot.at] = replace(axis, name=slot.dim, size=size)
+    return SymbolicTensor(given.record, tuple(axes))

@@ -24,7 +24,7 @@ class Value:
     and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what it takes to be true.
     """
 
-    node: ast.expr = field(compare=False)
+    node: ast.expr = field(compare=False)  # a loop's body is lowered until names mean the same; nodes are new each time
     names: tuple[str, ...] = ()
     rank: int = 0
     positional: bool = True

@@ -12,9 +12,9 @@ from tilelink.frontend.binding import Dimensions, Ranks
 from tilelink.frontend.outside import Found, alike
 from tilelink.frontend.source import call_site
 from tilelink.frontend.symbolic import Record, SymbolicTensor
-from tilelink.frontend.wiring import PendingStep
 from tilelink.ir.program import TileProgram
 from tilelink.ir.schedule import Placement
+from tilelink.ir.wiring import Step
 
 NOWHERE = Loc("<operator>", 1)
 """Where an operator stands that no file has."""
@@ -38,7 +38,7 @@ class Trace:
         self.ranks = Ranks({name: name for name in axes}, axes)
         self.frames: list[Frame] = []
         self.records: list[Record] = []
-        self.steps: list[PendingStep] = []
+        self.steps: list[Step] = []
         self.paths: dict[str, Loc | None] = {}
         self.shipped: dict[str, Placement] = {}
         self.found: list[Found] = []
@@ -80,6 +80,7 @@ class Trace:
                 raise TilelinkError("TL126", message, loc=loc, why=why, hint="rename one of them")
 
     def record(self, record: Record) -> SymbolicTensor:
+        record.key = f"#{len(self.records)}"
         self.records.append(record)
         return SymbolicTensor(record)
 
@@ -108,11 +109,7 @@ def in_progress(
 
 
 def called_in(name: str, loc: Loc | None = None) -> tuple[Trace, Loc | None]:
-    """The same, for a call of a tile program or an operator.
-
-    Raises:
-        TilelinkError: TL201.
-    """
+    """The same, for a call of a tile program or an operator; TL201."""
     why = "a tile program is one part of an operator: it runs when the operator does"
     return in_progress(f"`{name}` was called", why, "TL201", ", and call that", loc)
 

@@ -49,7 +49,7 @@ class Helpers:
         return tuple(copied for _, copied in self._copied.values() if copied is not None)
 
     def _copy(self, source: FunctionSource) -> str:
-        scope = Scope.around(source.function, self._vocabulary)
+        scope = Scope(source.function, self._vocabulary)
         own = frozenset(bound_names(source.node))
         self._check_defaults(source, scope)
         renames = {ast.unparse(node): self._need(source, scope, node, own) for node in _outer_names(source.node, own)}
@@ -99,11 +99,7 @@ class Helpers:
 
     @staticmethod
     def _check_defaults(source: FunctionSource, scope: Scope) -> None:
-        """Refuses a default that would not be copied as the number that Python has worked out.
-
-        Raises:
-            TilelinkError: TL146.
-        """
+        """Refuses a default that would not be copied as the number that Python has worked out (TL146)."""
         values = getattr(source.function, "__defaults__", None) or ()
         for node, value in zip(reversed(source.node.args.defaults), reversed(values), strict=False):
             found, was = scope.look_up(node, frozenset()), getattr(value, "value", value)

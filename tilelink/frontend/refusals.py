@@ -59,31 +59,25 @@ def construct(node: ast.AST) -> tuple[str, str]:
     return CONSTRUCTS.get(type(node), (f"`{type(node).__name__}`", _ONE_BLOCK))
 
 
-_PLACED = "the plan places it where it is needed"
 _LANGUAGE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "program_id": ("a program is for a tile, not for a worker", "use `tl.tile_id`"),
         "num_programs": ("a program is for a tile, not for a worker", "use `tl.size`"),
         "load": ("a program has no pointers", "use `tl.tile_load`"),
         "store": ("a program has no pointers", "use `tl.tile_store`"),
-        "debug_barrier": (_PLACED, "leave it out"),
+        "debug_barrier": ("the plan places it where it is needed", "leave it out"),
         "device_print": ("the plan does not see it", "print in the emitted file"),
         "static_print": ("the plan does not see it", "print in the emitted file"),
-    }
-)
-_LANGUAGE_PREFIXES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
         "atomic_": ("a program has no pointers", "say what depends on what with `tl.producer_tile_notify`"),
         "make_": ("a program has no pointers", "use `tl.tile_load` and `tl.tile_store`"),
     }
 )
+"""Functions of Triton's language, or how their names begin, to (why not, what to do)."""
 
 
 def refused(name: str) -> tuple[str, str] | None:
     """Why a function of Triton's language is not for tile programs, and what to do; None if it is."""
-    if name in _LANGUAGE:
-        return _LANGUAGE[name]
-    return next((v for k, v in _LANGUAGE_PREFIXES.items() if name.startswith(k)), None)
+    return next((v for k, v in _LANGUAGE.items() if name == k or (k.endswith("_") and name.startswith(k))), None)
 
 
 def instead_of(builtin: str) -> str:
