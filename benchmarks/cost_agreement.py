@@ -12,18 +12,16 @@ recorded before those were deleted):
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilelink import Operator, TilelinkError, copy_engine, fused, ops, sms
-from tilelink.bench.running import commit
 from tilelink.explore.cases import Case, names_of
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import has_dot

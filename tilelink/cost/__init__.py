@@ -7,5 +7,6 @@ Never knows: partitions, copy programs, views, operators, torch.
 
 from tilelink.cost.machine import H200, Machine
 from tilelink.cost.model import Call, call
+from tilelink.cost.unfused import unestimated, unfused
 
-__all__ = ["H200", "Call", "Machine", "call"]
+__all__ = ["H200", "Call", "Machine", "call", "unestimated", "unfused"]

@@ -29,19 +29,20 @@ LIBRARY_TILES = ((128, 256), (128, 192), (128, 128), (64, 128), (64, 64))
 class Machine:
     """Microseconds, and flops and bytes per microsecond, of a GPU with 16-bit operands and its links.
 
-    Files are those of `benchmarks/results`; `tests/cost` compares the figures with them. *Fitted*: so that `model.call`
-    agrees best with the times of `schedules-2.json` and the overlapped times of `bench-*.json`, which measure no figure alone.
+    Files are those of `benchmarks/results`. Where one measures a figure alone, a test compares them. *Fitted*: so that
+    `model.call` agrees with the times of `schedules-2.json` and of `sweep-*.json`, which measure it among others.
 
     Matmuls: `tile_fixed`, `tile_small`: of an emitted tile whatever its depth, for the large tile and for others; `tile_depth`:
-    of the large tile for each element of depth, and of others by their area (`sweep-*.json`, `ms_gemm_triton`).
+    of the large tile for each element of depth, and of others by their area (`sweep-*.json`, `ms_gemm_triton`). `tall`: of a tile
+    with more rows than columns so much more; fitted.
     `library_fixed`, `library_depth`: the same of cuBLAS (`ms_gemm`), and `flops` what it reaches over six MLPs
     (`bench-*-4.json`, `ms_gemm`). `library_call`: what a library's call costs a stream; guessed.
 
     Memory: `memory`: five sixths of the data sheet's 4.8 TB/s. `worker_memory`: of one SM; guessed. `tile_latency`: of a tile
-    that computes no product, whatever its bytes; guessed.
+    that computes no product, whatever its bytes; fitted.
 
-    Links: `link`: of a copy engine over NVLink, which no file has by itself. `copy`: the fixed cost of its copy; `bell`: what it
-    is late behind workers that it waits for; both fitted. `worker_link`: of one SM that stores to peers or loads from them; fitted.
+    Links: `link`: of a copy engine over NVLink, which no file has by itself. `copy`: the fixed cost of its copy; `bell`: what
+    waiting for workers costs it besides; `worker_link`: of one SM that stores to peers or loads from them; all fitted.
     `nccl`, `nccl_call`: rate and latency of NCCL, the line through `ms_comm` of `bench-ag_gemm-4.json`; `few`, `few_call`: the
     same up to `little` bytes (`sweep-*.json`); `behind`: what a library's call behind another one saves.
 
@@ -117,6 +118,14 @@ class Machine:
         if nbytes < self.little:
             return self.few_call + nbytes / self.few
         return self.nccl_call + nbytes / self.nccl
+
+    def accessed(self, nbytes: float, remote: bool) -> float:
+        """A worker's load or store, by itself."""
+        return nbytes / (self.worker_link if remote else self.worker_memory)
+
+    def function(self, flops: float, nbytes: float, sms: int) -> float:
+        """A library's function on so many SMs."""
+        return self.library_call + max(flops / self.flops * self.sms / sms, nbytes / (self.worker_memory * sms))
 
     def flight(self, remote: bool) -> float:
         """From when a flag is written until whoever waits for it knows."""

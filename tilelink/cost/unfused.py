@@ -15,8 +15,8 @@ MULTIPLIED = ("bf16", "f16", "f32", "f64")
 
 
 def unfused(lowered: Lowered, machine: Machine = H200) -> float:
-    """Microseconds of it, where nothing is `unknown`. What is neither product nor transfer is left out: of a sum of parts NCCL's
-    time is that of bringing them."""
+    """Microseconds of it, where it is not `unestimated`. What is neither product nor transfer is left out: NCCL's time of a sum
+    of parts is that of bringing them."""
     table = Table.of(lowered)
     us, moved = 0.0, defaultdict[str, float](float)
     for executor in lowered.executors:
@@ -28,7 +28,7 @@ def unfused(lowered: Lowered, machine: Machine = H200) -> float:
     return us + sum(machine.exchanged(size) - machine.behind for size in moved.values() if size)
 
 
-def unknown(lowered: Lowered) -> str:
+def unestimated(lowered: Lowered) -> str:
     """Why nobody can say what the unfused form takes, or whether overlapping gains anything; empty where one can."""
     own = {rank_along(name) for name, _ in lowered.ranks}
     for part in lowered.parts:

@@ -147,7 +147,10 @@ class Work:
     def _copied(self, size: Array, away: Array) -> Array:
         machine, workers = self.machine, self.workers
         if self.by_workers:
-            near, far = 2 / machine.local_rate(workers), 1 / machine.local_rate(workers) + 1 / machine.remote_rate(workers)
+            near, far = (
+                2 / machine.local_rate(workers),
+                1 / machine.local_rate(workers) + 1 / machine.remote_rate(workers),
+            )
             return size * np.where(away, far, near)
         return machine.copy + size * np.where(away, workers / machine.link, 2 / machine.memory)
 
@@ -208,7 +211,10 @@ class Work:
         for product in products(self.loop.body):
             deep = sum(self._over(row, self._where(row, each), 0) for row, each in self.deep(product))
             most = deep.max(axis=tuple(range(1, deep.ndim)))
-            rows, read = self.tiles * self.subtiles * high * wide / columns, sum(map(self._touched, self._operands(product)))
+            rows, read = (
+                self.tiles * self.subtiles * high * wide / columns,
+                sum(map(self._touched, self._operands(product))),
+            )
             once = [self.machine.library(rows, columns, float(n), self.table.lowered.sms) for n in most]
             us = us + np.maximum(product.often * np.array(once), read / self.machine.memory * (most > 0))
         return float(us.max())
@@ -340,7 +346,9 @@ def shared(a: Row, b: Row) -> int:
     return next((k for k, (x, y) in enumerate(both) if x != y), min(len(a.around), len(b.around)))
 
 
-def in_turn(values: Array, axes: tuple[int, ...], lengths: tuple[int, ...], *, most: bool = False, with_own: bool = False) -> Array:
+def in_turn(
+    values: Array, axes: tuple[int, ...], lengths: tuple[int, ...], *, most: bool = False, with_own: bool = False
+) -> Array:
     """Of what is known by turn of nested loops, the sum over all turns before each; `most`: the greatest, perhaps `with_own`."""
     wide = np.broadcast_to(values, tuple(lengths[k] if k in axes else n for k, n in enumerate(values.shape)))
     moved = np.moveaxis(wide, axes, range(-len(axes), 0))
