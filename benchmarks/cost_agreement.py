@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from tilelink import Operator, TilelinkError, copy_engine, fused, ops, sms
+from tilelink import Operator, TilelinkError, fused, ops, sms
 from tilelink.explore.cases import Case, names_of
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import has_dot
+from tilelink.ir.schedule import CopyEngine
 from tilelink.ir.topology import Device, Topology
 
 RESULTS = Path(__file__).parent / "results"
@@ -61,8 +62,6 @@ def form_rows(model: Model) -> Iterator[dict[str, Any]]:
         sequential, found = model.sequential(plan, operator), model.forms(plan)
         tiles = {s.path: [g.tile for g in s.grid] for s in plan.steps if has_dot(s.step.program)}
         ours, plain = times(row)
-        chosen = plain if sequential else ours
-        best = min((ms for ms in (ours, plain) if ms is not None), default=None)
         yield {
             "file": name,
             "operator": row["operator"],
@@ -70,7 +69,7 @@ def form_rows(model: Model) -> Iterator[dict[str, Any]]:
             "form": "sequential" if sequential else "overlapped",
             "us": None if found is None else [round(us, 1) for us in found],
             "measured_us": [None if ms is None else round(1e3 * ms, 1) for ms in (ours, plain)],
-            "regret": None if None in (ours, plain) or best is None else round(chosen / best - 1, 4),
+            "regret": None if ours is None or plain is None else round((plain if sequential else ours) / min(ours, plain) - 1, 4),
             "tiles": tiles,
         }
 
@@ -97,13 +96,14 @@ def placed(operator: str, said: str) -> Operator | None:
     ring = [] if how.endswith("no ring") else ["ring" if gather else "ring+1"]
     matmul = sms(M=m, N=n, K=64, num_warps=4 if few else 8, num_stages=4 if few else 3, order=(*ring, group))
     moving = parts[0]
-    chunk = {"M": int(c)} if (c := moving.split()[-1]).isdigit() else {}
+    size = re.search(r" (\d+)$", moving)
+    chunk = (("M", int(size[1])),) if size else ()
     count = re.match(r"sm(\d+)", moving)
     if gather:
         push = "push" in moving
-        by = sms(int(count[1]), M=128, order="ring", push=push) if count else copy_engine(**chunk, push=push)
+        by = sms(int(count[1]), M=128, order="ring", push=push) if count else CopyEngine(tile=chunk, push=push)
         return ops.ag_gemm.schedule(gather=by, matmul=matmul)
-    by = sms(int(count[1]), M=128, order="ring+1") if count else copy_engine(**chunk, order="ring+1")
+    by = sms(int(count[1]), M=128, order="ring+1") if count else CopyEngine(tile=chunk, order=("ring+1",))
     reduce = {"behind": fused("matmul", behind=True), "fused": fused("matmul"), "own": sms(M=16, N=512, num_warps=8)}
     scatter = fused("matmul") if moving == "fused" else by
     return ops.gemm_rs.schedule(scatter=scatter, reduce=reduce[parts[1]], matmul=matmul)

@@ -84,8 +84,13 @@ class Machine:
 
     def per_depth(self, rows: float, columns: float) -> float:
         """Of it, for each element of depth."""
-        area = rows * columns / (LARGE.rows * LARGE.columns)
-        return self.tile_depth * area * (self.tall if rows > columns else 1.0)
+        return self.tile_depth * rows * columns / (LARGE.rows * LARGE.columns) * (self.tall if rows > columns else 1.0)
+
+    def sustained(self, depth: float, busy: float) -> float:
+        """By what products of a depth take longer where so much of all SMs is busy all the time: no kernel multiplies faster for
+        long than a library does."""
+        large = 2 * LARGE.rows * LARGE.columns * depth / self.flops * self.sms
+        return max(1.0, busy * large / self.tile(LARGE, depth))
 
     def tile(self, tile: Tile, depth: float) -> float:
         """A tile of a matmul on an SM."""

@@ -9,7 +9,7 @@ import numpy as np
 Array: TypeAlias = Any
 
 
-def take_turns(free: Array, ready: Array, us: Array) -> tuple[Array, Array]:
+def take_turns(free: Array, ready: Array, us: Array) -> tuple[Array, Array, Array]:
     """When tiles end of which worker `w` of `workers` takes those at positions `w`, `w + workers`, … one after the other.
 
     Args:

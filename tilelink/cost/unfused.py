@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tilelink.cost.machine import H200, Machine
-from tilelink.cost.work import Work, products
+from tilelink.cost.products import products
+from tilelink.cost.work import Work
 from tilelink.ir.lowered import Copy, Lowered, Opaque, Write, walk
 from tilelink.ir.shape import rank_along
 from tilelink.proof.table import Table
