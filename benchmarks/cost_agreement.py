@@ -12,6 +12,7 @@ recorded before those were deleted):
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -22,11 +23,15 @@ from typing import Any
 import numpy as np
 
 from tilelink import Operator, TilelinkError, fused, ops, sms
+from tilelink.bench.running import commit
+from tilelink.cost import call, unfused
 from tilelink.explore.cases import Case, names_of
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import has_dot
 from tilelink.ir.schedule import CopyEngine
 from tilelink.ir.topology import Device, Topology
+from tilelink.mapping.lower import lower
+from tilelink.pipeline.choosing import estimated, inestimable
 
 RESULTS = Path(__file__).parent / "results"
 OUT = RESULTS / "cost-agreement.json"
@@ -69,7 +74,9 @@ def form_rows(model: Model) -> Iterator[dict[str, Any]]:
             "form": "sequential" if sequential else "overlapped",
             "us": None if found is None else [round(us, 1) for us in found],
             "measured_us": [None if ms is None else round(1e3 * ms, 1) for ms in (ours, plain)],
-            "regret": None if ours is None or plain is None else round((plain if sequential else ours) / min(ours, plain) - 1, 4),
+            "regret": None
+            if ours is None or plain is None
+            else round((plain if sequential else ours) / min(ours, plain) - 1, 4),
             "tiles": tiles,
         }
 
@@ -149,3 +156,67 @@ def spearman(a: list[float], b: list[float]) -> float:
 
 def table(model: Model) -> dict[str, Any]:
     return {"forms": [*form_rows(model)], "ranking": [*ranked(model)]}
+
+
+# -------------------------------------------------------------------------------------------------------------- summary
+def summary(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What has to be the same or better, in a few numbers."""
+    before = {(r["file"], r["operator"], r["case"]): r for r in old["forms"]}
+    pairs = [(before[r["file"], r["operator"], r["case"]], r) for r in new["forms"]]
+    ours = [(r["us"][0], r["measured_us"][0]) for r in new["forms"] if r["us"] and r["measured_us"][0]]
+    plain = [(r["us"][1], r["measured_us"][1]) for r in new["forms"] if r["us"] and r["measured_us"][1]]
+    ranked = [e for row in new["ranking"] for e in row["us"].values()]
+    return {
+        "decisions": len(pairs),
+        "decided_otherwise": [b["case"] for a, b in pairs if a["form"] != b["form"]],
+        "tiled_otherwise": [b["case"] for a, b in pairs if a["tiles"] != b["tiles"]],
+        "worst_regret_of_a_form": {"old": worst(old["forms"]), "new": worst(new["forms"])},
+        "error_overlapped": errors(ours),
+        "error_unfused": errors(plain),
+        "error_of_schedules": errors([(us, measured) for measured, us in ranked]),
+        "ranking": [
+            {
+                "operator": a["operator"],
+                "shape": a["shape"],
+                "spearman": {"old": a["spearman"], "new": b["spearman"]},
+                "regret": {"old": a["regret"], "new": b["regret"]},
+            }
+            for a, b in zip(old["ranking"], new["ranking"], strict=True)
+        ],
+    }
+
+
+def worst(rows: list[dict[str, Any]]) -> float:
+    return max(r["regret"] for r in rows if r["regret"] is not None)
+
+
+def errors(pairs: list[tuple[float, float]]) -> dict[str, float]:
+    found = [abs(us / measured - 1) for us, measured in pairs]
+    return {"median": round(float(np.median(found)), 3), "worst": round(max(found), 3)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=OUT)
+    out = parser.parse_args().out
+    old = json.loads(OUT.read_text())["old"]
+    new = table(NEW)
+    found = {"commit": commit(), "gpu": H200.name, "summary": summary(old, new), "new": new, "old": old}
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found["summary"], indent=1))
+    return 0
+
+
+def forms(plan: Plan) -> tuple[float, float] | None:
+    lowered = lower(plan)
+    return None if inestimable(plan) else (call(lowered).us, unfused(lowered))
+
+
+NEW = Model(
+    forms,
+    lambda plan, operator: estimated(plan, operator.schedules).schedule.sequential,
+    lambda plan: call(lower(plan)).us,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

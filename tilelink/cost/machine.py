@@ -62,7 +62,7 @@ class Machine:
     flops: float = 7.7e8
     memory: float = 4.0e6
     worker_memory: float = 1.2e5
-    tile_latency: float = 2.0
+    tile_latency: float = 1.0
     link: float = 3.6e5
     worker_link: float = 2.0e4
     copy: float = 5.5

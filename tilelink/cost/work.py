@@ -165,7 +165,7 @@ class Work:
             self.costs.append((row, where(row, us)))
 
     def _total(self, costs: Sequence[tuple[Row, Array]], fixed: float) -> Array:
-        """(rank, position): the sum of some costs. The tile that stands for those of a run-time split is shared by all workers."""
+        """(rank, position): the sum of some costs. Workers share the tile that stands for those of a run-time split."""
         total = sum((summed(row, us) for row, us in costs), start=np.full((1,) * self._depth, fixed))
         return self._by_position(total, 0.0) / (self.workers if self.loop.by_data is not None else 1)
 
