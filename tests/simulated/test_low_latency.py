@@ -14,12 +14,13 @@ import tilelink.language as tl
 from tests.simulated.breaking import Break, Edit, breaking, changed
 from tests.simulated.programs import HEARD, RACE, STANDSTILL, one_slot_again
 from tilelink import Operator, TilelinkError
+from tilelink.cost import H200
 from tilelink.ir.low_latency import MOST
 from tilelink.ir.topology import Device, Topology
 from tilelink.ops import all_reduce_one_shot, all_reduce_two_shot, gemm_ar_one_shot
 from tilelink.ops.all_reduce_one_shot import exchange
 from tilelink.runtime.session import require
-from tilelink.runtime.simulated import Costs, Recorder, StandstillError
+from tilelink.runtime.simulated import Recorder, StandstillError
 
 __all__ = ["breaking"]
 
@@ -523,9 +524,9 @@ def test_words_that_are_stored_one_by_one() -> None:
     placed = {"twice": tilelink.sms(M=1, N=1), "added": tilelink.sms(M=1, N=16, joins="twice")}
     operator = tilelink.operator("M N -> M N", name="single_words", schedule=placed)(body)
     assert words_of(operator, torch.empty(1, 16), ranks=2) == {"inbox"}
-    recorder, costs = Recorder(), Costs()
+    recorder = Recorder()
     tilelink.launch(lambda: operator(torch.ones(1, 16)), 2, recorder=recorder, device=Device(sms=1))
     waits = {(r.what, r.rank, r.detail): r.time for r in recorder.records if "of call 1" in r.detail}
     # Who waits for the first time has sent all of its own.
     sent = waits["wait", 1, "inbox[0] of call 1"]
-    assert waits["resume", 0, "inbox[16] of call 1"] >= sent + costs.flight(True)
+    assert waits["resume", 0, "inbox[16] of call 1"] >= sent + H200.flight(True)

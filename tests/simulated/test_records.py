@@ -1,6 +1,7 @@
 """The trace, its clocks, and what an observer sees."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,15 +9,16 @@ import torch
 
 from tests.simulated import emitted_ag_gemm
 from tests.simulated.programs import Problem, pull, push
-from tilelink.runtime.simulated import Costs, Observer, Record, Recorder, simulate
+from tilelink import cost
+from tilelink.runtime.simulated import Observer, Record, Recorder, simulate
 from tilelink.runtime.simulated.agents import Agent
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.observing import Atomic, Block, Proxy, Span
 
-SLOW_LINKS = Costs(remote_bytes=500.0, copy_bytes=500.0)
+SLOW_LINKS = replace(cost.H200, worker_link=500.0, link=500.0)
 
 
-def traced(problem: Problem, ranks: int = 4, *, costs: Costs = SLOW_LINKS, seed: int = 0) -> Recorder:
+def traced(problem: Problem, ranks: int = 4, *, costs: cost.Machine = SLOW_LINKS, seed: int = 0) -> Recorder:
     recorder = Recorder()
     problem.assert_right(simulate(pull(problem), ranks, recorder=recorder, costs=costs, seed=seed))
     return recorder

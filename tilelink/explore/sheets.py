@@ -157,7 +157,7 @@ def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
 
 
 def _does(s: StepPlan) -> str:
-    if s.step.program.movement is None:
+    if not s.copies:
         return "compute"
     along = "" if s.step.axis == RANK_AXIS else f" along {s.step.axis}"
     return ("push" if s.push else "pull") + along
@@ -177,20 +177,20 @@ def _runs_on(plan: Plan, s: StepPlan) -> str:
 
 
 def _tiles(s: StepPlan) -> str:
-    blocks = " × ".join(_tile(g) for g in s.grid if g.kind != "own")
+    blocks = " × ".join(_tile(g) for g in s.grid if not g.own)
     loops = ", ".join(_tile(g) for g in s.loops)
     return f"{blocks}, over {loops}" if loops else blocks
 
 
 def _tile(g: GridAxis) -> str:
     name = "…" if g.dim.startswith("_") else g.dim
-    if g.kind == "unit":
+    if g.unit:
         return f"{name} by 1"
-    return f"{name} by {g.tile}" if g.tile else f"all of {name}" if g.kind != "cut" else f"{name} by {name}/R"
+    return f"{name} by {g.tile}" if g.tile else f"all of {name}" if not g.by_parts else f"{name} by {name}/R"
 
 
 def _count(plan: Plan, s: StepPlan, rank: int) -> int | None:
-    return None if any(g.kind == "table" for g in s.grid) else int(F.evaluate(s.total, plan.env(rank)))
+    return None if any(g.table is not None for g in s.grid) else int(F.evaluate(s.total, plan.env(rank)))
 
 
 def _ranks(plan: Plan) -> list[int]:

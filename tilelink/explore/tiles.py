@@ -59,7 +59,7 @@ def tile_order(plan: Plan, step: StepPlan, rank: int) -> np.ndarray[Any, Any]:
     """The step's positions laid out over its last two tiled axes; -1 where this rank has no tile."""
     env = step.turns(plan.env(rank))
     total = len(env["t"])
-    axes = [a for a, g in enumerate(step.grid) if g.kind != "own"]
+    axes = [a for a, g in enumerate(step.grid) if not g.own]
     counts = [int(F.evaluate(step.grid[a].count, env)) for a in axes]
     # Axes before the last two, such as one of ranks, are stacked.
     columns = counts[-1] if len(axes) > 1 else 1
@@ -73,7 +73,7 @@ def tile_order(plan: Plan, step: StepPlan, rank: int) -> np.ndarray[Any, Any]:
 
 def _fixed(step: StepPlan) -> bool:
     """Not fused, and not split at run time."""
-    return step.engine != "fused" and all(g.kind != "table" for g in step.grid)
+    return step.engine != "fused" and all(g.table is None for g in step.grid)
 
 
 def _panel(axes: Axes, plan: Plan, step: StepPlan, rank: int) -> None:
@@ -100,17 +100,17 @@ def _panel(axes: Axes, plan: Plan, step: StepPlan, rank: int) -> None:
 
 def _axes_of(step: StepPlan) -> tuple[str, str]:
     """The axes that go down, and the one that goes to the right."""
-    names = ["…" if g.dim.startswith("_") else g.dim for g in step.grid if g.kind != "own"]
+    names = ["…" if g.dim.startswith("_") else g.dim for g in step.grid if not g.own]
     return (" ".join(names[:-1]), names[-1]) if len(names) > 1 else (" ".join(names), "")
 
 
 def borders(plan: Plan, step: StepPlan, rank: int) -> list[float]:
     """Where, counted in tiles, parts of other ranks begin among those of this one's panel."""
-    walked = [g for g in step.grid if g.kind != "own"]
+    walked = [g for g in step.grid if not g.own]
     if not walked or len(walked) > 2:
         return []
     first: GridAxis = walked[0]
-    if first.kind != "cut" and first.ring is None:
+    if first.ring is None:
         return []
     env = plan.env(rank)
     length = int(F.evaluate(part(first.size) if first.ring is None else first.ring, env))

@@ -224,6 +224,7 @@ class Tiles:
     by_data: Data | None = None
     dims: tuple[str, ...] = ()
     loc: Loc | None = None
+    tile: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

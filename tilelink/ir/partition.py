@@ -84,6 +84,16 @@ class GridAxis:
     over: str = RANK_AXIS
 
     @property
+    def own(self) -> bool:
+        """Whether it is this rank's coordinate, which no tile walks."""
+        return self.kind == "own"
+
+    @property
+    def by_parts(self) -> bool:
+        """Whether tiles end where ranks' parts do, and go through all of these."""
+        return self.kind == "cut"
+
+    @property
     def unit(self) -> bool:
         """Whether its tiles are single positions."""
         return self.kind in ("unit", "own")

@@ -131,6 +131,17 @@ class StepPlan:
         return self.library is not None and self.library.runs
 
     @property
+    def copies(self) -> bool:
+        """Whether it moves tiles and computes nothing: a copy program."""
+        return self.step.moved_to is not None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is a copy program that names its ranks itself, and so runs on copy engines only."""
+        movement = self.step.program.movement
+        return movement is not None and movement.pinned
+
+    @property
     def axis(self) -> str:
         """The axis of ranks that the step speaks of."""
         return self.step.axis

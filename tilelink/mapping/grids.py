@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilelink.cost.tiles import MORE
 from tilelink.ir import formula as F
 from tilelink.ir.partition import GridAxis, extent, part
 from tilelink.ir.plan import StepPlan
@@ -14,7 +15,6 @@ from tilelink.ir.wiring import TensorDecl, ViewAxis, Wiring
 from tilelink.mapping.lineage import domain_names
 from tilelink.mapping.orders import by_table, decode, parse, sort_key, words
 from tilelink.mapping.placement import Placed, directed, ring_of
-from tilelink.mapping.waves import MORE
 
 
 def standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[str, F.Number]) -> StepPlan:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tilelink.cost.machine import DEPTH, LARGE, Tile
+from tilelink.cost.tiles import Matmul
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.partition import extent, part
@@ -13,7 +15,6 @@ from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Sc
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Step, Wiring
 from tilelink.mapping.libraries import called
-from tilelink.mapping.waves import DEPTH, LARGE, SHAPES, Product, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,15 @@ def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, 
         tile = dict.fromkeys(dims[:-1], 16) | dict.fromkeys(dims[-1:], 512) | dict.fromkeys(inner, 64)
         return Sms(tile=_named(program, tile), order=("row",))
     small = topology.world == "simulated"
-    shape = LARGE if small else _shape(step, wiring, topology, dims, inner, sizes)
-    tile = dict.fromkeys(dims[:-1], 64 if small else shape.rows) | dict.fromkeys(
-        dims[-1:], 64 if small else shape.columns
+    chosen = LARGE if small else _tile(step, wiring, topology, dims, inner, sizes)
+    tile = dict.fromkeys(dims[:-1], 64 if small else chosen.rows) | dict.fromkeys(
+        dims[-1:], 64 if small else chosen.columns
     )
     tile |= dict.fromkeys(inner, DEPTH)
     ring = _ring(step, wiring)
     # Measured (docs/performance.md): who waits for rows does best with groups as high as a part, who makes them with half.
     group = "group 16" if ring == "ring" and not small else "group 8"
-    return Sms(tile=_named(program, tile), order=(ring, group), warps=shape.warps, stages=shape.stages)
+    return Sms(tile=_named(program, tile), order=(ring, group), warps=chosen.warps, stages=chosen.stages)
 
 
 def _named(program: TileProgram, tile: dict[str, int]) -> tuple[tuple[str, int], ...]:
@@ -102,9 +103,9 @@ def _named(program: TileProgram, tile: dict[str, int]) -> tuple[tuple[str, int],
     return tuple((dim, length) for dim, length in tile.items() if dim not in whole)
 
 
-def _shape(
+def _tile(
     step: Step, wiring: Wiring, topology: Topology, dims: list[str], inner: list[str], sizes: Mapping[str, int]
-) -> Shape:
+) -> Tile:
     """The tile of a matmul: the large one, unless it is a plain product whose sizes are better off with another."""
     env = env_of(sizes, topology, 0)
     extents = {
@@ -117,12 +118,11 @@ def _shape(
         return LARGE
     rows, columns, depth = (extents[d] for d in (*dims, *inner))
     if ring_of(wiring, step, dims[0]) is None:
-        return Product(rows, columns, depth).best(SHAPES, topology.device.sms)
-    product = Product(rows, columns, depth, topology.size(step.axis))
-    each = 2 * -(-rows // product.parts)
-    if _ring(step, wiring) == "ring":
-        return product.best(SHAPES, topology.device.sms, coming=each * depth)
-    return product.best(SHAPES, topology.device.sms, going=each * columns)
+        return Matmul(rows, columns, depth).best(topology.device.sms)
+    parts = topology.size(step.axis)
+    each = 2 * -(-rows // parts)
+    moved = {"coming": each * depth} if _ring(step, wiring) == "ring" else {"going": each * columns}
+    return Matmul(rows, columns, depth, parts, **moved).best(topology.device.sms)
 
 
 def ring_of(wiring: Wiring, step: Step, dim: str) -> Formula | None:

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tilelink.cost import call, unestimated, unfused
 from tilelink.frontend import sizes_of
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
+from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.by_runs import by_runs, refused
-from tilelink.tuning import FAR, Problem, forms, nearest, shipped, unknown
+from tilelink.tuning import FAR, Problem, nearest, shipped
 
 MARGIN = 6.0
 """Microseconds by which the overlapped form has to be estimated faster. Where both take about as long, some tens of
@@ -93,7 +95,7 @@ def inestimable(plan: Plan) -> str:
     """Why nobody can say which form is faster, or the plain one cannot be had; empty where it can be said."""
     if plan.topology.shared:
         return "ranks share GPUs, whose kernels take turns"
-    return "its plain form would have to look at the tables" if reads_tables(plan) else unknown(plan)
+    return "its plain form would have to look at the tables" if reads_tables(plan) else unestimated(lower(plan))
 
 
 def estimated(plan: Plan, own: Schedule) -> Choice:
@@ -102,9 +104,10 @@ def estimated(plan: Plan, own: Schedule) -> Choice:
     why = inestimable(plan)
     if why:
         return Choice(own, f"as the operator comes: {why}")
-    found = forms(plan)
-    said = f"estimated: {found.overlapped:.0f} µs overlapped, {found.sequential:.0f} µs one after the other"
-    if found.overlapped > found.sequential - MARGIN:
+    lowered = lower(plan)
+    overlapped, sequential = call(lowered).us, unfused(lowered)
+    said = f"estimated: {overlapped:.0f} µs overlapped, {sequential:.0f} µs one after the other"
+    if overlapped > sequential - MARGIN:
         return Choice(Schedule(sequential=True), f"{said}, and overlapping is to gain {MARGIN:.0f} µs")
     return Choice(own, f"as the operator comes; {said}")
 

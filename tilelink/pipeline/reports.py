@@ -31,7 +31,7 @@ def describe(plan: Plan, source: KernelSource, rank: int) -> Describe:
             return ""
         step = plan.step(site.path)
         host = plan.step(step.into) if step.into is not None else step
-        if any(g.kind == "table" for g in host.grid):
+        if any(g.table is not None for g in host.grid):
             return f"tile {position} of its order, "  # where it lies is known on the device only
         bounds = zip(host.grid, tiles(host.path)[position], strict=True)
         return f"tile [{', '.join(f'{g.dim} {lo}:{hi}' for g, (lo, hi) in bounds)}], "

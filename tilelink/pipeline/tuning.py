@@ -12,8 +12,10 @@ import torch
 import triton
 
 from tilelink.errors import TilelinkError
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
+from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.choosing import reads_tables
 from tilelink.pipeline.functions import known, unknown
@@ -194,12 +196,17 @@ class Tuning:
             operator = self.operator.with_schedule(schedule)
             return Trial(operator, self.session, self.bound, self.tensors, self.given, self.written)
 
+        def lowered(schedule: Schedule) -> Lowered:
+            maker = self.operator.with_schedule(schedule).maker
+            return lower(maker.unproven(self.bound, world.topology))
+
         return Search(
             world=world,
             plan=self.plan,
             start=self.operator.schedules,
             space=space if space is not None else space_of(self.plan),
             make=make,
+            lowered=lowered,
             same=same,
             reference=self.plain,
             plain_may_win=not reads_tables(self.plan),

@@ -52,7 +52,7 @@ def simulated(
     Args:
         seed: of the order in which simulated streams and workers go on.
         straggler: a rank that goes on only while no other can.
-        device: of every rank; its speed is that of `runtime.simulated.costs`.
+        device: of every rank; its speed is that of `tilelink.cost.H200`'s multiprocessors.
         policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.policy`.
         recorder: keeps what ran when, for timelines.
         races: look for accesses that nothing orders; or the detector that does, which keeps what it finds.

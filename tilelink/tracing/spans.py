@@ -81,7 +81,7 @@ def _functions(plan: Plan, source: KernelSource) -> dict[str, tuple[str, Kind]]:
             together[s.executor].append(s)
     found: dict[str, tuple[str, Kind]] = {}
     for steps in together.values():
-        moving = [s.step.program.movement is not None for s in steps]
+        moving = [s.copies for s in steps]
         telling = [g.path for g in plan.signals if g.action == "notify" and g.to != "self"]
         mixed = any(moving) or any(s.path in telling for s in steps)
         kind: Kind = "communicate" if all(moving) else "compute + communicate" if mixed else "compute"
@@ -91,7 +91,7 @@ def _functions(plan: Plan, source: KernelSource) -> dict[str, tuple[str, Kind]]:
 
 def kind_of(plan: Plan, path: str) -> Kind:
     """What a step does alone, without what is fused into it."""
-    if plan.step(path).step.program.movement is not None:
+    if plan.step(path).copies:
         return "communicate"
     telling = any(g.path == path and g.action == "notify" and g.to != "self" for g in plan.signals)
     return "compute + communicate" if telling else "compute"

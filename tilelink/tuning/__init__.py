@@ -6,7 +6,6 @@ Never knows: emitted text, how a candidate does its work.
 """
 
 from tilelink.tuning.comparing import TOLERANCE, apart, relative_error, results, tolerance
-from tilelink.tuning.estimate import Forms, estimate, forms, unknown
 from tilelink.tuning.measuring import Runs, Times, attempt, interleaved
 from tilelink.tuning.search import Report, Search
 from tilelink.tuning.space import FUNCTIONS, SLOTS, Space, space_of
@@ -19,7 +18,6 @@ __all__ = [
     "TOLERANCE",
     "DiskCache",
     "Entry",
-    "Forms",
     "Problem",
     "Report",
     "Runs",
@@ -28,8 +26,6 @@ __all__ = [
     "Times",
     "apart",
     "attempt",
-    "estimate",
-    "forms",
     "interleaved",
     "merge",
     "nearest",
@@ -39,5 +35,4 @@ __all__ = [
     "shipped",
     "space_of",
     "tolerance",
-    "unknown",
 ]

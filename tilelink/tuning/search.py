@@ -15,12 +15,13 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tilelink.cost import call
 from tilelink.errors import TilelinkError
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.mapping import placement_of
 from tilelink.runtime.world import World
-from tilelink.tuning.estimate import estimate
 from tilelink.tuning.measuring import Times, attempt, interleaved, problem_of
 from tilelink.tuning.records import form_of
 from tilelink.tuning.space import Coordinate, Space, changed, coordinates
@@ -113,6 +114,7 @@ class Search:
         start: its schedule.
         space: placements by step.
         make: a candidate of a schedule.
+        lowered: what a schedule makes of the operator; raises TilelinkError. On this rank alone.
         same: whether a result is right.
         reference: the plain form; None where there is none.
         plain_may_win: whether calls can run it, captured ones too.
@@ -126,6 +128,7 @@ class Search:
     start: Schedule
     space: Space
     make: Callable[[Schedule], Candidate]
+    lowered: Callable[[Schedule], Lowered]
     same: Callable[[Any], bool]
     reference: Callable[[], Any] | None
     free: Callable[[], int]
@@ -175,8 +178,8 @@ class Search:
     def _vary(self, around: Sequence[Schedule], report: Report, advance: Callable[[int, int], None]) -> None:
         """Measure all of these, those first that are estimated to be good."""
         new = [s for s in dict.fromkeys(around) if s not in report.ms and s not in report.failed]
-        costs = {s: estimate(self.plan, s) for s in new}
-        limit = HOPELESS * min([estimate(self.plan, report.best), *costs.values()])
+        costs = {s: self._estimated(s) for s in new}
+        limit = HOPELESS * min(us for us in (self._estimated(report.best), *costs.values()) if us)
         good = sorted((s for s in new if costs[s] <= limit), key=lambda s: costs[s])
         report.estimated_away += len(new) - len(good)
         size = max(1, 2 * self.world.ranks)
@@ -186,6 +189,13 @@ class Search:
                 break
             self._measure(good[at : at + size], report, advance)
         report.best = min(report.ms, key=lambda s: report.ms[s])
+
+    def _estimated(self, schedule: Schedule) -> float:
+        """Microseconds of a call; 0 of what cannot be planned, so that its turn comes first, and the report says why."""
+        try:
+            return call(self.lowered(schedule)).us
+        except TilelinkError:
+            return 0.0
 
     def _measure(self, schedules: Sequence[Schedule], report: Report, advance: Callable[[int, int], None]) -> None:
         """A batch: made legal and compiled by all ranks together, each its share first, then timed one by one."""

@@ -51,7 +51,7 @@ def space_of(plan: Plan) -> dict[str, tuple[Placement, ...]]:
 
 def _options(plan: Plan, step: StepPlan) -> list[Placement]:
     own = placement_of(step.step, plan.wiring, plan.topology, plan.schedule, dict(plan.sizes))
-    if step.step.program.movement is not None:
+    if step.copies:
         return _made(plan, step) if makers(plan, step) else _given(plan, step)
     dims = [g.dim for g in step.grid if not g.unit]
     if has_dot(step.step.program):
@@ -76,7 +76,7 @@ def makers(plan: Plan, step: StepPlan, *, through: bool = False) -> list[str]:
     for tensor in step.step.takes:
         for producer in plan.wiring.producers(tensor):
             made = plan.step(producer.path)
-            if producer.program.movement is None:
+            if not made.copies:
                 found.append(producer.path)
             elif through:
                 found += makers(plan, made)
@@ -87,7 +87,7 @@ def _given(plan: Plan, step: StepPlan) -> list[Placement]:
     """A movement of arguments: what is there from the beginning."""
     dim, part = _leading(plan, step)
     chunks = [(), *(((dim, size),) for size in _powers(part)[1:] if dim)]
-    pinned = step.step.program.movement is not None and step.step.program.movement.pinned
+    pinned = step.pinned
     pushes = (None,) if pinned else (True, False)
     found: list[Placement] = [CopyEngine(tile=t, push=p, streams=n) for n in STREAMS for t in chunks for p in pushes]
     if pinned:

@@ -200,4 +200,5 @@ def _tiles(frame: Frame, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]
     order = tuple((n, F.substitute(v, one)) for n, v in step.order)
     by_data = next((segments(g) for g in step.grid if g.kind == "table"), None)
     total, dims = F.substitute(step.total, one), tuple(g.dim for g in step.grid)
-    return Tiles(step.path, total, frame.axes, order, tuple(lets), (*tables, *body), by_data, dims, step.step.loc)
+    tile = tuple(g.tile for g in step.grid)
+    return Tiles(step.path, total, frame.axes, order, tuple(lets), (*tables, *body), by_data, dims, step.step.loc, tile)

@@ -6,7 +6,6 @@ Knows: greenlet, Triton's interpreter, torch on the CPU.
 Never knows: how a kernel came about: tiles, schedules, plans.
 """
 
-from tilelink.runtime.simulated.costs import Costs
 from tilelink.runtime.simulated.launch import simulate
 from tilelink.runtime.simulated.observing import Observer
 from tilelink.runtime.simulated.policy import Policy
@@ -19,7 +18,6 @@ from tilelink.runtime.simulated.world import SimulatedArena, SimulatedWorld
 
 __all__ = [
     "Access",
-    "Costs",
     "Observer",
     "Policy",
     "Race",

@@ -77,7 +77,7 @@ class Arithmetic:
     # -------------------------------------------------------------------------------------------------------------- dots
     def create_dot(self, a: Handle, b: Handle, d: Handle, *precision: Any) -> Handle:
         agent = self.machine.scheduler.running()
-        agent.clock += 2 * d.data.size * a.data.shape[-1] / self.machine.costs.flops
+        agent.clock += self.machine.costs.per_depth(1, d.data.size) * a.data.shape[-1]
         left, right = _wide(a), _wide(b)
         ty: Any = d.dtype.scalar
         wide = widen(d.data, ty.name)

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from tilelink import cost
 from tilelink.ir.topology import Device
 from tilelink.runtime.simulated.agents import Agent
-from tilelink.runtime.simulated.costs import Costs
 from tilelink.runtime.simulated.interpreter import Interpreter
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.observing import Observer
@@ -29,7 +29,7 @@ def simulate(
     straggler: int | None = None,
     policy: Policy | Turns | None = None,
     device: Device = Device(),
-    costs: Costs = Costs(),
+    costs: cost.Machine = cost.H200,
     recorder: Recorder | None = None,
     observer: Observer | None = None,
     delayed_stores: bool = False,

@@ -8,10 +8,10 @@ from types import CodeType
 
 import torch
 
+from tilelink import cost
 from tilelink.errors import TilelinkError, whole_line
 from tilelink.ir.topology import Device, Topology
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Target, Wait, named
-from tilelink.runtime.simulated.costs import Costs
 from tilelink.runtime.simulated.frames import chain, innermost
 from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess, block_of
 from tilelink.runtime.simulated.numbered import NUMBER, Arrivals, addresses, contents
@@ -32,7 +32,7 @@ class Machine:
         ranks: int,
         device: Device,
         scheduler: Scheduler,
-        costs: Costs,
+        costs: cost.Machine,
         recorder: Recorder | None,
         observer: Observer | None,
         stores: StoreBuffer | None = None,
@@ -86,7 +86,7 @@ class Machine:
 
     def charge(self, agent: Agent, region: Region, nbytes: int) -> None:
         """Let an access take its time."""
-        agent.clock += self.costs.access(nbytes, region.home is not None and region.home != agent.rank)
+        agent.clock += self.costs.accessed(nbytes, region.home is not None and region.home != agent.rank)
 
     # ------------------------------------------------------------------------------------------------------------ words
     def poll(self, address: int, region: Region, size: int) -> None:

@@ -242,7 +242,7 @@ class SimulatedStream:
             start = source[first : first + rows] if source.dim() else source
             machine.observe_copy(agent, to, start)
             to.copy_(start)
-        agent.clock += machine.costs.copy + nbytes / machine.costs.copy_bytes
+        agent.clock += machine.costs.copied(nbytes, remote=not machine.memory.local(agent.rank, target, source))
         machine.copied(low, high, before)
         machine.record("copy", begin, until=agent.clock, detail=f"{nbytes} bytes")
 
@@ -266,7 +266,7 @@ class SimulatedStream:
         if output is not None and made is not None:
             self._write(output, made)
         nbytes = sum(t.numel() * t.element_size() for t in (*inputs, output) if t is not None)
-        agent.clock += machine.costs.library(counted.get_total_flops(), nbytes, self._processors.count)
+        agent.clock += machine.costs.function(counted.get_total_flops(), nbytes, self._processors.count)
         self._give_back_sm(small=False)
         machine.record("compute", begin, until=agent.clock, detail=name)
 

@@ -1,0 +1,246 @@
+"""What the tiles of a loop do, in microseconds: how long each takes, and how much of that comes before an await or signal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilelink.cost.machine import LARGE, Machine
+from tilelink.cost.products import Product, products
+from tilelink.cost.rows import (
+    Array,
+    axes_of,
+    columns,
+    in_turn,
+    lengths,
+    nbytes,
+    once,
+    shared,
+    summed,
+    touched,
+    volume,
+    where,
+)
+from tilelink.ir.lowered import Await, Copy, Executor, Read, Signal, Tiles, Write, walk
+from tilelink.proof.runs import before
+from tilelink.proof.table import Row, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An await or signal. `late`: how much of its tile's work comes before it, by tile and turn; `index`: of the flag; `there`:
+    where it is executed."""
+
+    row: Row
+    late: Array
+    index: Array
+    there: Array
+
+
+@dataclass(slots=True)
+class Work:
+    """A loop of an executor. Its arrays have the axes of its rows, if nothing else is said."""
+
+    table: Table
+    executor: Executor
+    loop: Tiles
+    machine: Machine
+    made: tuple[Product, ...] = ()
+    rows: list[Row] = field(default_factory=list[Row])
+    costs: list[tuple[Row, Array]] = field(default_factory=list["tuple[Row, Array]"])
+    """By row, the microseconds in each turn of each tile."""
+    fixed: float = 0.0
+    """Of each tile besides."""
+    at: Array = None
+    """(rank, index, …): the position of each tile; -1: none is."""
+    us: Array = None
+    """(rank, position): what each tile takes."""
+    awaits: list[Event] = field(default_factory=list[Event])
+    signals: list[Event] = field(default_factory=list[Event])
+
+    def __post_init__(self) -> None:
+        table, loop = self.table, self.loop
+        self.rows = [r for r in table.rows if r.loop is loop]
+        self.at = table.at(loop) if loop.axes else np.zeros(table.ranks, dtype=np.int64)
+        self.made = tuple(products(loop.body))
+        operands = [row for product in self.made for row in product.rows(self.rows)]
+        self._accesses({id(row.op) for row in operands})
+        accesses = len(self.costs)
+        for product in self.made:
+            self._product(product)
+        if self.by_workers:
+            self.fixed = self.subtiles * self.machine.fixed(*self.tile) if self.made else self.machine.tile_latency
+        besides, own = self._total(self.costs[:accesses], 0.0), self._total(self.costs[accesses:], self.fixed)
+        if self.by_workers:
+            waves = max(-(-self.tiles // self.workers), 1)
+            deep = sum(float(self._deep(p).max(initial=0)) * p.often for p in self.made)
+            read = sum(touched(table, row) for row in operands)
+            own = own * self.machine.sustained(deep, self.tiles / waves / self.machine.sms)
+            own = np.maximum(own, read / self.machine.memory / waves)
+        self.us = besides + own
+        for row in self.rows:
+            if isinstance(row.op, Await) and not row.op.back:
+                self.awaits.append(self._event(row, row.op, 0.0))
+            elif isinstance(row.op, Signal):
+                self.signals.append(self._event(row, row.op, self.fixed))
+
+    @property
+    def by_workers(self) -> bool:
+        return self.executor.engine == "workers"
+
+    @property
+    def workers(self) -> int:
+        return max(self.executor.workers, 1)
+
+    @property
+    def tiles(self) -> int:
+        """The most that a rank has."""
+        return int(self.at.max(initial=-1)) + 1
+
+    @property
+    def tile(self) -> tuple[float, float]:
+        """Rows and columns of what a tile makes: those that it has room for, or else the most that it writes."""
+        room = [n for n in self.loop.tile if n is not None and n != 1]
+        if room and None not in self.loop.tile:
+            return math.prod(room[:-1]), room[-1]
+        largest = max((r for r in self.rows if isinstance(r.op, Write)), key=volume, default=None)
+        if largest is None:
+            return LARGE.rows, LARGE.columns
+        return volume(largest) / columns(largest), columns(largest)
+
+    @property
+    def subtiles(self) -> float:
+        """How many tiles one of a run-time split stands for."""
+        if self.loop.by_data is None:
+            return 1.0
+        most = max((volume(r) for r in self.rows if isinstance(r.op, Write)), default=1.0)
+        return max(most / math.prod(self.tile), 1.0)
+
+    @property
+    def _depth(self) -> int:
+        return self.rows[0].depth if self.rows else self.at.ndim
+
+    # -------------------------------------------------------------------------------------------------------------- costs
+    def _accesses(self, operands: set[int]) -> None:
+        """Of a product's tile, operands come while others are multiplied, and what it stores on its rank is in its fixed cost."""
+        copies = {id(op.target): op.source for op in walk(self.loop.body) if isinstance(op, Copy)}
+        sources = {id(source) for source in copies.values()}
+        here, there = self.machine.local_rate(self.workers), self.machine.remote_rate(self.workers)
+        for row in self.rows:
+            if isinstance(row.op, Await) and row.op.bell:
+                self.costs.append((row, where(row, np.full((1,) * row.depth, self.machine.bell))))
+            if not isinstance(row.op, Read | Write) or id(row.op) in sources:
+                continue
+            rank, size = row.values["rank"], nbytes(self.table, row)
+            away = row(row.op.rank) != rank
+            if id(row.op) in copies:
+                away = away | (row(copies[id(row.op)].rank) != rank)
+                if self.by_workers:
+                    us = size * np.where(away, 1 / here + 1 / there, 2 / here)
+                else:
+                    us = self.machine.copy + size * np.where(
+                        away, self.workers / self.machine.link, 2 / self.machine.memory
+                    )
+                self.costs.append((row, where(row, us)))
+            elif self.by_workers:
+                hidden = id(row.op) in operands or (self.made and isinstance(row.op, Write))
+                # Of what data picks from a box, a tile takes its share.
+                share = max(self.tiles, 1) if row.op.by_data is not None and self.loop.by_data is None else 1
+                us = size / share * np.where(away, 1 / there, 0.0 if hidden else 1 / here)
+                self.costs.append((row, once(row, us) if isinstance(row.op, Read) else where(row, us)))
+
+    def _product(self, product: Product) -> None:
+        high, wide = self.tile
+        for row, deep in product.deep(self.rows, high * wide):
+            if product.function is None:
+                us = self.machine.per_depth(high, wide) * self.subtiles * product.often * deep
+            else:
+                each = self.machine.library(high, wide, float(deep.max()), self.table.lowered.sms)
+                read = sum(float(nbytes(self.table, r).max()) for r in product.rows(self.rows))
+                us = max(product.often * each, read / self.machine.memory) + self.machine.library_call
+                us = np.full((1,) * row.depth, us)
+            self.costs.append((row, where(row, us)))
+
+    def _total(self, costs: Sequence[tuple[Row, Array]], fixed: float) -> Array:
+        """(rank, position): the sum of some costs. Workers share the tile that stands for those of a run-time split."""
+        total = sum((summed(row, us) for row, us in costs), start=np.full((1,) * self._depth, fixed))
+        return self._by_position(total, 0.0) / (self.workers if self.loop.by_data is not None else 1)
+
+    def _deep(self, product: Product) -> Array:
+        """How far a product sums up in all turns, by rank and tile."""
+        found = product.deep(self.rows, math.prod(self.tile))
+        return np.asarray(sum(summed(row, where(row, far)) for row, far in found))
+
+    @property
+    def _area(self) -> float:
+        """Elements that a tile computes."""
+        return self.subtiles * math.prod(self.tile)
+
+    def by_library(self) -> float:
+        """All of the loop's products on a rank by one call each of a library."""
+        _, wide = self.tile
+        last = max((k for k, n in enumerate(self.loop.tile) if n != 1), default=len(self.loop.axes) - 1)
+        across = self.at.shape[1 + last] * wide
+        down = self.tiles * self._area / max(across, 1)
+        us = np.zeros(self.table.ranks)
+        for product in self.made:
+            most = self._deep(product).max(axis=tuple(range(1, self._depth)))
+            read = sum(touched(self.table, row) for row in product.rows(self.rows))
+            each = np.array([self.machine.library(down, across, float(n), self.table.lowered.sms) for n in most])
+            us = us + np.where(most > 0, np.maximum(product.often * each, read / self.machine.memory), 0.0)
+        return float(us.max())
+
+    def reached(self) -> Iterator[tuple[str, float]]:
+        """Buffers, and the bytes of them on other ranks that all ranks together read and write."""
+        for row in self.rows:
+            if isinstance(row.op, Read | Write):
+                moved = where(row, (row(row.op.rank) != row.values["rank"]) * nbytes(self.table, row))
+                long = (self.table.ranks, *lengths(row)[1:])
+                often = math.prod(n for n, m in zip(long, moved.shape, strict=True) if m == 1)
+                yield row.op.buffer, float(moved.sum()) * often
+
+    # ---------------------------------------------------------------------------------------------------------- positions
+    def _by_position(self, values: Array, nothing: float) -> Array:
+        """(rank, position) of what depends on no turn."""
+        shape, ranks = self.at.shape, self.table.ranks
+        wide = np.broadcast_to(values.reshape(values.shape[: len(shape)]), shape).reshape(ranks, -1)
+        out = np.full((ranks, self.tiles + 1), nothing)
+        out[np.arange(ranks)[:, None], self.at.reshape(ranks, -1)] = wide  # position -1 is the last one, and is dropped
+        return out[:, :-1]
+
+    def by_tile(self, values: Array) -> Array:
+        """The axes of the rows, of what is known by position."""
+        ranks = self.table.ranks
+        found = np.pad(values, ((0, 0), (0, 1)))[np.arange(ranks)[:, None], self.at.reshape(ranks, -1)]
+        return found.reshape(self.at.shape + (1,) * (self._depth - self.at.ndim))
+
+    def ready(self, found: Sequence[Array]) -> Array:
+        """(rank, position): the latest of some times by tile and turn."""
+        latest = np.full((1,) * self._depth, -np.inf)
+        for times in found:
+            latest = np.maximum(latest, times.max(axis=tuple(range(self.at.ndim, self._depth)), keepdims=True))
+        return self._by_position(latest, -np.inf)
+
+    # ------------------------------------------------------------------------------------------------------------- events
+    def _event(self, row: Row, op: Await | Signal, late: float) -> Event:
+        out = np.full((1,) * row.depth, late)
+        for other, us in self.costs:
+            among, first = shared(row, other), before(other, row)
+            if among:
+                out = out + in_turn(row, summed(other, us, among), among, own=first)
+            elif first:
+                out = out + summed(other, us)
+        return Event(row, out, row(op.index), where(row, np.ones((1,) * row.depth, dtype=np.bool_)))
+
+    @staticmethod
+    def latest(event: Event, then: Event, times: Array) -> Array | None:
+        """Of some times by tile and turn of one event, the latest that comes before the other one."""
+        among, first = shared(event.row, then.row), before(event.row, then.row)
+        alone = axes_of(event.row)[among:]
+        found = times.max(axis=alone, keepdims=True) if alone else times
+        if among:
+            return in_turn(event.row, found, among, most=True, own=first)
+        return found if first else None
