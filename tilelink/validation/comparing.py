@@ -1,0 +1,382 @@
+"""A run of an emitted file beside its lowered plan: who does which tiles, each tile, and what begins and ends a call."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilelink.errors import Loc
+from tilelink.ir.host import MAIN, Enter, Keep, Stage, Transfer
+from tilelink.ir.kernel import AWAIT_WORD, KernelSource
+from tilelink.ir.lowered import ENTERED, STATES, Executor, Lowered, Tiles
+from tilelink.ir.plan import COPIES, Plan
+from tilelink.validation.events import Event, Said, Where
+from tilelink.validation.expanding import Expansion
+from tilelink.validation.matching import KNOWN, Facts, Flag, Found, Match, Tally
+from tilelink.validation.recording import Line
+from tilelink.validation.report import Difference
+from tilelink.validation.running import Run
+
+HEARD = "a credit that is known from what was heard in the call before"
+"""Of calls that are signalled by their number."""
+HOST = ("enter", "ready", "leave")
+"""One-block kernels that begin and end calls."""
+
+
+@dataclass(eq=False)
+class Comparison:
+    """`differences`: what was found, in the order of calls, ranks and workers."""
+
+    lowered: Lowered
+    plan: Plan
+    source: KernelSource
+    run: Run
+    tally: Tally = field(default_factory=Tally)
+    differences: list[Difference] = field(default_factory=list[Difference])
+    _expansions: dict[int, Expansion] = field(default_factory=dict[int, Expansion])
+    _tiles: dict[tuple[int, str, int], list[list[Said]]] = field(default_factory=dict[Any, Any])
+    _arrivals: dict[tuple[int, str, int], int] = field(default_factory=dict[Any, Any])
+
+    def all(self) -> list[Difference]:
+        for line, where, does in self.run.recording.strays:
+            self._add(line, Found(does, "nothing of the kind", None), where)
+        for call in range(self.run.calls):
+            for rank in range(self.lowered.topology.ranks):
+                self._call(call, rank)
+        if not self.differences:
+            self._left_behind()
+        return self.differences
+
+    # -------------------------------------------------------------------------------------------------------------- plan
+    def expansion(self, rank: int) -> Expansion:
+        if rank not in self._expansions:
+            self._expansions[rank] = Expansion(self.lowered, rank)
+        return self._expansions[rank]
+
+    def tiles(self, executor: Executor, k: int, rank: int) -> list[list[Said]]:
+        """What the plan says of each position of the executor's loop `k`."""
+        key = rank, executor.name, k
+        if key not in self._tiles:
+            self._tiles[key] = self.expansion(rank).tiles(executor.loops[k])
+        return self._tiles[key]
+
+    def arrivals(self, rank: int, flags: str, index: int) -> int:
+        key = rank, flags, index
+        if key not in self._arrivals:
+            self._arrivals[key] = self.expansion(rank).arrivals(flags, index)
+        return self._arrivals[key]
+
+    @cached_property
+    def _streams(self) -> dict[int, list[tuple[Executor, int]]]:
+        """By number of the stream, the executors that it runs, and which of their streams it is."""
+        out: dict[int, list[tuple[Executor, int]]] = defaultdict(list)
+        for h in self.plan.host:
+            if isinstance(h, Transfer | Keep | Stage):
+                executor = self.lowered.executor(h.executor)
+                for k in range(executor.workers):
+                    out[(MAIN if isinstance(h, Stage) else h.stream) + k].append((executor, k))
+        return out
+
+    def _facts(self, call: int, rank: int) -> Facts:
+        slots = self.lowered.slots
+
+        def before(whose: int, flags: str, index: int) -> int:
+            return call // slots * self.arrivals(whose, flags, index)
+
+        bells: set[Flag] = set()
+        for e, k in {(e.name, k): (e, k) for found in self._streams.values() for e, k in found}.values():
+            for number, _ in enumerate(e.loops):
+                bells |= {(s.name, s.index) for tile in self.tiles(e, number, rank) for s in tile if s.bell}
+        return Facts(self.lowered, rank, call + 1, self.arrivals, before, frozenset(bells))
+
+    # -------------------------------------------------------------------------------------------------------------- calls
+    def _call(self, call: int, rank: int) -> None:
+        facts, lines = self._facts(call, rank), self.run.recording.lines
+        mine = {line: events for line, events in lines.items() if (line.call, line.rank) == (call, rank)}
+        for e in self.lowered.executors:
+            if e.engine == "workers":
+                self._workers(facts, e, mine)
+        self._stream_work(facts, mine)
+        self._begin_and_end(facts, mine)
+        self._data(facts, mine)
+        for line, events in mine.items():
+            self._fences(line, events)
+
+    # ------------------------------------------------------------------------------------------------------------ workers
+    def _workers(self, facts: Facts, executor: Executor, lines: dict[Line, list[Event]]) -> None:
+        paths = [loop.path for loop in executor.loops]
+        taken: dict[str, Counter[int]] = {path: Counter() for path in paths}
+        first: dict[str, tuple[Line, Event]] = {}
+        for line, events in lines.items():
+            own = [e for e in events if e.where.path in paths]
+            known: set[Flag] = set()
+            turns = [paths.index(e.where.path) for e in own]
+            if turns != sorted(turns):
+                at = next(k for k in range(1, len(turns)) if turns[k] < turns[k - 1])
+                self._add(line, Found("goes back to an earlier loop", f"loops come in turn: {paths}", own[at]))
+            for k, loop in enumerate(executor.loops):
+                found = [e for e in own if e.where.path == loop.path]
+                if found:
+                    first.setdefault(loop.path, (line, found[0]))
+                    self._loop(facts, executor, k, line, found, known, taken[loop.path])
+        for k, loop in enumerate(executor.loops):
+            self._each_once(facts, executor, k, taken[loop.path], loop)
+
+    def _loop(
+        self, facts: Facts, executor: Executor, k: int, line: Line, events: list[Event],
+        known: set[Flag], taken: Counter[int],
+    ) -> None:  # fmt: skip
+        """What one worker does of a loop: tile after tile."""
+        loop, tiles = executor.loops[k], self.tiles(executor, k, facts.rank)
+        head, found = _by_tile(events)
+        offset = self._offset(executor, loop, facts.rank)
+        if [t for t, _ in found] != sorted({t for t, _ in found}):
+            self._add(line, Found("takes tiles in another order, or one twice", "positions grow", found[0][1][0]))
+            return
+        if not found and head:
+            self._headed(facts, line, head, tiles, loop)
+        for t, own in found:
+            taken[t - offset] += 1
+            self.tally.compared["tiles"] += 1
+            events = [*head, *own]
+            if loop.by_data is not None:
+                self._any(facts, line, tiles, events, known)
+            elif not 0 <= t - offset < len(tiles):
+                self._add(line, Found(f"takes tile {t} of `{loop.path}`", f"there are {len(tiles)}", own[0]))
+            else:
+                self._match(facts, line, tiles[t - offset], events, known)
+
+    def _headed(
+        self, facts: Facts, line: Line, head: list[Event], tiles: list[list[Said]], loop: Tiles
+    ) -> None:
+        """A worker without a tile may have read tables, and tells for nobody what data leaves without a tile."""
+        said = {(s.name, s.rank) for tile in tiles[:1] for s in tile if s.kind == "read"}
+        for e in head:
+            if e.kind == "signal" and loop.by_data is not None:
+                self._for_none(facts, line, e)
+            elif e.kind in ("drain", "fence", "mark") or (e.kind == "read" and (e.name, e.rank) in said):
+                continue
+            else:
+                self._add(line, Found(f"{e.kind}s `{e.name}` outside of any tile", "tiles do", e))
+
+    def _for_none(self, facts: Facts, line: Line, e: Event) -> None:
+        added = facts.arrivals(e.rank, e.name, e.index)
+        if e.value - e.before != added or e.rank != facts.rank:
+            self._add(line, Found(f"adds {e.value - e.before} to flag {e.index} of `{e.name}`", f"{added} is added", e))
+
+    def _any(
+        self, facts: Facts, line: Line, tiles: list[list[Said]], events: list[Event], known: set[Flag]
+    ) -> None:
+        """A tile that data has placed: it is one of those that the plan says."""
+        best: tuple[list[Found], Tally, set[Flag]] | None = None
+        for tile in tiles:
+            tally, heard = Tally(), set(known)
+            found = Match(facts, tally, tile, events, heard).run()
+            if best is None or len(found) < len(best[0]):
+                best = found, tally, heard
+            if not found:
+                break
+        if best is None:
+            self._add(line, Found("takes a tile", "there is none", events[0]))
+            return
+        self._found(line, best[0])
+        self.tally.compared += best[1].compared
+        self.tally.elided += best[1].elided
+        known |= best[2]
+
+    def _offset(self, executor: Executor, loop: Tiles, rank: int) -> int:
+        """What a deferred epilogue calls the first of its positions: it counts those of its mainloop step."""
+        main = executor.loops[0]
+        deferred = loop is not main and f"made.{loop.path}" in {f.name for f in self.lowered.flags}
+        if not deferred:
+            return 0
+        mainloop = next(x for x in executor.loops if x.path == self.plan.step(loop.path).executor)
+        at = executor.loops.index(mainloop)
+        return len(self.tiles(executor, at, rank)) - len(self.tiles(executor, executor.loops.index(loop), rank))
+
+    def _each_once(
+        self, facts: Facts, executor: Executor, k: int, taken: Counter[int], loop: Tiles
+    ) -> None:
+        for t, tile in enumerate(self.tiles(executor, k, facts.rank) if loop.by_data is None else []):
+            acts = any(s.kind in ("read", "write") or (s.kind == "signal" and not self._silent(s.name)) for s in tile)
+            if taken[t] != 1 and (taken[t] or (acts and not all(s.data for s in tile))):
+                line = Line(facts.epoch - 1, facts.rank, 0, executor.kernel)
+                does = f"takes tile {t} of `{loop.path}` {taken[t]} times"
+                self._add(line, Found(does, "each position is taken once", None, loop.loc))
+
+    def _silent(self, flags: str) -> bool:
+        return self.lowered.flag(flags).style == "data"
+
+    def _match(
+        self, facts: Facts, line: Line, said: list[Said], events: list[Event], known: set[Flag]
+    ) -> None:
+        self._found(line, Match(facts, self.tally, said, events, known).run())
+
+    # ------------------------------------------------------------------------------------------------------------ streams
+    def _stream_work(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
+        for number, executors in {MAIN: [], **self._streams}.items():
+            said = [s for e, k in executors for i in range(len(e.loops)) for s in self._turns(e, i, k, facts.rank)]
+            said = [replace(s, at=at) for at, s in enumerate(s for s in said if self._host_says(s))]
+            there = number + (number != MAIN)  # side streams follow one that is nobody's
+            mine = {line: es for line, es in lines.items() if line.stream == there and self._streams_own(line)}
+            events = sorted((e for es in mine.values() for e in es), key=lambda e: e.at)
+            if said or events:
+                line = Line(facts.epoch - 1, facts.rank, number)
+                # Two tiles that wait for one bell wait once.
+                self._match(facts, line, said, events, set())
+
+    @staticmethod
+    def _streams_own(line: Line) -> bool:
+        return line.worker is None or line.kernel == AWAIT_WORD
+
+    def _host_says(self, s: Said) -> bool:
+        """What kernels of the call's entry and exit do is compared by itself."""
+        return not (s.kind == "signal" and s.name in STATES)
+
+    def _turns(self, executor: Executor, i: int, k: int, rank: int) -> Iterator[Said]:
+        for t, tile in enumerate(self.tiles(executor, i, rank)):
+            if t % executor.workers == k:
+                yield from tile
+
+    # ------------------------------------------------------------------------------------------------------ begin and end
+    def _begin_and_end(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
+        """The call's own flags: who has entered, staged, left; and the credits."""
+        executors = [e for e in self.lowered.executors if e.engine == "host" or e.name == "stage"]
+        said = [s for e in executors for tile in self.tiles(e, 0, facts.rank) for s in tile if s.name in STATES]
+        credits = [s for s in said if s.kind == "await" and s.back]
+        if not credits and self.run.credits[facts.epoch - 1]:
+            # A first call takes those that others imply, too.
+            every = range(self.lowered.topology.ranks)
+            credits = [Said(rank, "await", ENTERED, facts.rank, rank, None, back=1) for rank in every]
+        if self.plan.brief and self._used(facts) < facts.epoch - 1:
+            self.tally.elided[HEARD] += len(credits)
+            said, credits = [], []
+        # Who has entered a later call has left the one that used the slot last.
+        credits = [replace(s, back=facts.epoch - self._used(facts) - 1) for s in credits]
+        kernels = next(h for h in self.plan.host if isinstance(h, Enter)).kernels or ("enter",)
+        own = {
+            line: [e for e in events if e.name in STATES and not e.where.path and e.kind in ("signal", "await")]
+            for line, events in lines.items()
+            if not self._streams_own(line)
+        }
+        told = [e for events in own.values() for e in events if e.kind == "signal"]
+        signals = [s for s in said if s.kind == "signal"]
+        self._match(facts, Line(facts.epoch - 1, facts.rank, 0), signals, told, set())
+        taking = self.run.credits[facts.epoch - 1]
+        for line, events in own.items():
+            awaits = credits if line.kernel == kernels[0] and taking else []
+            if line.kernel == "leave":
+                awaits = [s for s in said if s.kind == "await" and not s.back]
+            made = [e for e in events if e.kind == "await"]
+            self._match(facts, line, awaits, made, set())
+            early = next((e for e in lines[line] if e.kind in ("read", "write")), None)
+            if early is not None and made and early.at < made[-1].at and line.kernel != "leave":
+                self._add(line, Found(f"{early.kind}s `{early.name}` before all credits are there", "credits first", early))
+
+    def _used(self, facts: Facts) -> int:
+        """The number of the last call that used the slot; 0: none."""
+        return max(facts.epoch - self.lowered.slots, 0)
+
+    # --------------------------------------------------------------------------------------------------- what data decides
+    def _data(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
+        """Nothing is read that nobody has written, and what is placed by data is placed once."""
+
+    def _fences(self, line: Line, events: list[Event]) -> None:
+        """Bulk stores have ended when something is signalled, and bulk loads see what an await before them has made readable."""
+        stored: Event | None = None
+        awaited: dict[str, Event] = {}
+        for e in events:
+            if e.kind == "write" and e.how == "bulk":
+                stored = e
+            elif e.kind == "drain":
+                stored = None
+                self.tally.compared["drains"] += 1
+            elif e.kind == "fence":
+                awaited.clear()
+                self.tally.compared["fences"] += 1
+            elif e.kind == "await":
+                awaited[e.name] = e
+            elif e.kind in ("signal", "count", "mark") and stored is not None:
+                does = f"{e.kind}s `{e.name}` while a bulk store to `{stored.name}` is under way"
+                self._add(line, Found(does, "it has ended before", e))
+                stored = None
+            elif e.kind == "read" and e.how == "bulk" and e.name in awaited:
+                does = f"loads `{e.name}` in bulk behind an await without a proxy fence"
+                self._add(line, Found(does, "a fence comes between", e))
+                awaited.clear()
+
+    # ------------------------------------------------------------------------------------------------------- what is left
+    def _left_behind(self) -> None:
+        """What calls keep to themselves, as the next call would find it."""
+        calls, slots = self.run.calls, self.lowered.slots
+        for rank, space in enumerate(self.run.spaces):
+            if space is None:
+                continue
+            for region in space.capacity.values():
+                name, _, slot = region.name.rpartition("/")
+                of, _, kind = name.rpartition(".")
+                words = space.view(region.name, torch.int64, region.nbytes // 8).numpy()
+                if region.name == "epoch":
+                    self._is(rank, "the number of the call", words, np.full(COPIES, calls))
+                elif region.name == "last":
+                    last = [max((c + 1 for c in range(calls) if c % slots == k), default=0) for k in range(slots)]
+                    self._is(rank, "the last call of each slot", words, np.repeat(last, COPIES))
+                elif region.name == "through" or kind in ("bells", "counts", "tickets"):
+                    self._is(rank, f"`{region.name}` between calls", words, np.zeros(len(words), np.int64))
+                elif kind in ("words", "due") and self.lowered.flag(of).style == "count":
+                    uses = len(range(int(slot), calls, slots))
+                    count = [uses * self.arrivals(rank, of, k) for k in range(self._count(rank, of))]
+                    what = "what is signalled of" if kind == "words" else "what is expected of"
+                    self._is(rank, f"{what} `{of}`", words[: len(count)], np.array(count, np.int64))
+
+    def _count(self, rank: int, flags: str) -> int:
+        from tilelink.validation.expanding import number
+
+        return number(self.lowered.flag(flags).count, self.lowered.env(rank))
+
+    def _is(self, rank: int, what: str, words: Any, expected: Any) -> None:
+        wrong = np.flatnonzero(words[: len(expected)] != expected)
+        if len(wrong):
+            k = int(wrong[0])
+            line = Line(self.run.calls - 1, rank, 0)
+            self._add(line, Found(f"leaves {words[k]} at {k} of {what}", f"{expected[k]}", None))
+        else:
+            self.tally.compared["numbers that calls keep"] += len(expected)
+
+    # ----------------------------------------------------------------------------------------------------------- reporting
+    def _found(self, line: Line, found: list[Found]) -> None:
+        for one in found:
+            self._add(line, one)
+
+    def _add(self, line: Line, found: Found, where: Where | None = None) -> None:
+        where = found.event.where if found.event is not None else where or Where()
+        texts = self.source.text.splitlines()
+        text = texts[where.line - 1] if 0 < where.line <= len(texts) else ""
+        loc: Loc | None = found.loc or (self.source.location(where.line) if where.line else None)
+        who = f"worker {line.worker} of {line.kernel}" if line.worker is not None else f"stream {line.stream}"
+        tile = f", tile {where.tile} of `{where.path}`" if where.tile is not None else ""
+        said = f"rank {line.rank}, {who}, call {line.call + 1}{tile}"
+        self.differences.append(Difference(found.does, found.says, said, where.line, text, loc))
+
+
+def _by_tile(events: list[Event]) -> tuple[list[Event], list[tuple[int, list[Event]]]]:
+    """What comes before the first tile, and the tiles in order."""
+    head: list[Event] = []
+    out: list[tuple[int, list[Event]]] = []
+    for e in events:
+        if e.where.tile is None:
+            head.append(e)
+        elif out and out[-1][0] == e.where.tile:
+            out[-1][1].append(e)
+        else:
+            out.append((e.where.tile, [e]))
+    return head, out
+
+
+__all__ = ["HOST", "KNOWN", "Comparison"]
