@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -14,11 +15,12 @@ import torch
 from tilelink.errors import Loc
 from tilelink.ir.host import MAIN, Enter, Keep, Stage, Transfer
 from tilelink.ir.kernel import AWAIT_WORD, KernelSource
-from tilelink.ir.lowered import ENTERED, STATES, Executor, Lowered, Tiles
+from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered, Tiles, Write, walk
 from tilelink.ir.plan import COPIES, Plan
 from tilelink.validation.events import Event, Said, Where
-from tilelink.validation.expanding import Expansion
+from tilelink.validation.expanding import Expansion, number
 from tilelink.validation.matching import KNOWN, Facts, Flag, Found, Match, Tally
+from tilelink.validation.places import place_of
 from tilelink.validation.recording import Line
 from tilelink.validation.report import Difference
 from tilelink.validation.running import Run
@@ -49,6 +51,7 @@ class Comparison:
         for call in range(self.run.calls):
             for rank in range(self.lowered.topology.ranks):
                 self._call(call, rank)
+            self._written(call)
         if not self.differences:
             self._left_behind()
         return self.differences
@@ -104,7 +107,6 @@ class Comparison:
                 self._workers(facts, e, mine)
         self._stream_work(facts, mine)
         self._begin_and_end(facts, mine)
-        self._data(facts, mine)
         for line, events in mine.items():
             self._fences(line, events)
 
@@ -283,9 +285,46 @@ class Comparison:
         """The number of the last call that used the slot; 0: none."""
         return max(facts.epoch - self.lowered.slots, 0)
 
-    # --------------------------------------------------------------------------------------------------- what data decides
-    def _data(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
-        """Nothing is read that nobody has written, and what is placed by data is placed once."""
+    # ------------------------------------------------------------------------------------------------------ what is written
+    def _written(self, call: int) -> None:
+        """By all ranks: nothing is read that nobody writes, and what data places is written once, and all of it."""
+        touched: dict[tuple[str, int, str], list[tuple[Line, Event]]] = defaultdict(list)
+        for line, events in self.run.recording.lines.items():
+            for e in events if line.call == call else []:
+                if e.kind in ("read", "write"):
+                    touched[e.name, e.rank, e.kind].append((line, e))
+        for buffer in self.lowered.buffers:
+            for rank in range(self.lowered.topology.ranks) if buffer.space != "argument" else ():
+                writes, reads = touched[buffer.name, rank, "write"], touched[buffer.name, rank, "read"]
+                size = 1 + max((int(e.index.max()) for _, e in (*writes, *reads)), default=0)
+                often = np.zeros(max(size, self._size(buffer, rank)), np.int64)
+                for _, e in writes:
+                    often[np.unique(e.index)] += 1
+                for line, e in (x for x in reads if not often[x[1].index].all()):
+                    self._add(line, Found(f"reads elements of `{e.name}` that nobody writes", "somebody does", e))
+                    break
+                if buffer.name in self._placed:
+                    self._once(buffer, rank, often, writes)
+
+    def _once(self, buffer: Buffer, rank: int, often: Any, writes: list[tuple[Line, Event]]) -> None:
+        for line, e in (x for x in writes if (often[x[1].index] > 1).any()):
+            self._add(line, Found(f"writes elements of `{e.name}` that others write", "each is written once", e))
+            return
+        if buffer.space == "result" and buffer.written != "partial" and not often.all():
+            line = Line(0, rank, 0)
+            does = f"leaves {int((often == 0).sum())} elements of `{buffer.name}` unwritten"
+            self._add(line, Found(does, "each is written once", None, buffer.loc))
+
+    @cached_property
+    def _placed(self) -> frozenset[str]:
+        """The buffers that data places elements in."""
+        ops = (op for e in self.lowered.executors for loop in e.loops for op in walk(loop.body))
+        writes = (op.target if isinstance(op, Copy) else op for op in ops)
+        return frozenset(op.buffer for op in writes if isinstance(op, Write) and op.by_data is not None)
+
+    def _size(self, buffer: Buffer, rank: int) -> int:
+        env = self.lowered.env(rank)
+        return math.prod(number(e, env) for e in buffer.extents)
 
     def _fences(self, line: Line, events: list[Event]) -> None:
         """Bulk stores have ended when something is signalled, and bulk loads see what an await before them has made readable."""
@@ -319,25 +358,25 @@ class Comparison:
             if space is None:
                 continue
             for region in space.capacity.values():
-                name, _, slot = region.name.rpartition("/")
-                of, _, kind = name.rpartition(".")
+                place = place_of(self.lowered, region.name, rank)
                 words = space.view(region.name, torch.int64, region.nbytes // 8).numpy()
                 if region.name == "epoch":
                     self._is(rank, "the number of the call", words, np.full(COPIES, calls))
                 elif region.name == "last":
                     last = [max((c + 1 for c in range(calls) if c % slots == k), default=0) for k in range(slots)]
                     self._is(rank, "the last call of each slot", words, np.repeat(last, COPIES))
-                elif region.name == "through" or kind in ("bells", "counts", "tickets"):
+                elif region.name == "through" or place.kind in ("bells", "counts") or region.name.rpartition("/")[0].endswith(".tickets"):
                     self._is(rank, f"`{region.name}` between calls", words, np.zeros(len(words), np.int64))
-                elif kind in ("words", "due") and self.lowered.flag(of).style == "count":
-                    uses = len(range(int(slot), calls, slots))
-                    count = [uses * self.arrivals(rank, of, k) for k in range(self._count(rank, of))]
-                    what = "what is signalled of" if kind == "words" else "what is expected of"
-                    self._is(rank, f"{what} `{of}`", words[: len(count)], np.array(count, np.int64))
+                elif place.kind in ("flags", "due") and self._counted(place.name):
+                    uses = len(range(place.slot or 0, calls, slots))
+                    count = [uses * self.arrivals(rank, place.name, k) for k in range(self._count(rank, place.name))]
+                    what = "signalled" if place.kind == "flags" else "expected"
+                    self._is(rank, f"what is {what} of `{place.name}`", words, np.array(count, np.int64))
+
+    def _counted(self, flags: str) -> bool:
+        return any(f.name == flags and f.style == "count" for f in self.lowered.flags)
 
     def _count(self, rank: int, flags: str) -> int:
-        from tilelink.validation.expanding import number
-
         return number(self.lowered.flag(flags).count, self.lowered.env(rank))
 
     def _is(self, rank: int, what: str, words: Any, expected: Any) -> None:

@@ -95,7 +95,9 @@ class Match:
             events = made[flag][asked[flag] :]
             if events:
                 self._await(s, events[0])
-                self.times[s.at] = events[0].at, events[0].at
+                if not s.data:
+                    # Of those that data decides about it is not known for which of them this one is.
+                    self.times[s.at] = events[0].at, events[0].at
                 self.tally.compared["awaits"] += 1
             elif flag in self.known or asked[flag]:
                 self.tally.elided[KNOWN] += 1

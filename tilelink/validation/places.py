@@ -69,7 +69,7 @@ class Places:
         """What a rank has of it."""
         for region in space.capacity.values():
             base = space.arena.local if region.symmetric else space.device
-            self._add(_region(lowered, region.name, rank), base.data_ptr() + space.offsets[region.name], region.nbytes)
+            self._add(place_of(lowered, region.name, rank), base.data_ptr() + space.offsets[region.name], region.nbytes)
 
     def _add(self, place: Place, start: int, nbytes: int) -> None:
         if nbytes:
@@ -99,12 +99,14 @@ def _addresses(span: Span) -> Indices:
     return grid
 
 
-def _region(lowered: Lowered, region: str, rank: int) -> Place:
+def place_of(lowered: Lowered, region: str, rank: int) -> Place:
     """What a region of the workspace is, in the words of the lowered plan."""
     name, _, slot = region.rpartition("/")
     if not name:
         return Place("flags", OWN[region], rank) if region in OWN else Place("state", region, rank)
     of, _, kind = name.rpartition(".")
+    if not of:
+        kind = ""  # a tensor may be called like any
     if kind == "made":
         return Place("flags", f"made.{of}", rank, int(slot))
     if kind in KINDS:
