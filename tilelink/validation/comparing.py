@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tilelink.errors import Loc
+from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.host import MAIN, Enter, Keep, Stage, Transfer
 from tilelink.ir.kernel import AWAIT_WORD, KernelSource
 from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered, Tiles, Write, walk
@@ -48,13 +48,42 @@ class Comparison:
     def all(self) -> list[Difference]:
         for line, where, does in self.run.recording.strays:
             self._add(line, Found(does, "nothing of the kind", None), where)
+        if self.run.error is not None:
+            self._until_it_ended(self.run.error)
+            return self.differences
         for call in range(self.run.calls):
             for rank in range(self.lowered.topology.ranks):
                 self._call(call, rank)
             self._written(call)
         if not self.differences:
             self._left_behind()
+        self._races()
         return self.differences
+
+    def _until_it_ended(self, error: TilelinkError) -> None:
+        """Of a run that did not come to its end, the tiles that did; then what ended it."""
+        lines = self.run.recording.lines
+        for line in sorted(lines, key=lambda x: (x.call, lines[x][0].at)):
+            facts = self._facts(line.call, line.rank)
+            for executor in (e for e in self.lowered.executors if e.engine == "workers"):
+                known: set[Flag] = set()
+                for k, loop in enumerate(executor.loops):
+                    found = [e for e in lines[line] if e.where.path == loop.path]
+                    # The last tile is perhaps not through.
+                    through = [e for e in found if e.where.tile != lines[line][-1].where.tile]
+                    self._loop(facts, executor, k, line, through, known, Counter())
+        self._races()
+        self.differences.append(
+            Difference(f"cannot run: {error.code} {error.message}", "it runs to its end", "simulated ranks", loc=error.loc)
+        )
+
+    def _races(self) -> None:
+        for race in self.run.recording.races.races:
+            line = race.later.line
+            does = f"has a race: {race.later}, unordered with {race.earlier}"
+            text = self._text(line)
+            found = Difference(does, f"the two are ordered; what is missing: {race.missing}", race.later.agent, line, text, race.later.loc)
+            self.differences.append(found)
 
     # -------------------------------------------------------------------------------------------------------------- plan
     def expansion(self, rank: int) -> Expansion:
@@ -395,13 +424,16 @@ class Comparison:
 
     def _add(self, line: Line, found: Found, where: Where | None = None) -> None:
         where = found.event.where if found.event is not None else where or Where()
-        texts = self.source.text.splitlines()
-        text = texts[where.line - 1] if 0 < where.line <= len(texts) else ""
         loc: Loc | None = found.loc or (self.source.location(where.line) if where.line else None)
         who = f"worker {line.worker} of {line.kernel}" if line.worker is not None else f"stream {line.stream}"
         tile = f", tile {where.tile} of `{where.path}`" if where.tile is not None else ""
         said = f"rank {line.rank}, {who}, call {line.call + 1}{tile}"
-        self.differences.append(Difference(found.does, found.says, said, where.line, text, loc))
+        self.differences.append(Difference(found.does, found.says, said, where.line, self._text(where.line), loc))
+
+    def _text(self, line: int) -> str:
+        """A line of the emitted file."""
+        texts = self.source.text.splitlines()
+        return texts[line - 1] if 0 < line <= len(texts) else ""
 
 
 def _by_tile(events: list[Event]) -> tuple[list[Event], list[tuple[int, list[Event]]]]:

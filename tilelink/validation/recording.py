@@ -51,7 +51,7 @@ class Recording(Observer):
     strays: list[tuple[Line, Where, str]] = field(default_factory=list[tuple[Line, Where, str]])
     """Accesses of memory that the plan has nothing in."""
     calls: dict[int, int] = field(default_factory=dict[int, int])
-    races: RaceDetector = field(default_factory=RaceDetector)
+    races: RaceDetector = field(default_factory=lambda: RaceDetector(collect=True))
     _in: dict[int, int] = field(default_factory=dict[int, int])
     """By agent, the call that it works for."""
     _agents: list[Agent] = field(default_factory=list[Agent])

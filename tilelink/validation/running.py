@@ -17,7 +17,6 @@ from tilelink.runtime.session import require
 from tilelink.runtime.work import Call
 from tilelink.validation.places import Places
 from tilelink.validation.recording import Recording
-from tilelink.validation.report import Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,3 @@ def _tensors(
         places.tensor(tensor, name, rank)
     return found
 
-
-def failed(error: TilelinkError) -> Difference:
-    """What ended the run: a race, a standstill, an access of no memory."""
-    return Difference(f"cannot run: {error.code} {error.message}", "it runs to its end", "simulated ranks", loc=error.loc)

@@ -1,0 +1,317 @@
+"""Emitted text, changed in one place: which of these changes translation validation sees.
+
+    python -m benchmarks.mutants.emitted [--operators a,b] [--each N] [--out FILE]
+
+Each change is to one call or line of one function of an emitted file: the number of a flag, another flag, the value that is
+expected or added, the rank that is told, a scope, a release, a fence, an edge of a box, a mask, the order of two lines, a tile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.mutants.edits import Running, running
+from benchmarks.mutants.mappings import DEVICE, RANKS, TILE, Mapping, mappings, operators
+from benchmarks.mutants.mappings import _layout as layout
+from tilelink.errors import TilelinkError
+from tilelink.mapping import make_plan
+from tilelink.mapping.lower import lower
+from tilelink.runtime.call import Loaded
+from tilelink.runtime.kernels import load
+from tilelink.validation import Validation, validate
+
+RESULTS = Path(__file__).parents[1] / "results" / "mutants-emitted.json"
+WAITS = ("signal_wait_until", "signal_wait_each", "local_wait_until")
+SIGNALS = ("signal_op", "signal_all", "local_add", "local_set", "count", "ring_bell", "is_last")
+FENCES = ("async_store_quiet", "async_load_fence")
+COPIES = ("putmem_nbi_block", "getmem_nbi_block", "ll_store_block", "ll_load_block")
+ACCESSES = (*COPIES, "load", "store", "ll_load", "ll_pack", "ptr")
+VALUE = {"signal_wait_until": 2, "signal_wait_each": 2, "local_wait_until": 2, "signal_op": 1, "signal_all": 1,
+         "local_add": 1, "local_set": 1, "is_last": 1}  # fmt: skip
+"""Which argument is the value that is awaited, added or set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`kind`: what is changed; `line`: of the text; `same`: why it does the same, where that is known beforehand."""
+
+    kind: str
+    function: str
+    line: int
+    was: str
+    now: str
+    same: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`same`: as of `Change`; `caught`: whether the validation sees it; `by`: the words of the first difference."""
+
+    operator: str
+    schedule: str
+    kind: str
+    function: str
+    line: int
+    was: str
+    now: str
+    same: str
+    caught: bool
+    by: str
+
+
+# ------------------------------------------------------------------------------------------------------------------ changes
+@dataclass(slots=True)
+class Changes:
+    """All changes of a text, each with what comes of it."""
+
+    text: str
+
+    def all(self) -> Iterator[tuple[Change, str]]:
+        for function in (n for n in ast.parse(self.text).body if isinstance(n, ast.FunctionDef)):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call):
+                    yield from self._call(function, node)
+                if isinstance(node, ast.Assign):
+                    yield from self._edge(function, node)
+            for block in _blocks(function):
+                yield from self._turned(function, block)
+
+    def _call(self, function: ast.FunctionDef, call: ast.Call) -> Iterator[tuple[Change, str]]:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        args = [self._of(a) for a in call.args]
+        if name in (*WAITS, *SIGNALS):
+            first = call.args[0]
+            for step in ("+ 1", "- 1"):
+                yield self._put(function, f"flag {step}", first, f"({args[0]} {step})")
+            others = [a.arg for a in function.args.args if a.arg.endswith(("_words", "_flags"))]
+            pointer = first.left if isinstance(first, ast.BinOp) else first
+            for other in [o for o in others if isinstance(pointer, ast.Name) and o != pointer.id][:1]:
+                yield self._put(function, "another flag", pointer, other)
+            if name in VALUE:
+                for step in ("+ 1", "- 1"):
+                    yield self._put(function, f"value {step}", call.args[VALUE[name]], f"({args[VALUE[name]]} {step})")
+        if name == "signal_wait_until":
+            yield self._put(function, "scope of an await", call.func, "shmem.local_wait_until")
+            yield self._put(function, "await dropped", call, "None")
+        if name == "signal_wait_each":
+            yield self._put(function, "await of fewer", call.args[3], f"({args[3]}) & (tl.arange(0, 4) < RANKS - 1)")
+            yield self._put(function, "await dropped", call, "None")
+        if name == "local_wait_until":
+            yield self._put(function, "await dropped", call, "None")
+        if name == "signal_op":
+            how = {"SIGNAL_ADD": "local_add", "SIGNAL_SET": "local_set"}[args[2].removeprefix("shmem.")]
+            near = f"shmem.{how}(shmem.translate({args[0]}, {args[3]}, {args[4]}), {args[1]})"
+            yield self._put(function, "scope of a signal", call, near)
+            yield self._put(function, "target rank", call.args[3], f"({args[3]} + 1) % RANKS")
+            yield self._put(function, "signal dropped", call, "None")
+        if name == "signal_all":
+            yield self._put(function, "fewer ranks told", call.args[3], "RANKS - 1")
+            yield self._put(function, "signal dropped", call, "None")
+        if name in ("local_add", "local_set", "count", "ring_bell") and "tickets" not in args[0]:
+            yield self._put(function, "signal dropped", call, "None")
+        if name in ("local_add", "local_set") and "tickets" not in args[0]:
+            atomic = {"local_add": "add", "local_set": "xchg"}[name]
+            relaxed = f'tl.atomic_{atomic}({args[0]}, tl.cast({args[1]}, tl.int64), sem="relaxed", scope="gpu")'
+            yield self._put(function, "release of a signal", call, relaxed)
+        if name in FENCES:
+            yield self._put(function, "fence dropped", call, "None")
+        if name in COPIES[:2]:
+            for at, what in ((0, "target box"), (1, "source box"), (2, "count of a copy")):
+                yield self._put(function, what, call.args[at], f"({args[at]} + 1)")
+            yield self._put(function, "target rank", call.args[3], f"({args[3]} + 1) % RANKS")
+        if name in ("load", "store"):
+            yield from self._access(function, call, args)
+
+    def _access(self, function: ast.FunctionDef, call: ast.Call, args: list[str]) -> Iterator[tuple[Change, str]]:
+        plain = isinstance(call.func, ast.Attribute) and self._of(call.func.value) == "tl"
+        kept = not plain or any(end in args[0] for end in ("_due", "_at", "_words", "start", "watch", "_order"))
+        if plain and not kept and "+" in args[0]:
+            yield self._put(function, "pointer + 1", call.args[0], f"({args[0]} + 1)")
+        for keyword in call.keywords:
+            if keyword.arg == "mask" and plain and not kept:
+                mask = self._of(keyword.value)
+                yield self._put(function, "mask dropped", keyword.value, f"({mask}) | True")
+        if not plain and isinstance(call.args[0], ast.List):
+            for k, entry in enumerate(call.args[0].elts[:-1]):
+                yield self._put(function, f"box of a descriptor, axis {k}", entry, f"({self._of(entry)} + 1)")
+
+    def _edge(self, function: ast.FunctionDef, node: ast.Assign) -> Iterator[tuple[Change, str]]:
+        name = node.targets[0].id if isinstance(node.targets[0], ast.Name) else ""
+        if name.endswith(("_end", "_begin")) or name in ("c", "owner", "pe", "first", "last", "c_each"):
+            for step in ("+ 1", "- 1"):
+                kind = "edge" if name.endswith(("_end", "_begin")) else f"`{name}`"
+                yield self._put(function, f"{kind} {step}", node.value, f"({self._of(node.value)}) {step}")
+
+    def _turned(self, function: ast.FunctionDef, block: list[ast.stmt]) -> Iterator[tuple[Change, str]]:
+        """A store or load that announces or is guarded, on the other side of the signal or wait."""
+        for i, node in enumerate(block):
+            if not self._has(node, ACCESSES) or self._has(node, (*WAITS, *SIGNALS)):
+                continue
+            after = next((j for j in range(i + 1, len(block)) if self._has(block[j], SIGNALS)), None)
+            between = block[i + 1 : after] if after is not None else []
+            if after is not None and not any(self._has(b, ACCESSES) for b in between):
+                yield self._moved(function, "signal before the store", node, block[after])
+        for i, node in enumerate(block):
+            if not self._has(node, WAITS):
+                continue
+            after = next((j for j in range(i + 1, len(block)) if self._has(block[j], ACCESSES)), None)
+            if after is not None and not self._has(block[after], (*WAITS, *SIGNALS)):
+                yield self._moved(function, "load before the wait", node, block[after])
+
+    def _has(self, node: ast.stmt, names: Sequence[str]) -> bool:
+        calls = (n for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
+        return any(c.func.attr in names and "_due" not in self._of(c) for c in calls if isinstance(c.func, ast.Attribute))
+
+    # ---------------------------------------------------------------------------------------------------------------- text
+    def _of(self, node: ast.expr) -> str:
+        return ast.get_source_segment(self.text, node) or ""
+
+    def _put(self, function: ast.FunctionDef, kind: str, node: ast.expr, now: str) -> tuple[Change, str]:
+        lines = self.text.splitlines(keepends=True)
+        start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
+        text = self.text[:start] + now + self.text[end:]
+        return Change(kind, function.name, node.lineno, self._of(node)[:120], now[:120]), text
+
+    def _moved(self, function: ast.FunctionDef, kind: str, node: ast.stmt, behind: ast.stmt) -> tuple[Change, str]:
+        lines = self.text.splitlines(keepends=True)
+        assert node.end_lineno is not None and behind.end_lineno is not None
+        moved = lines[node.lineno - 1 : node.end_lineno]
+        rest = lines[node.end_lineno : behind.end_lineno]
+        text = "".join([*lines[: node.lineno - 1], *rest, *moved, *lines[behind.end_lineno :]])
+        return Change(kind, function.name, node.lineno, moved[0].strip()[:120], rest[-1].strip()[:120]), text
+
+
+def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(function):
+        for name in ("body", "orelse"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+# ------------------------------------------------------------------------------------------------------------------ running
+@dataclass(slots=True)
+class Placed:
+    """A placed operator, its changes, and the same at other sizes, which take branches that the first do not."""
+
+    mapping: Mapping
+    original: Running = field(init=False)
+    changes: list[tuple[Change, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.original = running(self.mapping.plan)
+        text = self.original.source.text
+        self.changes = [c for c in Changes(text).all() if c[1] != text]
+
+    def some(self, each: int, seed: int = 0) -> list[int]:
+        """So many of each kind, by number."""
+        order = random.Random(seed).sample(range(len(self.changes)), len(self.changes))
+        taken: Counter[str] = Counter()
+        for n in order:
+            taken[self.changes[n][0].kind] += 1
+        kept: Counter[str] = Counter()
+        out: list[int] = []
+        for n in order:
+            kind = self.changes[n][0].kind
+            kept[kind] += 1
+            if kept[kind] <= each:
+                out.append(n)
+        return out
+
+    def validated(self, number: int | None = None, calls: int | None = None) -> Validation:
+        """The validation of its text, changed or not."""
+        source, case = self.original.source, self.mapping.case
+        if number is not None:
+            text = self.changes[number][1]
+            source = replace(source, text=text, digest=hashlib.sha256(text.encode()).hexdigest()[:16])
+        module = load(source.text, source.digest, source.name, source.lines)
+        loaded = [Loaded(self.mapping.plan, source, module, streams) for streams in self.original.streams]
+        arguments = [case.arguments(rank) for rank in range(RANKS)]
+        lowered = lower(self.mapping.plan)
+        return validate(self.mapping.operator.name, lowered, loaded, arguments, device=DEVICE, calls=calls)
+
+    def seen(self, number: int) -> str:
+        """How a change shows, in one call or in several; nothing where it does not."""
+        for calls in (1, None):
+            try:
+                found = self.validated(number, calls)
+            except (TilelinkError, NameError, TypeError, ValueError, IndexError, AssertionError) as error:
+                return f"it does not run: {type(error).__name__}"
+            if not found.ok:
+                return f"{found.differences[0].does}; the plan says: {found.differences[0].says}"
+        return ""
+
+    @property
+    def elsewhere(self) -> Placed | None:
+        """At sizes whose parts end one element before a tile does."""
+        case = self.mapping.case
+        plan = self.mapping.plan
+        sizes = {n: v - 5 if v == (TILE + 1) * RANKS - 1 else v for n, v in case.sizes}
+        if sizes == dict(case.sizes):
+            return None
+        other = replace(case, sizes=tuple(sizes.items()))
+        wiring = other.wiring()
+        shapes = dict(zip(wiring.arguments, other.operator.signature.inputs, strict=True))
+        layouts = {n: layout(other, shape) for n, shape in shapes.items()}
+        bound = {n: v for n, v in other.sizes if n in wiring.sizes}
+        planned = make_plan(wiring, plan.topology, other.operator.schedules, bound, layouts)
+        return Placed(replace(self.mapping, case=other, plan=planned))
+
+
+def judged(placed: Placed, number: int) -> Row:
+    """What becomes of a change: where it is not seen at the sizes of the suite, at others."""
+    change, mapping = placed.changes[number][0], placed.mapping
+    by = placed.seen(number)
+    if not by and not change.same:
+        other = placed.elsewhere
+        if other is not None and [c for c, _ in other.changes] == [c for c, _ in placed.changes]:
+            by = other.seen(number)
+    told = asdict(change)
+    return Row(mapping.operator.name, mapping.name, **told, caught=bool(by), by=re.sub("0x[0-9a-f]+", "an address", by)[:200])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operators", default="", help="of the library, with commas between; none: all")
+    parser.add_argument("--placements", type=int, default=1, help="of each operator")
+    parser.add_argument("--each", type=int, default=10**6, help="changes of each kind of a placed operator")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    rows: list[Row] = []
+    begin = time.monotonic()
+    for name in args.operators.split(",") if args.operators else list(operators()):
+        for mapping, _ in zip(mappings(operators()[name]), range(args.placements), strict=False):
+            placed = Placed(mapping)
+            for number in placed.some(args.each):
+                rows.append(judged(placed, number))
+                if not rows[-1].caught and not rows[-1].same:
+                    print(f"not seen: {rows[-1]}", flush=True)
+            print(f"{name}, {mapping.name}: {len(rows)} changes, {time.monotonic() - begin:.0f} s", flush=True)
+            write(rows, args.out)
+
+
+def write(rows: list[Row], path: Path) -> None:
+    kinds = sorted({r.kind for r in rows})
+    counted = {k: [sum(r.kind == k for r in rows), sum(r.kind == k and r.caught for r in rows)] for k in kinds}
+    same = Counter(r.same for r in rows if not r.caught and r.same)
+    lost = sum(not r.caught and not r.same for r in rows)
+    about = {"changes": len(rows), "seen": sum(r.caught for r in rows), "the same": dict(same), "not seen": lost}
+    lines = [json.dumps(asdict(r), ensure_ascii=False) for r in rows]
+    body = ",\n".join(lines)
+    path.write_text(f'{{"about": {json.dumps(about)},\n"kinds": {json.dumps(counted)},\n"rows": [\n{body}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
