@@ -40,6 +40,8 @@ VALUE = {"signal_wait_until": 2, "signal_wait_each": 2, "local_wait_until": 2, "
          "local_add": 1, "local_set": 1, "is_last": 1}  # fmt: skip
 """Which argument is the value that is awaited, added or set."""
 
+TURNED = "every rank gets the same, in another order"
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -128,7 +130,9 @@ class Changes:
         if name in COPIES[:2]:
             for at, what in ((0, "target box"), (1, "source box"), (2, "count of a copy")):
                 yield self._put(function, what, call.args[at], f"({args[at]} + 1)")
-            yield self._put(function, "target rank", call.args[3], f"({args[3]} + 1) % RANKS")
+            turned = name == COPIES[0] and args[3] == "pe" and not any("pe" in a for a in args[:3])
+            same = TURNED if turned and "for turn in range(RANKS):" in self._of(function) else ""
+            yield self._put(function, "target rank", call.args[3], f"({args[3]} + 1) % RANKS", same)
         if name in ("load", "store"):
             yield from self._access(function, call, args)
 
@@ -173,16 +177,16 @@ class Changes:
         return any(c.func.attr in names and "_due" not in self._of(c) for c in calls if isinstance(c.func, ast.Attribute))
 
     # ---------------------------------------------------------------------------------------------------------------- text
-    def _of(self, node: ast.expr) -> str:
+    def _of(self, node: ast.AST) -> str:
         return ast.get_source_segment(self.text, node) or ""
 
-    def _put(self, function: ast.FunctionDef, kind: str, node: ast.expr, now: str) -> tuple[Change, str]:
+    def _put(self, function: ast.FunctionDef, kind: str, node: ast.expr, now: str, same: str = "") -> tuple[Change, str]:
         lines = self.text.splitlines(keepends=True)
         start = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
         assert node.end_lineno is not None and node.end_col_offset is not None
         end = sum(map(len, lines[: node.end_lineno - 1])) + node.end_col_offset
         text = self.text[:start] + now + self.text[end:]
-        return Change(kind, function.name, node.lineno, self._of(node)[:120], now[:120]), text
+        return Change(kind, function.name, node.lineno, self._of(node)[:120], now[:120], same), text
 
     def _moved(self, function: ast.FunctionDef, kind: str, node: ast.stmt, behind: ast.stmt) -> tuple[Change, str]:
         lines = self.text.splitlines(keepends=True)
