@@ -15,7 +15,7 @@ import torch
 from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.host import MAIN, Enter, Keep, Stage, Transfer
 from tilelink.ir.kernel import AWAIT_WORD, KernelSource
-from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered, Tiles, Write, walk
+from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered, Signal, Tiles, Write, walk
 from tilelink.ir.plan import COPIES, Plan
 from tilelink.validation.events import Event, Said, Where
 from tilelink.validation.expanding import Expansion, number
@@ -181,7 +181,7 @@ class Comparison:
             elif not 0 <= t - offset < len(tiles):
                 self._add(line, Found(f"takes tile {t} of `{loop.path}`", f"there are {len(tiles)}", own[0]))
             else:
-                self._match(facts, line, tiles[t - offset], events, known)
+                self._match(facts, line, tiles[t - offset], events, known, self._made(executor, loop, facts.rank))
 
     def _headed(
         self, facts: Facts, line: Line, head: list[Event], tiles: list[list[Said]], loop: Tiles
@@ -221,15 +221,27 @@ class Comparison:
         self.tally.elided += best[1].elided
         known |= best[2]
 
+    def _mainloop(self, executor: Executor, loop: Tiles) -> int | None:
+        """Of a deferred epilogue, which of the executor's loops makes its tiles."""
+        flags = f"made.{loop.path}"
+        if all(f.name != flags for f in self.lowered.flags):
+            return None
+        making = (k for k, x in enumerate(executor.loops) for o in walk(x.body) if isinstance(o, Signal) and o.flags == flags)
+        return next(making)
+
     def _offset(self, executor: Executor, loop: Tiles, rank: int) -> int:
         """What a deferred epilogue calls the first of its positions: it counts those of its mainloop step."""
-        main = executor.loops[0]
-        deferred = loop is not main and f"made.{loop.path}" in {f.name for f in self.lowered.flags}
-        if not deferred:
+        making = self._mainloop(executor, loop)
+        if making is None:
             return 0
-        mainloop = next(x for x in executor.loops if x.path == self.plan.step(loop.path).executor)
-        at = executor.loops.index(mainloop)
-        return len(self.tiles(executor, at, rank)) - len(self.tiles(executor, executor.loops.index(loop), rank))
+        own = len(self.tiles(executor, executor.loops.index(loop), rank))
+        return len(self.tiles(executor, making, rank)) - own
+
+    def _made(self, executor: Executor, loop: Tiles, rank: int) -> frozenset[str]:
+        """The buffers that a deferred epilogue takes its mainloop step's tile from."""
+        making = self._mainloop(executor, loop)
+        tiles = [] if making is None else self.tiles(executor, making, rank)
+        return frozenset(s.name for tile in tiles for s in tile if s.kind == "write" and s.rank == rank)
 
     def _each_once(
         self, facts: Facts, executor: Executor, k: int, taken: Counter[int], loop: Tiles
@@ -245,9 +257,10 @@ class Comparison:
         return self.lowered.flag(flags).style == "data"
 
     def _match(
-        self, facts: Facts, line: Line, said: list[Said], events: list[Event], known: set[Flag]
-    ) -> None:
-        self._found(line, Match(facts, self.tally, said, events, known).run())
+        self, facts: Facts, line: Line, said: list[Said], events: list[Event], known: set[Flag],
+        made: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        self._found(line, Match(facts, self.tally, said, events, known, made).run())
 
     # ------------------------------------------------------------------------------------------------------------ streams
     def _stream_work(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:

@@ -24,6 +24,7 @@ WORDS = "an await of words that say themselves that they have come (LL protocol)
 UNSAID = "a signal that such words carry (LL protocol)"
 COUNTED = "a signal that the last of the counted tiles makes for all"
 EMPTY = "an await of a flag that nobody signals"
+EARLY = "a read of what the mainloop step has made, before the awaits of what others make"
 DATA = "an op that data decides about, left out"
 
 
@@ -63,14 +64,15 @@ class Tally:
 
 @dataclass(slots=True)
 class Match:
-    """`known`: the flags that this worker has awaited in the call; grows. `again`: positions may come again, as they do for a
-    stream, whose tiles are taken together: what a later tile awaits it may have awaited for an earlier one."""
+    """`known`: the flags that this worker has awaited in the call; grows. `made`: of a deferred epilogue, the buffers that its
+    mainloop step has made the tile in: it may be read as soon as that is known."""
 
     facts: Facts
     tally: Tally
     said: list[Said]
     events: list[Event]
     known: set[Flag]
+    made: frozenset[str] = frozenset()
     found: list[Found] = field(default_factory=list[Found])
     times: dict[int, tuple[int, int]] = field(default_factory=dict[int, "tuple[int, int]"])
     """By op, when it was done, at the earliest and at the latest; none of an op that was left out."""
@@ -304,6 +306,11 @@ class Match:
                     self._turned(s, signalled[1])
                 awaited = max(awaited, (end, s), key=lambda x: x[0])
                 continue
+            if s.kind == "read" and s.name in self.made:
+                early = max((self.times[x.at][1] for x in self._work() if x.at < s.at), default=NEVER)
+                if early <= begin < awaited[0]:
+                    self.tally.elided[EARLY] += 1
+                    begin = awaited[0]
             if begin < awaited[0]:
                 self._turned(s, awaited[1])
             if s.kind == "signal":
@@ -312,6 +319,10 @@ class Match:
                 signalled = max(signalled, (end, s), key=lambda x: x[0])
             else:
                 touched = max(touched, (end, s), key=lambda x: x[0])
+
+    def _work(self) -> Iterable[Said]:
+        """The awaits of a mainloop step's tile."""
+        return (s for s in self.said if s.kind == "await" and s.name.startswith("made.") and s.at in self.times)
 
     def _turned(self, late: Said, early: Said | None) -> None:
         assert early is not None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tilelink.ir.lowered import STAGE, STATES, Buffer, Lowered
-from tilelink.runtime.memory import DTYPES, WORD, Workspace
+from tilelink.runtime.memory import DTYPES, WORD, Workspace, extent
 from tilelink.runtime.simulated.observing import Block, Span
 
 Kind: TypeAlias = Literal["flags", "data", "ll", "bells", "counts", "due", "state"]
@@ -43,11 +43,15 @@ class Place:
     each: int = 1
     start: int = 0
     end: int = 0
+    numbers: Indices | None = None
+    """Of a tensor with gaps, or with axes in another order: the number of the element at each place of its memory."""
 
     def indices(self, addresses: Indices, itemsize: int) -> Indices:
         """The elements of an access: of one that is wider than they are, all that it covers."""
         first = (addresses - self.start) // self.size * self.each
         wide = max(self.each, itemsize // self.size)
+        if self.numbers is not None:
+            return self.numbers[first]
         return first if wide == 1 else (first.reshape(-1, 1) + np.arange(wide)).reshape(-1)
 
 
@@ -61,9 +65,15 @@ class Places:
 
     def tensor(self, tensor: torch.Tensor, name: str, rank: int) -> None:
         """An argument or a result of a call."""
-        assert tensor.is_contiguous(), name
         self.kept.append(tensor)
-        self._add(Place("data", name, rank, None, tensor.element_size()), tensor.data_ptr(), tensor.nbytes)
+        start, end = extent(tensor)
+        numbers = None
+        if not tensor.is_contiguous():
+            numbers = np.full((end - start) // tensor.element_size(), -1, dtype=np.int64)
+            places = torch.arange(len(numbers)).as_strided(tensor.shape, tensor.stride())
+            numbers[places.numpy().reshape(-1)] = np.arange(tensor.numel())
+        place = Place("data", name, rank, None, tensor.element_size(), numbers=numbers)
+        self._add(place, start, end - start)
 
     def workspace(self, space: Workspace, lowered: Lowered, rank: int) -> None:
         """What a rank has of it."""

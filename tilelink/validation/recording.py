@@ -43,7 +43,7 @@ class _Mark:
 
 @dataclass(slots=True)
 class Recording(Observer):
-    """`functions`: emitted function -> the path of the step whose tiles it takes. `calls`: by rank, which call its host is in."""
+    """`functions`: emitted function -> the path of the loop whose tiles it takes. `calls`: by rank, which call its host is in."""
 
     places: Places
     functions: dict[str, str]
@@ -179,7 +179,7 @@ class Recording(Observer):
         return Line(self._call(agent), agent.rank, stream, kernel, agent.worker)
 
     def _where(self, agent: Agent) -> Where:
-        """The outermost function that takes tiles, or is about to; none while a call begins or ends."""
+        """The innermost function that takes tiles, or is about to; none while a call begins or ends."""
         if agent.launch is None:
             return Where()
         frame: FrameType | None = sys._getframe(1)
@@ -191,8 +191,9 @@ class Recording(Observer):
                     function, line = code.co_name, frame.f_lineno
                 if code.co_name in OF_EVERY_FILE:
                     return Where(function, line)
-                if code.co_name in self.functions and (TILE in frame.f_locals or not path):
-                    path = self.functions[code.co_name]
-                    tile = int(frame.f_locals[TILE]) if TILE in frame.f_locals else None
+                if code.co_name in self.functions and tile is None:
+                    if TILE in frame.f_locals:
+                        path, tile = self.functions[code.co_name], int(frame.f_locals[TILE])
+                    path = path or self.functions[code.co_name]
             frame = frame.f_back
         return Where(function, line, path, tile)

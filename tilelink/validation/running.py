@@ -43,7 +43,9 @@ def run(
     plan, ranks = loaded[0].plan, len(loaded)
     implied = all(c.implied_by is not None for c in plan.credits)
     takes = tuple(not (implied and call) for call in range(calls))
-    recording = Recording(Places(), dict(loaded[0].source.functions))
+    loops = {loop.path for e in lowered.executors for loop in e.loops}
+    functions = {name: path for name, path in loaded[0].source.functions if path in loops}
+    recording = Recording(Places(), functions)
     spaces: list[Workspace | None] = [None] * ranks
 
     def rank() -> None:
@@ -76,7 +78,8 @@ def _tensors(
 ) -> dict[str, torch.Tensor]:
     """Arguments and fresh results of a call, by name; a call has memory of its own for each."""
     plan = loaded.plan
-    found = {name: given.clone() for name, given in zip(plan.wiring.arguments, arguments, strict=True)}
+    named = zip(plan.wiring.arguments, arguments, strict=True)
+    found = {name: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) for name, t in named}
     for name, shape, dtype in results_on(plan, rank):
         found[name] = torch.full(shape, 0, dtype=torch.uint8).to(dtype)
     for name, tensor in found.items():
