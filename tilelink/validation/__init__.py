@@ -18,9 +18,9 @@ from tilelink.runtime.call import Loaded
 from tilelink.validation.comparing import Comparison
 from tilelink.validation.expanding import opaque
 from tilelink.validation.report import Difference, Validation
-from tilelink.validation.running import run
+from tilelink.validation.running import Run, run
 
-__all__ = ["Difference", "Validation", "validate"]
+__all__ = ["Difference", "Validation", "compared", "run", "validate"]
 
 
 def validate(
@@ -46,7 +46,12 @@ def validate(
     if raw is not None:
         return Validation(name, 0, opaque=raw)
     done = run(lowered, loaded, arguments, calls or lowered.slots + 1, device=device)
-    comparison = Comparison(lowered, loaded[0].plan, loaded[0].source, done)
+    return compared(name, lowered, loaded[0], done)
+
+
+def compared(name: str, lowered: Lowered, loaded: Loaded, done: Run) -> Validation:
+    """What a run did beside what the plan says."""
+    comparison = Comparison(lowered, loaded.plan, loaded.source, done)
     found = tuple(comparison.all())
     tally = comparison.tally
     elided = tuple((what, count) for what, count in sorted(tally.elided.items()) if count)

@@ -74,7 +74,9 @@ class Comparison:
                     self._loop(facts, executor, k, line, through, known, Counter())
         self._races()
         self.differences.append(
-            Difference(f"cannot run: {error.code} {error.message}", "it runs to its end", "simulated ranks", loc=error.loc)
+            Difference(
+                f"cannot run: {error.code} {error.message}", "it runs to its end", "simulated ranks", loc=error.loc
+            )
         )
 
     def _races(self) -> None:
@@ -82,7 +84,14 @@ class Comparison:
             line = race.later.line
             does = f"has a race: {race.later}, unordered with {race.earlier}"
             text = self._text(line)
-            found = Difference(does, f"the two are ordered; what is missing: {race.missing}", race.later.agent, line, text, race.later.loc)
+            found = Difference(
+                does,
+                f"the two are ordered; what is missing: {race.missing}",
+                race.later.agent,
+                line,
+                text,
+                race.later.loc,
+            )
             self.differences.append(found)
 
     # -------------------------------------------------------------------------------------------------------------- plan
@@ -183,9 +192,7 @@ class Comparison:
             else:
                 self._match(facts, line, tiles[t - offset], events, known, self._made(executor, loop, facts.rank))
 
-    def _headed(
-        self, facts: Facts, line: Line, head: list[Event], tiles: list[list[Said]], loop: Tiles
-    ) -> None:
+    def _headed(self, facts: Facts, line: Line, head: list[Event], tiles: list[list[Said]], loop: Tiles) -> None:
         """A worker without a tile may have read tables, and tells for nobody what data leaves without a tile."""
         said = {(s.name, s.rank) for tile in tiles[:1] for s in tile if s.kind == "read"}
         for e in head:
@@ -201,9 +208,7 @@ class Comparison:
         if e.value - e.before != added or e.rank != facts.rank:
             self._add(line, Found(f"adds {e.value - e.before} to flag {e.index} of `{e.name}`", f"{added} is added", e))
 
-    def _any(
-        self, facts: Facts, line: Line, tiles: list[list[Said]], events: list[Event], known: set[Flag]
-    ) -> None:
+    def _any(self, facts: Facts, line: Line, tiles: list[list[Said]], events: list[Event], known: set[Flag]) -> None:
         """A tile that data has placed: it is one of those that the plan says."""
         best: tuple[list[Found], Tally, set[Flag]] | None = None
         for tile in tiles:
@@ -226,7 +231,9 @@ class Comparison:
         flags = f"made.{loop.path}"
         if all(f.name != flags for f in self.lowered.flags):
             return None
-        making = (k for k, x in enumerate(executor.loops) for o in walk(x.body) if isinstance(o, Signal) and o.flags == flags)
+        making = (
+            k for k, x in enumerate(executor.loops) for o in walk(x.body) if isinstance(o, Signal) and o.flags == flags
+        )
         return next(making)
 
     def _offset(self, executor: Executor, loop: Tiles, rank: int) -> int:
@@ -243,9 +250,7 @@ class Comparison:
         tiles = [] if making is None else self.tiles(executor, making, rank)
         return frozenset(s.name for tile in tiles for s in tile if s.kind == "write" and s.rank == rank)
 
-    def _each_once(
-        self, facts: Facts, executor: Executor, k: int, taken: Counter[int], loop: Tiles
-    ) -> None:
+    def _each_once(self, facts: Facts, executor: Executor, k: int, taken: Counter[int], loop: Tiles) -> None:
         for t, tile in enumerate(self.tiles(executor, k, facts.rank) if loop.by_data is None else []):
             acts = any(s.kind in ("read", "write") or (s.kind == "signal" and not self._silent(s.name)) for s in tile)
             if taken[t] != 1 and (taken[t] or (acts and not all(s.data for s in tile))):
@@ -321,7 +326,9 @@ class Comparison:
             self._match(facts, line, awaits, made, set())
             early = next((e for e in lines[line] if e.kind in ("read", "write")), None)
             if early is not None and made and early.at < made[-1].at and line.kernel != "leave":
-                self._add(line, Found(f"{early.kind}s `{early.name}` before all credits are there", "credits first", early))
+                self._add(
+                    line, Found(f"{early.kind}s `{early.name}` before all credits are there", "credits first", early)
+                )
 
     def _used(self, facts: Facts) -> int:
         """The number of the last call that used the slot; 0: none."""
@@ -407,7 +414,11 @@ class Comparison:
                 elif region.name == "last":
                     last = [max((c + 1 for c in range(calls) if c % slots == k), default=0) for k in range(slots)]
                     self._is(rank, "the last call of each slot", words, np.repeat(last, COPIES))
-                elif region.name == "through" or place.kind in ("bells", "counts") or region.name.rpartition("/")[0].endswith(".tickets"):
+                elif (
+                    region.name == "through"
+                    or place.kind in ("bells", "counts")
+                    or region.name.rpartition("/")[0].endswith(".tickets")
+                ):
                     self._is(rank, f"`{region.name}` between calls", words, np.zeros(len(words), np.int64))
                 elif place.kind in ("flags", "due") and self._counted(place.name):
                     uses = len(range(place.slot or 0, calls, slots))

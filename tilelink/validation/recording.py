@@ -166,9 +166,7 @@ class Recording(Observer):
     def _stray(self, agent: Agent, text: str) -> None:
         self.strays.append((self._line(agent), self._where(agent), text))
 
-    def _add(
-        self, agent: Agent, kind: Kind, name: str, rank: int, slot: int | None, index: Any, **more: Any
-    ) -> None:
+    def _add(self, agent: Agent, kind: Kind, name: str, rank: int, slot: int | None, index: Any, **more: Any) -> None:
         self._count += 1
         event = Event(self._count, kind, name, rank, slot, index, self._where(agent), **more)
         self.lines.setdefault(self._line(agent), []).append(event)

@@ -22,12 +22,13 @@ from tilelink.validation.recording import Recording
 @dataclass(frozen=True, slots=True)
 class Run:
     """What was written down of `calls` calls, and by rank the workspace as they left it. `credits`: whether each call takes its
-    credits. `error`: what ended it, if something did."""
+    credits; `results`: by rank, of each call. `error`: what ended it, if something did."""
 
     recording: Recording
     calls: int
     credits: tuple[bool, ...]
     spaces: tuple[Workspace | None, ...]
+    results: tuple[tuple[torch.Tensor, ...], ...]
     error: TilelinkError | None
 
 
@@ -47,6 +48,7 @@ def run(
     functions = {name: path for name, path in loaded[0].source.functions if path in loops}
     recording = Recording(Places(), functions)
     spaces: list[Workspace | None] = [None] * ranks
+    results: list[list[torch.Tensor]] = [[] for _ in range(ranks)]
 
     def rank() -> None:
         session = require()
@@ -59,6 +61,7 @@ def run(
             tensors = _tensors(recording.places, loaded[me], arguments[me], me)
             this = Call(tensors, int(takes[call]), world.main_stream())
             slots = slots or [prepare(loaded[me], space, slot, this) for slot in range(plan.schedule.slots)]
+            results[me] += [tensors[name] for name in plan.wiring.results]
             recording.calls[me] = call
             for step in slots[call % plan.schedule.slots].steps:
                 step(this)
@@ -70,12 +73,10 @@ def run(
         simulated(rank, ranks, axes=mesh, seed=seed, races=recording, device=device or plan.topology.device)
     except TilelinkError as found:
         error = found
-    return Run(recording, calls, takes, tuple(spaces), error)
+    return Run(recording, calls, takes, tuple(spaces), tuple(map(tuple, results)), error)
 
 
-def _tensors(
-    places: Places, loaded: Loaded, arguments: Sequence[torch.Tensor], rank: int
-) -> dict[str, torch.Tensor]:
+def _tensors(places: Places, loaded: Loaded, arguments: Sequence[torch.Tensor], rank: int) -> dict[str, torch.Tensor]:
     """Arguments and fresh results of a call, by name; a call has memory of its own for each."""
     plan = loaded.plan
     named = zip(plan.wiring.arguments, arguments, strict=True)
@@ -85,4 +86,3 @@ def _tensors(
     for name, tensor in found.items():
         places.tensor(tensor, name, rank)
     return found
-
