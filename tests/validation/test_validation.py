@@ -1,0 +1,159 @@
+"""Emitted files do what their plans say, and a file that does not is seen, with its line."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tilelink
+from benchmarks.mutants.emitted import Placed
+from benchmarks.mutants.mappings import mappings, operators
+from tests.operators.placements import PLACEMENTS
+from tests.operators.raw import exchange, gather_with
+from tests.operators.test_collectives import along_gpus
+from tilelink.errors import TilelinkError
+from tilelink.ir.topology import RankAxis, Topology
+from tilelink.ops import ag_gemm, all_reduce_one_shot, gemm_rs, moe_rs
+from tilelink.validation import Validation
+from tilelink.validation.matching import COUNTED, EARLY, KNOWN, UNSAID, WORDS
+
+SOME = random.Random(0).sample(PLACEMENTS, 8)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILELINK_CACHE", str(tmp_path))
+
+
+def tensors(*shapes: tuple[int, ...], ranks: int = 3) -> list[list[torch.Tensor]]:
+    return [[torch.randn(shape) for _ in range(ranks)] for shape in shapes]
+
+
+@cache
+def placed(operator: str, *words: str) -> Placed:
+    return Placed(next(m for m in mappings(operators()[operator]) if all(w in m.name for w in words)))
+
+
+def elided(found: Validation) -> dict[str, int]:
+    return dict(found.elided)
+
+
+# ---------------------------------------------------------------------------------------------------------------- the same
+@pytest.mark.parametrize("operator", sorted(operators()))
+def test_the_emitted_file_does_what_the_plan_says(operator: str) -> None:
+    """As it is placed by default, every tensor with flags; `make mutants` looks at all placements."""
+    found, _ = Placed(next(mappings(operators()[operator]))).run()
+    assert found.ok, found
+    done = dict(found.compared)
+    assert done["tiles"]
+    assert done["elements read"]
+    assert done["elements written"]
+    assert done["signals"]
+
+
+@pytest.mark.parametrize("one", SOME, ids=str)
+def test_whoever_moves_and_computes(one: Any) -> None:
+    arguments = tensors((17, 16), (16, 32)) if one.operator.name == "ag_gemm" else tensors((50, 16), (16, 32))
+    found = one.operator.validate(*arguments)
+    assert found.ok, found
+
+
+def test_what_is_left_out_has_a_name() -> None:
+    assert elided(all_reduce_one_shot.validate(*tensors((20, 30)))).keys() == {UNSAID, WORDS}
+    assert elided(gemm_rs.validate(*tensors((50, 16), (16, 32)))).keys() == {EARLY}
+    found, _ = placed("ag_attention_varlen", "SMs").run()
+    assert KNOWN in elided(found)
+
+
+def test_ranks_along_two_axes() -> None:
+    topology = Topology(6, axes=(RankAxis("NODE", 3), RankAxis("GPU", 2)))
+    found = along_gpus.validate(*tensors((4, 8), ranks=6), topology=topology)
+    assert found.ok, found
+    assert dict(found.compared)["awaits"] == 144
+
+
+def test_an_argument_with_axes_in_another_order() -> None:
+    x, w = tensors((17, 16), (32, 16))
+    found = ag_gemm.validate(x, [one.t() for one in w])
+    assert found.ok, found
+
+
+def test_raw_pointers_are_not_compared() -> None:
+    found = gather_with(exchange).validate(*tensors((8, 8), ranks=2))
+    assert not found.ok
+    assert str(found).startswith("gather_by_hand: not compared, a program has raw pointers")
+    error = found.error
+    assert error is not None
+    assert (error.code, error.message) == ("TL616", "the emitted file of `gather_by_hand` cannot be compared with its plan")
+
+
+def test_not_in_a_rank() -> None:
+    with pytest.raises(TilelinkError, match="a simulation was started inside a rank"):
+        tilelink.launch(lambda: all_reduce_one_shot.validate(torch.randn(8, 8)), 1)
+
+
+# --------------------------------------------------------------------------------------------------------------- different
+KINDS = (
+    "flag + 1",
+    "flag - 1",
+    "value - 1",
+    "scope of an await",
+    "await dropped",
+    "fewer ranks told",
+    "edge - 1",
+    "pointer + 1",
+    "mask dropped",
+    "target box",
+    "source box",
+    "count of a copy",
+    "signal before the store",
+    "load before the wait",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_line_is_seen(kind: str) -> None:
+    one = placed("ag_attention", "SMs")
+    numbers = [n for n, (change, _) in enumerate(one.changes) if change.kind == kind and not change.same]
+    assert numbers, "no such change"
+    by, how = one.seen(numbers[0])
+    assert by == "events", (one.changes[numbers[0]][0], by, how)
+
+
+@pytest.mark.parametrize("kind", ["fence dropped", "signal dropped", "release of a signal", "scope of a signal", "target rank", "another flag"])
+def test_a_changed_line_of_a_reduction_is_seen(kind: str) -> None:
+    one = placed("gemm_rs", "SMs")
+    numbers = [n for n, (change, _) in enumerate(one.changes) if change.kind == kind and not change.same]
+    assert numbers, "no such change"
+    for n in islice(numbers, 2):
+        by, how = one.seen(n)
+        assert by == "events", (one.changes[n][0], by, how)
+
+
+def test_a_difference_names_the_emitted_line_and_the_users() -> None:
+    one = placed("ag_gemm", "SMs")
+    number = next(n for n, (c, _) in enumerate(one.changes) if (c.kind, c.function) == ("flag + 1", "gather"))
+    found, _ = one.run(number, 1)
+    first = found.differences[0]
+    assert first.does.startswith("does not signal flag ")
+    assert first.says == "it is signalled here"
+    assert first.loc is not None
+    assert "producer_tile_notify" in str(first.loc.text)
+    error = found.error
+    assert error is not None
+    assert error.code == "TL615"
+    assert error.message.startswith("the emitted file of `ag_gemm` does not signal flag ")
+    other = next(d for d in found.differences if d.does.startswith("signals flag "))
+    assert "shmem.signal_all(" in other.text
+    assert other.line == one.changes[number][0].line
+
+
+def test_counted_tiles_signal_once() -> None:
+    found, _ = Placed(next(mappings(moe_rs))).run()
+    assert COUNTED not in elided(found), "its tiles are signalled one by one"
