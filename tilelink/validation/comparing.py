@@ -131,9 +131,9 @@ class Comparison:
             return call // slots * self.arrivals(whose, flags, index)
 
         bells: set[Flag] = set()
-        for e, k in {(e.name, k): (e, k) for found in self._streams.values() for e, k in found}.values():
-            for number, _ in enumerate(e.loops):
-                bells |= {(s.name, s.index) for tile in self.tiles(e, number, rank) for s in tile if s.bell}
+        for e in {e.name: e for found in self._streams.values() for e, _ in found}.values():
+            for at, _ in enumerate(e.loops):
+                bells |= {(s.name, s.index) for tile in self.tiles(e, at, rank) for s in tile if s.bell}
         return Facts(self.lowered, rank, call + 1, self.arrivals, before, frozenset(bells))
 
     # -------------------------------------------------------------------------------------------------------------- calls
@@ -269,14 +269,14 @@ class Comparison:
 
     # ------------------------------------------------------------------------------------------------------------ streams
     def _stream_work(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
-        for number, executors in {MAIN: [], **self._streams}.items():
+        for stream, executors in {MAIN: [], **self._streams}.items():
             said = [s for e, k in executors for i in range(len(e.loops)) for s in self._turns(e, i, k, facts.rank)]
             said = [replace(s, at=at) for at, s in enumerate(s for s in said if self._host_says(s))]
-            there = number + (number != MAIN)  # side streams follow one that is nobody's
+            there = stream + (stream != MAIN)  # side streams follow one that is nobody's
             mine = {line: es for line, es in lines.items() if line.stream == there and self._streams_own(line)}
             events = sorted((e for es in mine.values() for e in es), key=lambda e: e.at)
             if said or events:
-                line = Line(facts.epoch - 1, facts.rank, number)
+                line = Line(facts.epoch - 1, facts.rank, stream)
                 # Two tiles that wait for one bell wait once.
                 self._match(facts, line, said, events, set())
 

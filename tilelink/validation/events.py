@@ -15,7 +15,7 @@ has made readable is readable by bulk loads; `mark`: what calls keep to themselv
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """In the emitted file: the innermost function and its line. `path`, `tile`: the step whose loop it is in, and the position."""
+    """In the emitted file: the innermost function and its line. `path`, `tile`: the loop that it is in, and the position."""
 
     function: str = ""
     line: int = 0
@@ -46,9 +46,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Something that the lowered plan says of a tile. `at`: its number there. `data`: what decides whether it happens, or how much
-    of it. `amount`: of a signal; None: all arrivals, by the last of the tiles that are counted. `back`: of an await, so many
-    calls ago. `bell`: a stream's. `edges`: of a read or write, from where to where along each axis; `extents`: of the buffer."""
+    """Something that the lowered plan says of a tile. `at`: its number there. `data`: what decides whether it happens, or
+    how much of it. `amount`: of a signal; None: all arrivals, by the last of the tiles that are counted. `back`: of an await,
+    so many calls ago. `bell`: a stream's. `edges`: of a read or write, from where to where along each axis; `extents`: of the
+    buffer."""
 
     at: int
     kind: Kind

@@ -271,7 +271,9 @@ class Match:
     def _by_data(self, kind: str, s: Said, often: Array) -> None:
         """Of what data decides, positions along axes that it does not decide about are all there, where any are."""
         there = s.index[often[s.index] > 0]
-        if not s.data or not len(there) or not all(d.table for d in s.data):
+        # A mask, or where a loop begins and ends, may leave out anything.
+        placed = all(d.table or d.said.startswith("the index ") for d in s.data)
+        if not s.data or not len(there) or not placed:
             return
         for axis, (lo, hi) in enumerate(s.edges):
             stride = int(np.prod(s.extents[axis + 1 :]))
@@ -295,7 +297,7 @@ class Match:
 
     # ------------------------------------------------------------------------------------------------------------- order
     def _order(self) -> None:
-        """Awaits come before what they guard, what a signal announces comes before it, and awaits and signals keep their order."""
+        """Awaits come before what they guard, what a signal announces before it, and awaits and signals keep their order."""
         awaited, touched, signalled = (NEVER, None), (NEVER, None), (NEVER, None)
         for s in self.said:
             if s.at not in self.times:

@@ -9,8 +9,8 @@ from tilelink.errors import Loc, Note, TilelinkError
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Between the emitted file and its plan. `line`: of the emitted file, 0 where no line is; `text`: what stands there; `loc`: the
-    user's line. `does`: what the file does; `says`: what the plan says."""
+    """Between the emitted file and its plan. `line`: of the emitted file, 0 where no line is; `text`: what stands there; `loc`:
+    the user's line. `does`: what the file does; `says`: what the plan says."""
 
     does: str
     says: str

@@ -72,6 +72,8 @@ def run(
     try:
         simulated(rank, ranks, axes=mesh, seed=seed, races=recording, device=device or plan.topology.device)
     except TilelinkError as found:
+        if not recording.calls:
+            raise  # nothing has run
         error = found
     return Run(recording, calls, takes, tuple(spaces), tuple(map(tuple, results)), error)
 
