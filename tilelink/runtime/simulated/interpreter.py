@@ -227,7 +227,10 @@ class Interpreter:
             span, machine, wanted = _live_words(words, mask), self.machine, _integer(number) & NUMBER
             if span is None:
                 return fn(words, number, mask, *rest)
-            holds = lambda word: (word >> 32) & NUMBER == wanted
+
+            def holds(word: int) -> bool:
+                return (word >> 32) & NUMBER == wanted
+
             machine.begin_wait(Target(span.bounds[0], holds, "of call", wanted))
             result = fn(words, number, mask, *rest)
             machine.end_wait()
