@@ -195,10 +195,10 @@ class Changes:
         return ""
 
     def _has(self, node: ast.stmt, names: Sequence[str]) -> bool:
-        calls = (n for n in ast.walk(node) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute))
-        return any(
-            c.func.attr in names and "_due" not in self._of(c) for c in calls if isinstance(c.func, ast.Attribute)
-        )
+        """Whether it calls one of these; what only loads what a flag comes to touches no data."""
+        calls = (n for n in ast.walk(node) if isinstance(n, ast.Call))
+        named = ((c.func.attr, self._of(c)) for c in calls if isinstance(c.func, ast.Attribute))
+        return any(name in names and not (name == "load" and "_due" in text) for name, text in named)
 
     # ---------------------------------------------------------------------------------------------------------------- text
     def _of(self, node: ast.AST) -> str:

@@ -111,8 +111,9 @@ KINDS = {
         "target box",
         "count of a copy",
         "signal before the store",
-        "load before the wait",
     ),
+    "all_reduce_one_shot": ("load before the wait",),
+    "ag_attention": ("await dropped", "load before the wait"),
     "gemm_rs": (
         "flag - 1",
         "another flag",
