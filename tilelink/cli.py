@@ -169,7 +169,7 @@ def verify(
     target: For = Target.simulated,
     picture: Annotated[Path | None, typer.Option(help="Draw what goes wrong.", metavar=DRAWN, callback=_drawable)] = None,
     certificate: Annotated[Path | None, typer.Option(help="Write what is proved as JSON, for a checker of its own.")] = None,
-    emitted: Annotated[bool, typer.Option("--emitted", help="Run the file on simulated ranks; compare it with the plan.")] = False,
+    emitted: Annotated[bool, typer.Option("--emitted", help="Run the file on simulated ranks, and compare.")] = False,
 ) -> None:  # fmt: skip
     """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
     console = _console()

@@ -146,7 +146,8 @@ class Changes:
 
     def _access(self, function: ast.FunctionDef, call: ast.Call, args: list[str]) -> Iterator[tuple[Change, str]]:
         plain = isinstance(call.func, ast.Attribute) and self._of(call.func.value) == "tl"
-        kept = not plain or any(end in args[0] for end in ("_due", "_at", "_words", "start", "watch", "_order"))
+        pointer = args[0].split(" + ")[0]
+        kept = pointer.endswith(("_due", "_at", "_words", "_order", "_counts"))  # what calls keep to themselves
         if plain and not kept and "+" in args[0]:
             yield self._put(function, "pointer + 1", call.args[0], f"({args[0]} + 1)")
         for keyword in call.keywords:

@@ -19,7 +19,7 @@ from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered
 from tilelink.ir.plan import COPIES, Plan
 from tilelink.validation.events import Event, Said, Where
 from tilelink.validation.expanding import Expansion, number
-from tilelink.validation.matching import KNOWN, Facts, Flag, Found, Match, Tally
+from tilelink.validation.matching import Facts, Flag, Found, Match, Tally
 from tilelink.validation.places import place_of
 from tilelink.validation.recording import Line
 from tilelink.validation.report import Difference
@@ -27,8 +27,6 @@ from tilelink.validation.running import Run
 
 HEARD = "a credit that is known from what was heard in the call before"
 """Of calls that are signalled by their number."""
-HOST = ("enter", "ready", "leave")
-"""One-block kernels that begin and end calls."""
 
 
 @dataclass(eq=False)
@@ -472,6 +470,3 @@ def _by_tile(events: list[Event]) -> tuple[list[Event], list[tuple[int, list[Eve
         else:
             out.append((e.where.tile, [e]))
     return head, out
-
-
-__all__ = ["HOST", "KNOWN", "Comparison"]
