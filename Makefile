@@ -31,9 +31,10 @@ test: $(VENV)/.dev ## every test that needs no GPU
 fuzz: $(VENV)/.dev ## 25,000 signatures, programs, schedules and arguments that nobody would write
 	$(call PYTEST,$(VENV)) --hypothesis-profile long --timeout 3600 tests/fuzz
 
-mutants: $(VENV)/.dev ## every single change of a signal, or of a write, of every placed operator: who notices it
+mutants: $(VENV)/.dev ## every single change of a signal, or of a write, of every placed operator, and of emitted text: who notices it
 	TILELINK_CACHE=out/mutants OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.mutants --jobs $(JOBS)
 	TILELINK_CACHE=out/mutants OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.mutants.programs --jobs $(JOBS)
+	TILELINK_CACHE=out/mutants OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.mutants.emitted --each 3
 
 check: $(VENV)/.dev ## format, lint, types, import contracts
 	$(VENV)/bin/ruff format --check .

@@ -169,6 +169,7 @@ def verify(
     target: For = Target.simulated,
     picture: Annotated[Path | None, typer.Option(help="Draw what goes wrong.", metavar=DRAWN, callback=_drawable)] = None,
     certificate: Annotated[Path | None, typer.Option(help="Write what is proved as JSON, for a checker of its own.")] = None,
+    emitted: Annotated[bool, typer.Option("--emitted", help="Run the file on simulated ranks, and compare.")] = False,
 ) -> None:  # fmt: skip
     """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
     console = _console()
@@ -190,7 +191,12 @@ def verify(
         print(verdict.error, file=sys.stderr)
     refused = "refused" if verdict.error is not None else "not verified"
     _say(console, "verdict", "proved" if verdict.ok else refused)
-    raise typer.Exit(0 if verdict.ok else 1)
+    validation = case.validation(topology) if emitted and verdict.ok else None
+    if validation is not None:
+        print(validation)
+        if validation.error is not None:
+            print(validation.error, file=sys.stderr)
+    raise typer.Exit(0 if verdict.ok and (validation is None or validation.ok) else 1)
 
 
 @app.command()

@@ -122,6 +122,11 @@ def test_verify_says_proved(name: str) -> None:
     assert "verdict  proved" in lines(command("verify", name, "--shape", shape_of(name)))
 
 
+def test_verify_compares_the_emitted_file() -> None:
+    done = command("verify", "gemm_rs", "--shape", "50x32x50", "--ranks", "3", "--emitted")
+    assert "gemm_rs: the emitted file does what its plan says, in 3 calls" in done.output
+
+
 def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
     own_first = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
     picture = tmp_path / "circle.svg"

@@ -27,6 +27,7 @@ from tilelink.pipeline.stages import Stages
 from tilelink.runtime.grid import grid_of
 from tilelink.runtime.memory import DTYPES
 from tilelink.tuning import TOLERANCE
+from tilelink.validation import Validation, validate
 
 SHAPE_OPTION = "--shape"
 RANKS_OPTION = "--ranks"
@@ -218,6 +219,12 @@ class Case:
     def verdict(self, topology: Topology) -> Verdict:
         """Of the plan, whichever it is."""
         return self.operator.judged(self._bound(topology), topology)
+
+    def validation(self, topology: Topology) -> Validation:
+        """Of the emitted file, on simulated ranks that are like those of the plan."""
+        made, ranks = self.stages(topology), range(topology.ranks)
+        arguments = [self.arguments(rank) for rank in ranks]
+        return validate(self.operator.name, made.lowered, [made.on(rank) for rank in ranks], arguments)
 
     def _bound(self, topology: Topology) -> Bound:
         op = self.operator

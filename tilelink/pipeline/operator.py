@@ -36,6 +36,7 @@ from tilelink.runtime.session import Session, checks_here, current, require
 from tilelink.runtime.world import World
 from tilelink.tracing import Trace
 from tilelink.tuning import Space
+from tilelink.validation import Validation, validate
 
 Reference = Callable[..., Any]
 log = logging.getLogger("tilelink")
@@ -200,6 +201,23 @@ class Operator:
         """
         bound, topology = self._for(tensors, ranks, topology, given)
         return self._tiled(bound, topology).judged(bound, topology)
+
+    def validate(self, *tensors: Any, topology: Topology | None = None, **given: Any) -> Validation:
+        """Whether the emitted file does what the proved plan says, on simulated ranks: what each tile awaits, reads, writes and
+        signals, in which order.
+
+        Args:
+            tensors: as of a call with lists, or those of one rank; what tables hold decides what the plan leaves to data.
+            topology: what the ranks run on.
+            given: as of a call.
+
+        Raises:
+            TilelinkError: when there is no plan, or none that is proved; TL450 in a rank.
+        """
+        bound, topology = self._for(tensors, None, topology, given)
+        made = self._tiled(bound, topology).stages(bound, topology)
+        by_rank = list(zip(*tensors, strict=True)) if _are_lists(tensors) else [tensors]
+        return validate(self.name, made.lowered, [made.on(rank) for rank in range(len(by_rank))], by_rank)
 
     def source(self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any) -> str:
         """The emitted Triton file."""

@@ -17,7 +17,7 @@ from tilelink.runtime.session import Session, current, in_rank, require, using
 from tilelink.runtime.world import World
 
 if TYPE_CHECKING:
-    from tilelink.runtime.simulated import Policy, RaceDetector
+    from tilelink.runtime.simulated import Observer, Policy
     from tilelink.runtime.simulated.policy import Turns
     from tilelink.runtime.simulated.records import Recorder
 
@@ -40,7 +40,7 @@ def simulated(
     device: Device | None = None,
     policy: str | Policy | Turns | None = None,
     recorder: Recorder | None = None,
-    races: bool | RaceDetector = True,
+    races: bool | Observer = True,
     watchdog: float | None = None,
     debug: bool | None = None,
     delayed_stores: bool = False,
@@ -55,7 +55,7 @@ def simulated(
         device: of every rank; its speed is that of `tilelink.cost.H200`'s multiprocessors.
         policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.policy`.
         recorder: keeps what ran when, for timelines.
-        races: look for accesses that nothing orders; or the detector that does, which keeps what it finds.
+        races: look for accesses that nothing orders; or an observer that does, or keeps what it sees.
         delayed_stores: stores may arrive late and in another order, until something orders them.
         nodes: that the ranks lie on, as many on each; ranks of different nodes reach one another by puts only.
         axes: as of `launch`.

@@ -85,11 +85,17 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the wait function that is running waits for: `text` is the condition in words."""
+    """What the wait function that is running waits for: that the word is `comparison` (`=`, `>=`, `of call`) `number`."""
 
     address: int
     condition: Callable[[int], bool]
-    text: str
+    comparison: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        """The condition in words."""
+        return f"{self.comparison} {self.number}"
 
 
 @dataclass(slots=True, eq=False)

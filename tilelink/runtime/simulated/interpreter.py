@@ -24,6 +24,7 @@ from tilelink.errors import TilelinkError
 from tilelink.runtime.refusals import tensor_descriptor
 from tilelink.runtime.simulated import scalars, shapes
 from tilelink.runtime.simulated.accesses import Accesses, span_of
+from tilelink.runtime.simulated.agents import Target
 from tilelink.runtime.simulated.arithmetic import Arithmetic
 from tilelink.runtime.simulated.atomics import Atomics
 from tilelink.runtime.simulated.machine import Machine
@@ -196,9 +197,9 @@ class Interpreter:
             given = signature.bind(*args, **kwargs).arguments
             address, target = int(given["word"].handle.data.item()), _integer(given["value"])
             if _integer(given["cmp"]) == _CMP_EQ:
-                self.machine.begin_wait(address, lambda value: value == target, f"= {target}")
+                self.machine.begin_wait(Target(address, lambda value: value == target, "=", target))
             else:
-                self.machine.begin_wait(address, lambda value: value >= target, f">= {target}")
+                self.machine.begin_wait(Target(address, lambda value: value >= target, ">=", target))
             result = fn(*args, **kwargs)
             self.machine.end_wait()
             return result
@@ -226,7 +227,11 @@ class Interpreter:
             span, machine, wanted = _live_words(words, mask), self.machine, _integer(number) & NUMBER
             if span is None:
                 return fn(words, number, mask, *rest)
-            machine.begin_wait(span.bounds[0], lambda word: (word >> 32) & NUMBER == wanted, f"of call {wanted}")
+
+            def holds(word: int) -> bool:
+                return (word >> 32) & NUMBER == wanted
+
+            machine.begin_wait(Target(span.bounds[0], holds, "of call", wanted))
             result = fn(words, number, mask, *rest)
             machine.end_wait()
             machine.looked(span)

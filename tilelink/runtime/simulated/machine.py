@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import CodeType
 
 import torch
@@ -139,12 +139,12 @@ class Machine:
             self._looked_at.remove(key)
             self.scheduler.wake(key)
 
-    def begin_wait(self, address: int, condition: Callable[[int], bool], text: str) -> None:
-        """A wait function has begun: `condition` will be polled on the word at `address`."""
+    def begin_wait(self, target: Target) -> None:
+        """A wait function has begun: the condition of `target` will be polled on its word."""
         agent = self.scheduler.running()
         agent.polled = None
-        agent.target = Target(address, condition, text)
-        self.record("wait", agent.clock, detail=f"{self.name_of(agent, address)} {text}")
+        agent.target = target
+        self.record("wait", agent.clock, detail=f"{self.name_of(agent, target.address)} {target.text}")
 
     def end_wait(self) -> None:
         agent = self.scheduler.running()
@@ -156,6 +156,8 @@ class Machine:
         self.moved(agent)
         agent.clock = max(agent.clock, self.words.satisfied(target.address, target.condition))
         agent.target = None
+        if self.observer is not None:
+            self.observer.waited(agent, target)
         self.record("resume", agent.clock, detail=f"{self.name_of(agent, target.address)} {target.text}")
 
     def written(self, address: int, region: Region, before: int, size: int, *, joins: bool, signal: bool) -> None:

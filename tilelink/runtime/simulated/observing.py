@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from tilelink.runtime.simulated.agents import Agent
+    from tilelink.runtime.simulated.agents import Agent, Target
     from tilelink.runtime.simulated.machine import Machine
 
 Proxy = Literal["threads", "atomics", "bulk"]
@@ -108,6 +108,9 @@ class Observer:
     def store(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
 
     def atomic(self, agent: Agent, atomic: Atomic) -> None: ...
+
+    def waited(self, agent: Agent, target: Target) -> None:
+        """A wait function of the device has ended: what it has read last is what `agent` has seen last."""
 
     def look(self, agent: Agent, span: Span) -> None:
         """`agent` has loaded words each of which says that it has come."""

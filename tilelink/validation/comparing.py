@@ -1,0 +1,472 @@
+"""A run of an emitted file beside its lowered plan: who does which tiles, each tile, and what begins and ends a call."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.host import MAIN, Enter, Keep, Stage, Transfer
+from tilelink.ir.kernel import AWAIT_WORD, KernelSource
+from tilelink.ir.lowered import ENTERED, STATES, Buffer, Copy, Executor, Lowered, Signal, Tiles, Write, walk
+from tilelink.ir.plan import COPIES, Plan
+from tilelink.validation.events import Event, Said, Where
+from tilelink.validation.expanding import Expansion, number
+from tilelink.validation.matching import Facts, Flag, Found, Match, Tally
+from tilelink.validation.places import place_of
+from tilelink.validation.recording import Line
+from tilelink.validation.report import Difference
+from tilelink.validation.running import Run
+
+HEARD = "a credit that is known from what was heard in the call before"
+"""Of calls that are signalled by their number."""
+
+
+@dataclass(eq=False)
+class Comparison:
+    """`differences`: what was found, in the order of calls, ranks and workers."""
+
+    lowered: Lowered
+    plan: Plan
+    source: KernelSource
+    run: Run
+    tally: Tally = field(default_factory=Tally)
+    differences: list[Difference] = field(default_factory=list[Difference])
+    _expansions: dict[int, Expansion] = field(default_factory=dict[int, Expansion])
+    _tiles: dict[tuple[int, str, int], list[list[Said]]] = field(default_factory=dict[Any, Any])
+    _arrivals: dict[tuple[int, str, int], int] = field(default_factory=dict[Any, Any])
+
+    def all(self) -> list[Difference]:
+        for line, where, does in self.run.recording.strays:
+            self._add(line, Found(does, "nothing of the kind", None), where)
+        if self.run.error is not None:
+            self._until_it_ended(self.run.error)
+            return self.differences
+        for call in range(self.run.calls):
+            for rank in range(self.lowered.topology.ranks):
+                self._call(call, rank)
+            self._written(call)
+        if not self.differences:
+            self._left_behind()
+        self._races()
+        return self.differences
+
+    def _until_it_ended(self, error: TilelinkError) -> None:
+        """Of a run that did not come to its end, the tiles that did; then what ended it."""
+        lines = self.run.recording.lines
+        for line in sorted(lines, key=lambda x: (x.call, lines[x][0].at)):
+            facts = self._facts(line.call, line.rank)
+            for executor in (e for e in self.lowered.executors if e.engine == "workers"):
+                known: set[Flag] = set()
+                for k, loop in enumerate(executor.loops):
+                    found = [e for e in lines[line] if e.where.path == loop.path]
+                    # The last tile is perhaps not through.
+                    through = [e for e in found if e.where.tile != lines[line][-1].where.tile]
+                    self._loop(facts, executor, k, line, through, known, Counter())
+        self._races()
+        self.differences.append(
+            Difference(
+                f"cannot run: {error.code} {error.message}", "it runs to its end", "simulated ranks", loc=error.loc
+            )
+        )
+
+    def _races(self) -> None:
+        for race in self.run.recording.races.races:
+            line = race.later.line
+            does = f"has a race: {race.later}, unordered with {race.earlier}"
+            text = self._text(line)
+            found = Difference(
+                does,
+                f"the two are ordered; what is missing: {race.missing}",
+                race.later.agent,
+                line,
+                text,
+                race.later.loc,
+            )
+            self.differences.append(found)
+
+    # -------------------------------------------------------------------------------------------------------------- plan
+    def expansion(self, rank: int) -> Expansion:
+        if rank not in self._expansions:
+            self._expansions[rank] = Expansion(self.lowered, rank)
+        return self._expansions[rank]
+
+    def tiles(self, executor: Executor, k: int, rank: int) -> list[list[Said]]:
+        """What the plan says of each position of the executor's loop `k`."""
+        key = rank, executor.name, k
+        if key not in self._tiles:
+            self._tiles[key] = self.expansion(rank).tiles(executor.loops[k])
+        return self._tiles[key]
+
+    def arrivals(self, rank: int, flags: str, index: int) -> int:
+        key = rank, flags, index
+        if key not in self._arrivals:
+            self._arrivals[key] = self.expansion(rank).arrivals(flags, index)
+        return self._arrivals[key]
+
+    @cached_property
+    def _streams(self) -> dict[int, list[tuple[Executor, int]]]:
+        """By number of the stream, the executors that it runs, and which of their streams it is."""
+        out: dict[int, list[tuple[Executor, int]]] = defaultdict(list)
+        for h in self.plan.host:
+            if isinstance(h, Transfer | Keep | Stage):
+                executor = self.lowered.executor(h.executor)
+                for k in range(executor.workers):
+                    out[(MAIN if isinstance(h, Stage) else h.stream) + k].append((executor, k))
+        return out
+
+    def _facts(self, call: int, rank: int) -> Facts:
+        slots = self.lowered.slots
+
+        def before(whose: int, flags: str, index: int) -> int:
+            return call // slots * self.arrivals(whose, flags, index)
+
+        bells: set[Flag] = set()
+        for e in {e.name: e for found in self._streams.values() for e, _ in found}.values():
+            for at, _ in enumerate(e.loops):
+                bells |= {(s.name, s.index) for tile in self.tiles(e, at, rank) for s in tile if s.bell}
+        return Facts(self.lowered, rank, call + 1, self.arrivals, before, frozenset(bells))
+
+    # -------------------------------------------------------------------------------------------------------------- calls
+    def _call(self, call: int, rank: int) -> None:
+        facts, lines = self._facts(call, rank), self.run.recording.lines
+        mine = {line: events for line, events in lines.items() if (line.call, line.rank) == (call, rank)}
+        for e in self.lowered.executors:
+            if e.engine == "workers":
+                self._workers(facts, e, mine)
+        self._stream_work(facts, mine)
+        self._begin_and_end(facts, mine)
+        for line, events in mine.items():
+            self._fences(line, events)
+
+    # ------------------------------------------------------------------------------------------------------------ workers
+    def _workers(self, facts: Facts, executor: Executor, lines: dict[Line, list[Event]]) -> None:
+        paths = [loop.path for loop in executor.loops]
+        taken: dict[str, Counter[int]] = {path: Counter() for path in paths}
+        first: dict[str, tuple[Line, Event]] = {}
+        for line, events in lines.items():
+            own = [e for e in events if e.where.path in paths]
+            known: set[Flag] = set()
+            turns = [paths.index(e.where.path) for e in own]
+            if turns != sorted(turns):
+                at = next(k for k in range(1, len(turns)) if turns[k] < turns[k - 1])
+                self._add(line, Found("goes back to an earlier loop", f"loops come in turn: {paths}", own[at]))
+            for k, loop in enumerate(executor.loops):
+                found = [e for e in own if e.where.path == loop.path]
+                if found:
+                    first.setdefault(loop.path, (line, found[0]))
+                    self._loop(facts, executor, k, line, found, known, taken[loop.path])
+        for k, loop in enumerate(executor.loops):
+            self._each_once(facts, executor, k, taken[loop.path], loop)
+
+    def _loop(
+        self, facts: Facts, executor: Executor, k: int, line: Line, events: list[Event],
+        known: set[Flag], taken: Counter[int],
+    ) -> None:  # fmt: skip
+        """What one worker does of a loop: tile after tile."""
+        loop, tiles = executor.loops[k], self.tiles(executor, k, facts.rank)
+        head, found = _by_tile(events)
+        offset = self._offset(executor, loop, facts.rank)
+        if [t for t, _ in found] != sorted({t for t, _ in found}):
+            self._add(line, Found("takes tiles in another order, or one twice", "positions grow", found[0][1][0]))
+            return
+        if not found and head:
+            self._headed(facts, line, head, tiles, loop)
+        for t, own in found:
+            taken[t - offset] += 1
+            self.tally.compared["tiles"] += 1
+            events = [*head, *own]
+            if loop.by_data is not None:
+                self._any(facts, line, tiles, events, known)
+            elif not 0 <= t - offset < len(tiles):
+                self._add(line, Found(f"takes tile {t} of `{loop.path}`", f"there are {len(tiles)}", own[0]))
+            else:
+                self._match(facts, line, tiles[t - offset], events, known, self._made(executor, loop, facts.rank))
+
+    def _headed(self, facts: Facts, line: Line, head: list[Event], tiles: list[list[Said]], loop: Tiles) -> None:
+        """A worker without a tile may have read tables, and tells for nobody what data leaves without a tile."""
+        said = {(s.name, s.rank) for tile in tiles[:1] for s in tile if s.kind == "read"}
+        for e in head:
+            if e.kind == "signal" and loop.by_data is not None:
+                self._for_none(facts, line, e)
+            elif e.kind in ("drain", "fence", "mark") or (e.kind == "read" and (e.name, e.rank) in said):
+                continue
+            else:
+                self._add(line, Found(f"{e.kind}s `{e.name}` outside of any tile", "tiles do", e))
+
+    def _for_none(self, facts: Facts, line: Line, e: Event) -> None:
+        added = facts.arrivals(e.rank, e.name, e.index)
+        if e.value - e.before != added or e.rank != facts.rank:
+            self._add(line, Found(f"adds {e.value - e.before} to flag {e.index} of `{e.name}`", f"{added} is added", e))
+
+    def _any(self, facts: Facts, line: Line, tiles: list[list[Said]], events: list[Event], known: set[Flag]) -> None:
+        """A tile that data has placed: it is one of those that the plan says."""
+        best: tuple[list[Found], Tally, set[Flag]] | None = None
+        for tile in tiles:
+            tally, heard = Tally(), set(known)
+            found = Match(facts, tally, tile, events, heard).run()
+            if best is None or len(found) < len(best[0]):
+                best = found, tally, heard
+            if not found:
+                break
+        if best is None:
+            self._add(line, Found("takes a tile", "there is none", events[0]))
+            return
+        self._found(line, best[0])
+        self.tally.compared += best[1].compared
+        self.tally.elided += best[1].elided
+        known |= best[2]
+
+    def _mainloop(self, executor: Executor, loop: Tiles) -> int | None:
+        """Of a deferred epilogue, which of the executor's loops makes its tiles."""
+        flags = f"made.{loop.path}"
+        if all(f.name != flags for f in self.lowered.flags):
+            return None
+        making = (
+            k for k, x in enumerate(executor.loops) for o in walk(x.body) if isinstance(o, Signal) and o.flags == flags
+        )
+        return next(making)
+
+    def _offset(self, executor: Executor, loop: Tiles, rank: int) -> int:
+        """What a deferred epilogue calls the first of its positions: it counts those of its mainloop step."""
+        making = self._mainloop(executor, loop)
+        if making is None:
+            return 0
+        own = len(self.tiles(executor, executor.loops.index(loop), rank))
+        return len(self.tiles(executor, making, rank)) - own
+
+    def _made(self, executor: Executor, loop: Tiles, rank: int) -> frozenset[str]:
+        """The buffers that a deferred epilogue takes its mainloop step's tile from."""
+        making = self._mainloop(executor, loop)
+        tiles = [] if making is None else self.tiles(executor, making, rank)
+        return frozenset(s.name for tile in tiles for s in tile if s.kind == "write" and s.rank == rank)
+
+    def _each_once(self, facts: Facts, executor: Executor, k: int, taken: Counter[int], loop: Tiles) -> None:
+        for t, tile in enumerate(self.tiles(executor, k, facts.rank) if loop.by_data is None else []):
+            acts = any(s.kind in ("read", "write") or (s.kind == "signal" and not self._silent(s.name)) for s in tile)
+            if taken[t] != 1 and (taken[t] or (acts and not all(s.data for s in tile))):
+                line = Line(facts.epoch - 1, facts.rank, 0, executor.kernel)
+                does = f"takes tile {t} of `{loop.path}` {taken[t]} times"
+                self._add(line, Found(does, "each position is taken once", None, loop.loc))
+
+    def _silent(self, flags: str) -> bool:
+        return self.lowered.flag(flags).style == "data"
+
+    def _match(
+        self, facts: Facts, line: Line, said: list[Said], events: list[Event], known: set[Flag],
+        made: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        self._found(line, Match(facts, self.tally, said, events, known, made).run())
+
+    # ------------------------------------------------------------------------------------------------------------ streams
+    def _stream_work(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
+        for stream, executors in {MAIN: [], **self._streams}.items():
+            said = [s for e, k in executors for i in range(len(e.loops)) for s in self._turns(e, i, k, facts.rank)]
+            said = [replace(s, at=at) for at, s in enumerate(s for s in said if self._host_says(s))]
+            there = stream + (stream != MAIN)  # side streams follow one that is nobody's
+            mine = {line: es for line, es in lines.items() if line.stream == there and self._streams_own(line)}
+            events = sorted((e for es in mine.values() for e in es), key=lambda e: e.at)
+            if said or events:
+                line = Line(facts.epoch - 1, facts.rank, stream)
+                # Two tiles that wait for one bell wait once.
+                self._match(facts, line, said, events, set())
+
+    @staticmethod
+    def _streams_own(line: Line) -> bool:
+        return line.worker is None or line.kernel == AWAIT_WORD
+
+    def _host_says(self, s: Said) -> bool:
+        """What kernels of the call's entry and exit do is compared by itself."""
+        return not (s.kind == "signal" and s.name in STATES)
+
+    def _turns(self, executor: Executor, i: int, k: int, rank: int) -> Iterator[Said]:
+        for t, tile in enumerate(self.tiles(executor, i, rank)):
+            if t % executor.workers == k:
+                yield from tile
+
+    # ------------------------------------------------------------------------------------------------------ begin and end
+    def _begin_and_end(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
+        """The call's own flags: who has entered, staged, left; and the credits."""
+        executors = [e for e in self.lowered.executors if e.engine == "host" or e.name == "stage"]
+        said = [s for e in executors for tile in self.tiles(e, 0, facts.rank) for s in tile if s.name in STATES]
+        credits = [s for s in said if s.kind == "await" and s.back]
+        if not credits and self.run.credits[facts.epoch - 1]:
+            # A first call takes those that others imply, too.
+            every = range(self.lowered.topology.ranks)
+            credits = [Said(rank, "await", ENTERED, facts.rank, rank, None, back=1) for rank in every]
+        if self.plan.brief and self._used(facts) < facts.epoch - 1:
+            self.tally.elided[HEARD] += len(credits)
+            said, credits = [], []
+        # Who has entered a later call has left the one that used the slot last.
+        credits = [replace(s, back=facts.epoch - self._used(facts) - 1) for s in credits]
+        kernels = next(h for h in self.plan.host if isinstance(h, Enter)).kernels or ("enter",)
+        own = {
+            line: [e for e in events if e.name in STATES and not e.where.path and e.kind in ("signal", "await")]
+            for line, events in lines.items()
+            if not self._streams_own(line)
+        }
+        told = [e for events in own.values() for e in events if e.kind == "signal"]
+        signals = [s for s in said if s.kind == "signal"]
+        self._match(facts, Line(facts.epoch - 1, facts.rank, 0), signals, told, set())
+        taking = self.run.credits[facts.epoch - 1]
+        for line, events in own.items():
+            awaits = credits if line.kernel == kernels[0] and taking else []
+            if line.kernel == "leave":
+                awaits = [s for s in said if s.kind == "await" and not s.back]
+            made = [e for e in events if e.kind == "await"]
+            self._match(facts, line, awaits, made, set())
+            early = next((e for e in lines[line] if e.kind in ("read", "write")), None)
+            if early is not None and made and early.at < made[-1].at and line.kernel != "leave":
+                self._add(
+                    line, Found(f"{early.kind}s `{early.name}` before all credits are there", "credits first", early)
+                )
+
+    def _used(self, facts: Facts) -> int:
+        """The number of the last call that used the slot; 0: none."""
+        return max(facts.epoch - self.lowered.slots, 0)
+
+    # ------------------------------------------------------------------------------------------------------ what is written
+    def _written(self, call: int) -> None:
+        """By all ranks: nothing is read that nobody writes, and what data places is written once, and all of it."""
+        touched: dict[tuple[str, int, str], list[tuple[Line, Event]]] = defaultdict(list)
+        for line, events in self.run.recording.lines.items():
+            for e in events if line.call == call else []:
+                if e.kind in ("read", "write"):
+                    touched[e.name, e.rank, e.kind].append((line, e))
+        for buffer in self.lowered.buffers:
+            for rank in range(self.lowered.topology.ranks) if buffer.space != "argument" else ():
+                writes, reads = touched[buffer.name, rank, "write"], touched[buffer.name, rank, "read"]
+                size = 1 + max((int(e.index.max()) for _, e in (*writes, *reads)), default=0)
+                often = np.zeros(max(size, self._size(buffer, rank)), np.int64)
+                for _, e in writes:
+                    often[np.unique(e.index)] += 1
+                for line, e in (x for x in reads if not often[x[1].index].all()):
+                    self._add(line, Found(f"reads elements of `{e.name}` that nobody writes", "somebody does", e))
+                    break
+                if buffer.name in self._placed:
+                    self._once(buffer, rank, often, writes)
+
+    def _once(self, buffer: Buffer, rank: int, often: Any, writes: list[tuple[Line, Event]]) -> None:
+        for line, e in (x for x in writes if (often[x[1].index] > 1).any()):
+            self._add(line, Found(f"writes elements of `{e.name}` that others write", "each is written once", e))
+            return
+        if buffer.space == "result" and buffer.written != "partial" and not often.all():
+            line = Line(0, rank, 0)
+            does = f"leaves {int((often == 0).sum())} elements of `{buffer.name}` unwritten"
+            self._add(line, Found(does, "each is written once", None, buffer.loc))
+
+    @cached_property
+    def _placed(self) -> frozenset[str]:
+        """The buffers that data places elements in."""
+        ops = (op for e in self.lowered.executors for loop in e.loops for op in walk(loop.body))
+        writes = (op.target if isinstance(op, Copy) else op for op in ops)
+        return frozenset(op.buffer for op in writes if isinstance(op, Write) and op.by_data is not None)
+
+    def _size(self, buffer: Buffer, rank: int) -> int:
+        env = self.lowered.env(rank)
+        return math.prod(number(e, env) for e in buffer.extents)
+
+    def _fences(self, line: Line, events: list[Event]) -> None:
+        """Bulk stores have ended when something is signalled, and bulk loads see what an await before them has made readable."""
+        stored: Event | None = None
+        awaited: dict[str, Event] = {}
+        for e in events:
+            if e.kind == "write" and e.how == "bulk":
+                stored = e
+            elif e.kind == "drain":
+                stored = None
+                self.tally.compared["drains"] += 1
+            elif e.kind == "fence":
+                awaited.clear()
+                self.tally.compared["fences"] += 1
+            elif e.kind == "await":
+                awaited[e.name] = e
+            elif e.kind in ("signal", "count", "mark") and stored is not None:
+                does = f"{e.kind}s `{e.name}` while a bulk store to `{stored.name}` is under way"
+                self._add(line, Found(does, "it has ended before", e))
+                stored = None
+            elif e.kind == "read" and e.how == "bulk" and e.name in awaited:
+                does = f"loads `{e.name}` in bulk behind an await without a proxy fence"
+                self._add(line, Found(does, "a fence comes between", e))
+                awaited.clear()
+
+    # ------------------------------------------------------------------------------------------------------- what is left
+    def _left_behind(self) -> None:
+        """What calls keep to themselves, as the next call would find it."""
+        calls, slots = self.run.calls, self.lowered.slots
+        for rank, space in enumerate(self.run.spaces):
+            if space is None:
+                continue
+            for region in space.capacity.values():
+                place = place_of(self.lowered, region.name, rank)
+                words = space.view(region.name, torch.int64, region.nbytes // 8).numpy()
+                if region.name == "epoch":
+                    self._is(rank, "the number of the call", words, np.full(COPIES, calls))
+                elif region.name == "last":
+                    last = [max((c + 1 for c in range(calls) if c % slots == k), default=0) for k in range(slots)]
+                    self._is(rank, "the last call of each slot", words, np.repeat(last, COPIES))
+                elif (
+                    region.name == "through"
+                    or place.kind in ("bells", "counts")
+                    or region.name.rpartition("/")[0].endswith(".tickets")
+                ):
+                    self._is(rank, f"`{region.name}` between calls", words, np.zeros(len(words), np.int64))
+                elif place.kind in ("flags", "due") and self._counted(place.name):
+                    uses = len(range(place.slot or 0, calls, slots))
+                    count = [uses * self.arrivals(rank, place.name, k) for k in range(self._count(rank, place.name))]
+                    what = "signalled" if place.kind == "flags" else "expected"
+                    self._is(rank, f"what is {what} of `{place.name}`", words, np.array(count, np.int64))
+
+    def _counted(self, flags: str) -> bool:
+        return any(f.name == flags and f.style == "count" for f in self.lowered.flags)
+
+    def _count(self, rank: int, flags: str) -> int:
+        return number(self.lowered.flag(flags).count, self.lowered.env(rank))
+
+    def _is(self, rank: int, what: str, words: Any, expected: Any) -> None:
+        wrong = np.flatnonzero(words[: len(expected)] != expected)
+        if len(wrong):
+            k = int(wrong[0])
+            line = Line(self.run.calls - 1, rank, 0)
+            self._add(line, Found(f"leaves {words[k]} at {k} of {what}", f"{expected[k]}", None))
+        else:
+            self.tally.compared["numbers that calls keep"] += len(expected)
+
+    # ----------------------------------------------------------------------------------------------------------- reporting
+    def _found(self, line: Line, found: list[Found]) -> None:
+        for one in found:
+            self._add(line, one)
+
+    def _add(self, line: Line, found: Found, where: Where | None = None) -> None:
+        where = found.event.where if found.event is not None else where or Where()
+        loc: Loc | None = found.loc or (self.source.location(where.line) if where.line else None)
+        who = f"worker {line.worker} of {line.kernel}" if line.worker is not None else f"stream {line.stream}"
+        tile = f", tile {where.tile} of `{where.path}`" if where.tile is not None else ""
+        said = f"rank {line.rank}, {who}, call {line.call + 1}{tile}"
+        self.differences.append(Difference(found.does, found.says, said, where.line, self._text(where.line), loc))
+
+    def _text(self, line: int) -> str:
+        """A line of the emitted file."""
+        texts = self.source.text.splitlines()
+        return texts[line - 1] if 0 < line <= len(texts) else ""
+
+
+def _by_tile(events: list[Event]) -> tuple[list[Event], list[tuple[int, list[Event]]]]:
+    """What comes before the first tile, and the tiles in order."""
+    head: list[Event] = []
+    out: list[tuple[int, list[Event]]] = []
+    for e in events:
+        if e.where.tile is None:
+            head.append(e)
+        elif out and out[-1][0] == e.where.tile:
+            out[-1][1].append(e)
+        else:
+            out.append((e.where.tile, [e]))
+    return head, out

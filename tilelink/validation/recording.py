@@ -1,0 +1,197 @@
+"""An observer that writes down what each worker and stream does, in the words of the plan's memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from tilelink.ir.kernel import OF_EVERY_FILE
+from tilelink.runtime.simulated.agents import Agent, Target
+from tilelink.runtime.simulated.observing import Atomic, Observer, Proxy, Span
+from tilelink.runtime.simulated.races import RaceDetector
+from tilelink.validation.events import Event, Kind, Where
+from tilelink.validation.places import Places
+
+if TYPE_CHECKING:
+    from tilelink.runtime.simulated.machine import Machine
+
+TILE = "t"
+"""What an emitted loop calls the position of its tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Whose events they are: of a call on a rank, a worker of a kernel, or what a stream does itself (None)."""
+
+    call: int
+    rank: int
+    stream: int
+    kernel: str | None = None
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What an agent has done: in which call it is, and the inner observer's."""
+
+    call: int
+    inner: object
+
+
+@dataclass(slots=True)
+class Recording(Observer):
+    """`functions`: emitted function -> the path of the loop whose tiles it takes. `calls`: by rank, which call its host is in."""
+
+    places: Places
+    functions: dict[str, str]
+    lines: dict[Line, list[Event]] = field(default_factory=dict[Line, list[Event]])
+    strays: list[tuple[Line, Where, str]] = field(default_factory=list[tuple[Line, Where, str]])
+    """Accesses of memory that the plan has nothing in."""
+    calls: dict[int, int] = field(default_factory=dict[int, int])
+    races: RaceDetector = field(default_factory=lambda: RaceDetector(collect=True))
+    _in: dict[int, int] = field(default_factory=dict[int, int])
+    """By agent, the call that it works for."""
+    _agents: list[Agent] = field(default_factory=list[Agent])
+    _polled: dict[int, Atomic] = field(default_factory=dict[int, Atomic])
+    _expected: dict[int, int] = field(default_factory=dict[int, int])
+    """By agent, the number of the call that the words it has looked at last are of."""
+    _count: int = 0
+
+    def attached(self, machine: Machine) -> None:
+        self.machine = machine
+        self.races.attached(machine)
+
+    # ------------------------------------------------------------------------------------------------------- whose turn
+    def mark(self, agent: Agent) -> object:
+        return _Mark(self._call(agent), self.races.mark(agent))
+
+    def after(self, agent: Agent, marks: Iterable[object]) -> None:
+        found = [m for m in marks if isinstance(m, _Mark)]
+        if agent.stream is not None:
+            if id(agent) not in self._in:
+                self._agents.append(agent)  # whose id nobody else gets
+            self._in[id(agent)] = max([self._in.get(id(agent), 0), *(m.call for m in found)])
+        self.races.after(agent, [m.inner for m in found])
+
+    def _call(self, agent: Agent) -> int:
+        return self.calls.get(agent.rank, 0) if agent.stream is None else self._in.get(id(agent), 0)
+
+    # ----------------------------------------------------------------------------------------------------------- events
+    def load(self, agent: Agent, span: Span, proxy: Proxy) -> None:
+        self._access(agent, "read", span, "bulk" if proxy == "bulk" else "threads")
+        self.races.load(agent, span, proxy)
+
+    def store(self, agent: Agent, span: Span, proxy: Proxy) -> None:
+        self._access(agent, "write", span, proxy)
+        self.races.store(agent, span, proxy)
+
+    def look(self, agent: Agent, span: Span) -> None:
+        self._access(agent, "read", span, "words", value=self._expected.get(id(agent), 0))
+        self.races.look(agent, span)
+
+    def atomic(self, agent: Agent, atomic: Atomic) -> None:
+        self._polled[id(agent)] = atomic
+        if atomic.writes:
+            self._signal(agent, atomic)
+        self.races.atomic(agent, atomic)
+
+    def waited(self, agent: Agent, target: Target) -> None:
+        place = self.places.find(target.address)
+        if place is not None and place.kind == "ll":
+            self._expected[id(agent)] = target.number
+            return
+        poll = self._polled[id(agent)]
+        wide, name, index = poll.scope == "system", "", 0
+        if place is not None:
+            name, index = place.name, (target.address - place.start) // place.size
+        if place is None or place.kind != "flags" or target.comparison != ">=":
+            self._stray(agent, f"waits for memory that is no flag, or compares otherwise than by `{target.comparison}`")
+            return
+        self._add(
+            agent, "await", name, place.rank, place.slot, index, value=target.number, wide=wide, ordered=poll.acquire
+        )
+
+    def barrier(self, agent: Agent) -> None:
+        self.races.barrier(agent)
+
+    def fence(self, agent: Agent, meaning: str) -> None:
+        if meaning == "bulk_store_wait":
+            self._add(agent, "drain", "", agent.rank, None, 0)
+        elif meaning == "proxy_fence":
+            self._add(agent, "fence", "", agent.rank, None, 0)
+        self.races.fence(agent, meaning)
+
+    def opened(self, start: int, end: int, keep: object) -> None:
+        self.races.opened(start, end, keep)
+
+    def freed(self, start: int, end: int) -> None:
+        self.races.freed(start, end)
+
+    # --------------------------------------------------------------------------------------------------------- in words
+    def _access(self, agent: Agent, kind: Kind, span: Span, how: str, value: int = 0) -> None:
+        place, index = self.places.touched(span)
+        if place is None:
+            # Tables of orders, contexts and descriptors are read only.
+            if kind == "write" or self.places.find(int(span.bounds[0])) is not None:
+                self._stray(agent, f"{kind}s memory that holds nothing of the plan's")
+        elif place.kind in ("data", "ll"):
+            self._add(agent, kind, place.name, place.rank, place.slot, index, value=value, how=how)
+        elif kind == "write" and place.kind == "flags":
+            self._stray(agent, f"stores to flags of `{place.name}` as to any memory")
+
+    def _signal(self, agent: Agent, atomic: Atomic) -> None:
+        place = self.places.find(atomic.address)
+        if place is None:
+            self._stray(agent, "signals where no flag is")
+            return
+        index, wide = (atomic.address - place.start) // place.size, atomic.scope == "system"
+        known = {"flags": "signal", "counts": "count"}
+        bell: Kind = "await" if agent.worker is None and atomic.acquire else "signal"
+        kind: Any = bell if place.kind == "bells" else known.get(place.kind)
+        if kind is None:
+            if place.kind != "state":
+                self._stray(agent, f"changes `{place.name}` atomically")
+                return
+            kind = "mark"
+        how = "bell" if place.kind == "bells" else "threads"
+        ordered = atomic.acquire if kind == "await" else atomic.release
+        self._add(
+            agent, kind, place.name, place.rank, place.slot, index,
+            value=atomic.after, before=atomic.before, wide=wide, ordered=ordered, how=how,
+        )  # fmt: skip
+
+    def _stray(self, agent: Agent, text: str) -> None:
+        self.strays.append((self._line(agent), self._where(agent), text))
+
+    def _add(self, agent: Agent, kind: Kind, name: str, rank: int, slot: int | None, index: Any, **more: Any) -> None:
+        self._count += 1
+        event = Event(self._count, kind, name, rank, slot, index, self._where(agent), **more)
+        self.lines.setdefault(self._line(agent), []).append(event)
+
+    def _line(self, agent: Agent) -> Line:
+        stream = -1 if agent.stream is None else agent.stream
+        kernel = None if agent.launch is None else agent.launch.kernel
+        return Line(self._call(agent), agent.rank, stream, kernel, agent.worker)
+
+    def _where(self, agent: Agent) -> Where:
+        """The innermost function that takes tiles, or is about to; none while a call begins or ends."""
+        if agent.launch is None:
+            return Where()
+        frame: FrameType | None = sys._getframe(1)
+        function, line, path, tile = "", 0, "", None
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename == agent.launch.file and code in self.machine.codes:
+                if not function:
+                    function, line = code.co_name, frame.f_lineno
+                if code.co_name in OF_EVERY_FILE:
+                    return Where(function, line)
+                if code.co_name in self.functions and tile is None:
+                    if TILE in frame.f_locals:
+                        path, tile = self.functions[code.co_name], int(frame.f_locals[TILE])
+                    path = path or self.functions[code.co_name]
+            frame = frame.f_back
+        return Where(function, line, path, tile)
