@@ -181,7 +181,10 @@ def model(rank: int, *, bias: bool, rows: bool) -> Program:
     return split, (drawn(1, 4, 6, seed=rank if rows else 0),)
 
 
-PROGRAMS["sum_linear"] = lambda rank: (without_gradients(lambda x, w: summed(x @ w)), (drawn(4, 6, seed=rank), drawn(6, 8, seed=rank)))
+PROGRAMS["sum_linear"] = lambda rank: (
+    without_gradients(lambda x, w: summed(x @ w)),
+    (drawn(4, 6, seed=rank), drawn(6, 8, seed=rank)),
+)
 PROGRAMS["sum_bias"] = lambda rank: (
     without_gradients(lambda x, w, b: summed(nn.functional.linear(x, w, b)).sin()),
     (drawn(2, 3, 6, seed=rank), drawn(8, 6, seed=rank), drawn(8, seed=rank)),
@@ -208,7 +211,7 @@ def ran(body: Callable[..., Any], tensors: tuple[Tensor, ...], call: Callable[..
         p.grad = None
     found = call(*leaves)
     results = list(found) if isinstance(found, tuple) else [found]
-    results = [r.wait() if isinstance(r, funcol.AsyncCollectiveTensor) else r for r in results]
+    results = [1 * r if isinstance(r, funcol.AsyncCollectiveTensor) else r for r in results]
     if any(r.requires_grad for r in results):
         sum((n + 1) * r.square().sum() for n, r in enumerate(results)).backward()
     gradients = [t.grad for t in (*leaves, *parameters)]

@@ -29,17 +29,20 @@ collectives = torch.ops._c10d_functional
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The product that a collective gets, and the steps from there, in order."""
+    """What a collective gets: a product, or a sum of products of one shape that lie alike in what it gets.
 
-    product: Product
-    steps: tuple[Step, ...]
-    between: tuple[Node, ...]
+    Attributes:
+        layout: how the product's axes lie in what the collective gets.
+        between: what stands between, without the products.
+    """
 
-    def layout(self) -> Layout | None:
-        layout: Layout | None = layout_of(shape(self.product.node))
-        for step in self.steps:
-            layout = None if layout is None else step.layout(layout)
-        return layout
+    products: tuple[Product, ...]
+    layout: Layout | None
+    between: frozenset[Node]
+
+    @property
+    def product(self) -> Product:
+        return self.products[0]
 
 
 def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str, str]:
@@ -50,7 +53,7 @@ def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[s
     origin = _origin(node)
     if isinstance(origin, str):
         return "", origin
-    layout = origin.layout()
+    layout = origin.layout
     found = taken(layout[0], ranks) if layout else None
     if layout is None or found is None or len(found[0]) != 1:
         return "", "what is scattered is not one axis of the product"
@@ -61,14 +64,15 @@ def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[s
     if scattered in columns and columns.index(scattered):
         return "", "what is scattered is interleaved along the columns of the product"
     write = Writer(graph, node, node)
-    right, size = write.matrix(product.right), shape(product.left)[-1]
+    left, right = _factors(write, origin)
+    size = shape(right)[0]
     dim, sizes = 1, [size_of(rows), size]
     if scattered in rows:
         at = rows.index(scattered)
         before, behind = rows[:at], rows[at:]
         dim, sizes = (1, [size_of(before), size_of(behind), size]) if before else (0, sizes)
     target = torch.ops.symm_mem.fused_matmul_reduce_scatter.default
-    result = write(target, write.reshaped(product.left, sizes), right, how, dim, group)
+    result = write(target, write.reshaped(left, sizes), right, how, dim, group)
     if product.bias is not None:
         result = write(aten.add.Tensor, result, _bias(write, product.bias, how, scattered in columns, ranks, group))
     lying = [f for f in (*rows, *columns) if f is not scattered]
@@ -86,6 +90,8 @@ def fuse_summing(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str,
     origin = _origin(node)
     if isinstance(origin, str):
         return "", origin
+    if len(origin.products) > 1:
+        return "", "it gets a sum of products"
     product, write = origin.product, Writer(graph, node, node)
     left = write.contiguous(write.reshaped(product.left, (-1, shape(product.left)[-1])))
     result = write(torch.ops.tilelink.gemm_ar.default, left, write.matrix(product.right), group)
@@ -100,32 +106,58 @@ def fuse_summing(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str,
     return SUM, ""
 
 
+def _factors(write: Writer, origin: Origin) -> tuple[Node, Node]:
+    """Of a product; of a sum of products those of one product over all that is summed."""
+    lefts, rights = [p.left for p in origin.products], [write.matrix(p.right) for p in origin.products]
+    if len(lefts) == 1:
+        return lefts[0], rights[0]
+    return write(aten.cat.default, lefts, -1), write(aten.cat.default, rights, 0)
+
+
 def _axes(factors: Any, axes: Any) -> Axis:
     return tuple(f for axis in axes for f in in_order(factors, axis))
 
 
 def _origin(node: Node) -> Origin | str:
-    """Back from a collective to the product it gets; a string: why there is none that it can be fused with."""
-    here: Any = node.args[0]
-    steps: list[Step] = []
-    between: set[Node] = {node}
-    while (product := product_of(here)) is None:
-        step = step_of(here)
-        if step is None:
-            return f"it gets no product, but {'an argument' if here.op == 'placeholder' else named(here)}"
-        steps.append(step)
-        between |= {here, *step.pieces}
-        here = step.source
-    if isinstance(product, str):
-        return product
-    if product.bias is not None and value(product.bias).dim() != 1:
-        return "the bias of its product is not one row"
-    for each in (here, *(n for n in between if n is not node)):
-        other = next((user for user in each.users if user not in between), None)
+    """What a collective gets; a string: why it is no product that it can be fused with."""
+    source: Any = node.args[0]
+    origin = _behind(source)
+    if isinstance(origin, str):
+        return origin
+    inside = origin.between | {node}
+    for each in (*(p.node for p in origin.products), *origin.between):
+        other = next((user for user in each.users if user not in inside), None)
         if other is not None:
             where = line_of(other)
             return f"its product is used elsewhere, too, by {named(other)}{f' ({where})' if where else ''}"
-    return Origin(product, tuple(reversed(steps)), tuple(between - {node}))
+    return origin
+
+
+def _behind(node: Node) -> Origin | str:
+    """Back from a node to the product it is, or has moved, or to the products it is the sum of."""
+    product, step = product_of(node), step_of(node)
+    if isinstance(product, str):
+        return product
+    if product is not None:
+        if product.bias is not None and value(product.bias).dim() != 1:
+            return "the bias of its product is not one row"
+        return Origin((product,), layout_of(shape(node)), frozenset())
+    if step is not None:
+        behind = _behind(step.source)
+        if isinstance(behind, str):
+            return behind
+        layout = None if behind.layout is None else step.layout(behind.layout)
+        return Origin(behind.products, layout, behind.between | {node, *step.pieces})
+    terms: Any = node.args
+    if node.target is aten.add.Tensor and not node.kwargs and all(isinstance(t, Node) for t in terms):
+        a, b = _behind(terms[0]), _behind(terms[1])
+        if isinstance(a, str) or isinstance(b, str):
+            return a if isinstance(a, str) else str(b)
+        products = (*a.products, *b.products)
+        if a.layout != b.layout or len({shape(p.node) for p in products}) > 1 or any(p.bias for p in products):
+            return "it gets a sum of products that do not lie alike, or have biases"
+        return Origin(products, a.layout, a.between | b.between | {node})
+    return f"it gets no product, but {'an argument' if node.op == 'placeholder' else named(node)}"
 
 
 def _bias(write: Writer, bias: Node, how: str, scattered: bool, ranks: int, group: str) -> Node:
@@ -144,4 +176,4 @@ def _replace(graph: Graph, node: Node, result: Node, origin: Origin) -> None:
     node.replace_all_uses_with(result)  # as saved for the backward pass
     graph.erase_node(node)
     erase(reversed([n for n in graph.nodes if n in origin.between]))
-    erase((origin.product.node,))
+    erase(p.node for p in origin.products)
