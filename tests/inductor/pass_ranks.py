@@ -1,4 +1,5 @@
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalMemberAccess=false
 """One of two processes on the CPU: programs whose collectives the pass fuses, against themselves as they are.
 
 python pass_ranks.py FOLDER; it writes a line of JSON for each program: what the pass said of each collective, or an error.
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._guards import detect_fake_mode
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx
@@ -112,6 +113,12 @@ def gather_split_cat_view(x: Tensor, w: Tensor) -> Any:
 def gather_slice_cat(x: Tensor, w: Tensor) -> Any:
     rows = gathered(x, 0)
     return torch.cat([rows[:4], rows[4:]], dim=1) @ w
+
+
+@program((4, 6), (6, 5))
+def gather_cut(x: Tensor, w: Tensor) -> Any:
+    rows = gathered(x, 0)
+    return torch.cat([rows[:4], rows[4:6]]) @ w
 
 
 @program((4, 6), (3, 8))
@@ -250,10 +257,7 @@ def main(rank: int, folder: Path) -> None:
     with config.patch(post_grad_custom_pre_pass=chained):
         for name in PROGRAMS:
             if name in only:
-                try:
-                    said[name] = check(rank, name, passes)
-                except Exception:  # noqa: BLE001: it is the test that tells what is wrong
-                    said[name] = traceback.format_exc()[-3000:]
+                said[name] = check(rank, name, passes)
     said["chained"] = len(seen)
     if "inductor" in only:
         with config.patch(post_grad_custom_pre_pass=tilelink.inductor.overlap(strict=True)):
@@ -265,7 +269,7 @@ def main(rank: int, folder: Path) -> None:
                     tilelink.uninstall()
                 try:
                     check(rank, "unfused" if name == "strict" else "gather_addmm", passes)
-                except Exception as error:  # noqa: BLE001: torch wraps what a pass raises
+                except BackendCompilerFailed as error:
                     said[name] = str(error)
     if rank == 0:
         (folder / "said.json").write_text(json.dumps({**said, "report": str(tilelink.report())}))

@@ -55,34 +55,37 @@ class Step:
 
 def step_of(node: Node) -> Step | None:
     """None: this node does something else than moving elements."""
+    args: Any = node.args
     if node.target in VIEWS:
         return Step(node.all_input_nodes[0], lambda layout: reshaped(layout, shape(node)))
     if node.target in TURNS:
-        source: Any = node.args[0]
-        count = value(source).dim()
+        count = value(args[0]).dim()
         if node.target is aten.permute.default:
-            order = [d % count for d in node.args[1]]  # pyright: ignore
+            order: list[int] = [d % count for d in args[1]]
         else:
             order = list(range(count))
-            a, b = (d % count for d in node.args[1:]) if len(node.args) > 1 else (0, count - 1)  # pyright: ignore
+            a, b = args[1:] if len(args) > 1 else (0, count - 1)
             order[a], order[b] = order[b], order[a]
-        return Step(source, lambda layout: tuple(layout[d] for d in order))
+        return Step(args[0], lambda layout: tuple(layout[d] for d in order))
     return _concatenated(node) if node.target is aten.cat.default else None
 
 
 def _concatenated(node: Node) -> Step | None:
     """Equal chunks of one tensor, all of them in order."""
-    inputs: Any = node.args[0]
+    args: Any = node.args
+    inputs: list[Node] = args[0]
     found = [piece_of(each) for each in inputs]
-    if not found or any(each is None for each in found):
+    first = found[0] if found else None
+    if first is None or any(shape(each) != shape(inputs[0]) for each in inputs):
         return None
-    source, along, _ = first = found[0]  # pyright: ignore
+    source, along, _ = first
     length, chunks = shape(inputs[0])[along], len(inputs)
-    if length * chunks != shape(source)[along] or first is None:
+    if length * chunks != shape(source)[along]:
         return None
     if any(each != (source, along, n * length) for n, each in enumerate(found)):
         return None
-    onto = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % value(node).dim()  # pyright: ignore
+    kwargs: Any = node.kwargs
+    onto: int = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % value(node).dim()
     between = dict.fromkeys(inputs)
     between.update(dict.fromkeys(n for each in inputs for n in each.all_input_nodes if n is not source))
     return Step(source, lambda layout: moved(layout, along, chunks, onto), tuple(between))
@@ -90,19 +93,21 @@ def _concatenated(node: Node) -> Step | None:
 
 def piece_of(node: Node) -> tuple[Node, int, int] | None:
     """What a slice is cut from, along which axis, and where it starts."""
+    args: Any = node.args
     if node.target is aten.slice.Tensor:
-        source: Any = node.args[0]
-        along, start, _, by = (*node.args[1:], *(0, 0, None, 1)[len(node.args) - 1 :])
-        axis: int = along % value(source).dim()  # pyright: ignore
+        source: Node = args[0]
+        along: int = args[1] if len(args) > 1 else 0
+        start, _, by = (*args[2:], *(0, None, 1)[max(len(args) - 2, 0) :])
+        axis = along % value(source).dim()
         start = start or 0
         whole = shape(source)[axis]
         return (source, axis, start % whole if whole else 0) if by == 1 and isinstance(start, int) else None
-    if node.target is operator.getitem and getattr(node.args[0], "target", None) in SPLITS:
-        split: Any = node.args[0]
+    if node.target is operator.getitem and getattr(args[0], "target", None) in SPLITS:
+        split: Any = args[0]
         source = split.args[0]
         axis = (split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)) % value(source).dim()
         lengths = [each.shape[axis] for each in split.meta["val"]]
-        return source, axis, sum(lengths[: node.args[1]])  # pyright: ignore
+        return source, axis, sum(lengths[: args[1]])
     return None
 
 
@@ -145,10 +150,10 @@ class Writer:
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         with self.graph.inserting_before(self.before):
             node = self.graph.call_function(target, args, kwargs)
-        plain = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
+        plain: Any = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
         assert self.mode is not None
         with self.mode:
-            node.meta["val"] = target(*plain[0], **plain[1])  # pyright: ignore
+            node.meta["val"] = target(*plain[0], **plain[1])
         for key in ("stack_trace", "original_aten", "from_node", "custom"):
             if key in self.like.meta:
                 node.meta[key] = self.like.meta[key]

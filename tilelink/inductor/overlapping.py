@@ -81,36 +81,41 @@ def overlap(strict: bool = False) -> Overlap:
 
 
 def _is_collective(node: Node) -> bool:
-    packet = getattr(node.target, "_overloadpacket", None)
-    return getattr(node.target, "namespace", "") == "_c10d_functional" and packet.__name__ not in NO_COLLECTIVES  # pyright: ignore
+    return getattr(node.target, "namespace", "") == "_c10d_functional" and _name(node) not in NO_COLLECTIVES
+
+
+def _name(node: Node) -> str:
+    target: Any = node.target
+    return target._overloadpacket.__name__
 
 
 def _fused(graph: Graph, node: Node) -> Collective:
-    name: str = node.target._overloadpacket.__name__  # pyright: ignore
+    name = _name(node)
     source: Any = node.args[0]
     loc = line_of(node, *node.users, *node.all_input_nodes)
     group = str(node.args[-1])
-    why = _unserved(name, node, source, group)
-    if why:
+    with unset_fake_temporarily():  # a session makes tensors
+        session = door().session(group)
+    why = door().closed[group] if session is None else _unserved(name, graph, source)
+    if session is None or why:
         return Collective(name, loc, "", why)
-    session = door().session(group)
-    by, why = FUSING[name](graph, node, session.world.ranks, group)  # pyright: ignore
+    by, why = FUSING[name](graph, node, session.world.ranks, group)
     stable_topological_sort(graph)  # a fused product stands behind what all of its factors need
     graph.lint()
     return Collective(name, loc, by, why)
 
 
-def _unserved(name: str, node: Node, source: Any, group: str) -> str:
+def _unserved(name: str, graph: Graph, source: Node) -> str:
     if name not in FUSING:
         return "tilelink fuses all-gathers, reduce-scatters and all-reduces of one tensor"
     if door().library is None:
         return "tilelink is not installed: call tilelink.install() before the graph is compiled"
-    if any(isinstance(size, torch.SymInt) for n in (node, source) for size in value(n).shape):
-        return "its sizes are not known when the graph is compiled (dynamic shapes)"
+    values = [n.meta.get("val") for n in graph.nodes]
+    if any(isinstance(size, torch.SymInt) for v in values if isinstance(v, torch.Tensor) for size in v.shape):
+        return "sizes are not known when the graph is compiled (dynamic shapes)"
     if not value(source).numel():
         return "it moves nothing"
     if value(source).dtype not in DTYPES:
         kind = str(value(source).dtype).removeprefix("torch.")
         return f"tilelink multiplies floats from 16 to 64 bits, and this is {kind}"
-    with unset_fake_temporarily():
-        return door().closed[group] if door().session(group) is None else ""
+    return ""

@@ -11,7 +11,6 @@ from torch.fx import Graph, Node
 from tilelink.inductor.factors import Axis, Layout, in_order, layout_of, size_of, taken
 from tilelink.inductor.graphs import (
     Product,
-    Step,
     Writer,
     aten,
     erase,
