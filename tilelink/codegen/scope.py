@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from tilelink.codegen.naming import TABLE, Naming, bound, naming_of
 from tilelink.codegen.text import Formulas, Lines, Names, atom
 from tilelink.codegen.watching import Watch
@@ -305,7 +307,7 @@ def _name_sizes(scope: Scope) -> None:
 
 def in_sixteens(plan: Plan, size: Formula) -> bool:
     """Whether it is a multiple of 16 on every rank: where the last ones hold nothing, another may hold less than a part."""
-    return all(int(F.evaluate(size, plan.env(rank))) % 16 == 0 for rank in range(plan.topology.ranks))
+    return not np.any(F.evaluate(size, plan.on_all) % 16)
 
 
 def _label(size: Formula, dim: str) -> str:
