@@ -4,6 +4,8 @@ Users write compute and communication as separate tile programs linked by tile-c
 them to tensors; a schedule says how it runs.
 """
 
+from typing import TYPE_CHECKING
+
 from tilelink.errors import TilelinkError
 from tilelink.frontend import program, symmetric
 from tilelink.pipeline import Operator, operator
@@ -12,6 +14,19 @@ from tilelink.pipeline.tiling import adding, exchanging, moving, one_hop, stream
 from tilelink.runtime.launching import check, empty, group, launch, rank, ranks
 from tilelink.torch_ops import install, report, uninstall
 from tilelink.version import __version__
+
+if TYPE_CHECKING:
+    from tilelink import inductor as inductor
+else:
+
+    def __getattr__(name: str) -> object:
+        # It imports Inductor, which takes longer than all the rest.
+        if name == "inductor":
+            from importlib import import_module
+
+            return import_module("tilelink.inductor")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Operator",

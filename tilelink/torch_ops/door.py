@@ -10,7 +10,7 @@ from functools import cache
 
 import torch
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError
 from tilelink.runtime.session import Session, require
 
 log = logging.getLogger("tilelink")
@@ -31,18 +31,36 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """One of a compiled graph, as `tilelink.inductor.overlap` saw it. `by`: the operator it became a part of, or "", and then
+    `why`; `loc`: the model's line, if the graph knows it."""
+
+    operator: str
+    loc: Loc | None
+    by: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """What `tilelink.report()` gives. `installed`: whether torch's operators are tilelink's now; `rows`: who served them, since
-    the last `install`."""
+    """What `tilelink.report()` gives. `installed`: whether torch's operators are tilelink's now; `rows`: who served them, and
+    `collectives`: those of compiled graphs, both since the last `install`."""
 
     installed: bool
     rows: tuple[Served, ...]
+    collectives: tuple[Collective, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"tilelink is {'' if self.installed else 'not '}installed"]
         for row in self.rows:
             calls = "every call" if row.calls is None else f"{row.calls} call{'s' if row.calls != 1 else ''}"
             lines.append(f"symm_mem::{row.operator}: {calls} by {row.by}{': ' if row.why else ''}{row.why}")
+        table = [
+            (row.operator, str(row.loc or "line unknown"), f"fused: {row.by}" if row.by else f"not fused: {row.why}")
+            for row in self.collectives
+        ]
+        wide = [max((len(row[k]) for row in table), default=0) for k in range(2)]
+        lines += [f"{name:{wide[0]}}  {line:{wide[1]}}  {what}" for name, line, what in table]
         return "\n".join(lines)
 
 
@@ -52,6 +70,7 @@ class Door:
 
     library: torch.library.Library | None = None
     served: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+    collectives: list[Collective] = field(default_factory=list[Collective])
     closed: dict[str, str] = field(default_factory=dict[str, str])
     """Groups whose ranks tilelink cannot run on, and why: found once, because finding out is collective."""
 
@@ -120,6 +139,7 @@ def install() -> Installation:
     from tilelink.torch_ops.kernels import register
 
     here.served.clear()
+    here.collectives.clear()
     here.closed.clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel")
@@ -140,4 +160,4 @@ def report() -> Report:
     here = door()
     rows = [Served(operator, by, calls, why) for (operator, by, why), calls in here.served.items()]
     rows += [Served(operator, TORCHS, None, SCALED) for operator in SCALED_NAMES]
-    return Report(here.library is not None, tuple(rows))
+    return Report(here.library is not None, tuple(rows), tuple(here.collectives))

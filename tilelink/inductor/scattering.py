@@ -1,0 +1,178 @@
+"""A product and the reduce-scatter or all-reduce of it, as one operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from tilelink.inductor.factors import Axis, Layout, in_order, layout_of, size_of, taken
+from tilelink.inductor.graphs import (
+    Product,
+    Writer,
+    aten,
+    erase,
+    line_of,
+    named,
+    product_of,
+    shape,
+    step_of,
+    value,
+)
+
+SCATTER, SUM = "symm_mem::fused_matmul_reduce_scatter", "tilelink::gemm_ar"
+collectives = torch.ops._c10d_functional
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a collective gets: a product, or a sum of products of one shape that lie alike in what it gets.
+
+    Attributes:
+        layout: how the product's axes lie in what the collective gets.
+        between: what stands between, without the products.
+    """
+
+    products: tuple[Product, ...]
+    layout: Layout | None
+    between: frozenset[Node]
+
+    @property
+    def product(self) -> Product:
+        return self.products[0]
+
+
+def fuse_scattering(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str, str]:
+    """Rewrite a reduce-scatter. The operator it became, or "" and why it did not."""
+    how: Any = node.args[1]
+    if how not in ("sum", "avg"):
+        return "", f"tilelink sums and averages, and this is {how!r}"
+    origin = _origin(node)
+    if isinstance(origin, str):
+        return "", origin
+    layout = origin.layout
+    found = taken(layout[0], ranks) if layout else None
+    if layout is None or found is None or len(found[0]) != 1:
+        return "", "what is scattered is not one axis of the product"
+    (scattered,), rest = found
+    order = [*rest, *(f for axis in layout[1:] for f in axis)]
+    product, last = origin.product, value(origin.product.node).dim() - 1
+    rows, columns = _axes([scattered, *order], range(last)), in_order([scattered, *order], last)
+    if scattered in columns and columns.index(scattered):
+        return "", "what is scattered is interleaved along the columns of the product"
+    write = Writer(graph, node, node)
+    left, right = _factors(write, origin)
+    size = shape(right)[0]
+    dim, sizes = 1, [size_of(rows), size]
+    if scattered in rows:
+        at = rows.index(scattered)
+        before, behind = rows[:at], rows[at:]
+        dim, sizes = (1, [size_of(before), size_of(behind), size]) if before else (0, sizes)
+    target = torch.ops.symm_mem.fused_matmul_reduce_scatter.default
+    result = write(target, write.reshaped(left, sizes), right, how, dim, group)
+    if product.bias is not None:
+        result = write(aten.add.Tensor, result, _bias(write, product.bias, how, scattered in columns, ranks, group))
+    lying = [f for f in (*rows, *columns) if f is not scattered]
+    result = write.reshaped(result, [f.size for f in lying])
+    result = write.permuted(result, [lying.index(f) for f in order])
+    _replace(graph, node, write.contiguous(write.reshaped(result, shape(node))), origin)
+    return SCATTER, ""
+
+
+def fuse_summing(graph: Graph, node: Node, ranks: int, group: str) -> tuple[str, str]:
+    """Rewrite an all-reduce. The operator it became, or "" and why it did not."""
+    how: Any = node.args[1]
+    if how != "sum":
+        return "", f"tilelink::gemm_ar sums, and this is {how!r}"
+    origin = _origin(node)
+    if isinstance(origin, str):
+        return "", origin
+    if len(origin.products) > 1:
+        return "", "it gets a sum of products"
+    product, write = origin.product, Writer(graph, node, node)
+    left = write.contiguous(write.reshaped(product.left, (-1, shape(product.left)[-1])))
+    result = write(torch.ops.tilelink.gemm_ar.default, left, write.matrix(product.right), group)
+    if product.bias is not None:
+        result = write(aten.add.Tensor, result, _bias(write, product.bias, how, False, ranks, group))
+    steps = [n for n in graph.nodes if n in origin.between]
+    product.node.replace_all_uses_with(write.reshaped(result, shape(product.node)))
+    for step in steps:  # what views the product stands before what replaces it
+        node.prepend(step)
+    source: Any = node.args[0]
+    _replace(graph, node, result if source is product.node else source, origin)
+    return SUM, ""
+
+
+def _factors(write: Writer, origin: Origin) -> tuple[Node, Node]:
+    """Of a product; of a sum of products those of one product over all that is summed."""
+    lefts, rights = [p.left for p in origin.products], [write.matrix(p.right) for p in origin.products]
+    if len(lefts) == 1:
+        return lefts[0], rights[0]
+    return write(aten.cat.default, lefts, -1), write(aten.cat.default, rights, 0)
+
+
+def _axes(factors: Any, axes: Any) -> Axis:
+    return tuple(f for axis in axes for f in in_order(factors, axis))
+
+
+def _origin(node: Node) -> Origin | str:
+    """What a collective gets; a string: why it is no product that it can be fused with."""
+    source: Any = node.args[0]
+    origin = _behind(source)
+    if isinstance(origin, str):
+        return origin
+    inside = origin.between | {node}
+    for each in (*(p.node for p in origin.products), *origin.between):
+        other = next((user for user in each.users if user not in inside), None)
+        if other is not None:
+            where = line_of(other)
+            return f"its product is used elsewhere, too, by {named(other)}{f' ({where})' if where else ''}"
+    return origin
+
+
+def _behind(node: Node) -> Origin | str:
+    """Back from a node to the product it is, or has moved, or to the products it is the sum of."""
+    product, step = product_of(node), step_of(node)
+    if isinstance(product, str):
+        return product
+    if product is not None:
+        if product.bias is not None and value(product.bias).dim() != 1:
+            return "the bias of its product is not one row"
+        return Origin((product,), layout_of(shape(node)), frozenset())
+    if step is not None:
+        behind = _behind(step.source)
+        if isinstance(behind, str):
+            return behind
+        layout = None if behind.layout is None else step.layout(behind.layout)
+        return Origin(behind.products, layout, behind.between | {node, *step.pieces})
+    terms: Any = node.args
+    if node.target is aten.add.Tensor and not node.kwargs and all(isinstance(t, Node) for t in terms):
+        a, b = _behind(terms[0]), _behind(terms[1])
+        if isinstance(a, str) or isinstance(b, str):
+            return a if isinstance(a, str) else str(b)
+        products = (*a.products, *b.products)
+        if a.layout != b.layout or len({shape(p.node) for p in products}) > 1 or any(p.bias for p in products):
+            return "it gets a sum of products that do not lie alike, or have biases"
+        return Origin(products, a.layout, a.between | b.between | {node})
+    return f"it gets no product, but {'an argument' if node.op == 'placeholder' else named(node)}"
+
+
+def _bias(write: Writer, bias: Node, how: str, scattered: bool, ranks: int, group: str) -> Node:
+    """Every rank's bias, summed: a row only. Of scattered columns this rank's part."""
+    if scattered:
+        summed = write(collectives.reduce_scatter_tensor.default, bias, how, ranks, group)
+    else:
+        summed = write(collectives.all_reduce.default, bias, how, group)
+    return write(collectives.wait_tensor.default, summed)
+
+
+def _replace(graph: Graph, node: Node, result: Node, origin: Origin) -> None:
+    for user in [u for u in node.users if u.target is collectives.wait_tensor.default]:
+        user.replace_all_uses_with(result)
+        graph.erase_node(user)
+    node.replace_all_uses_with(result)  # as saved for the backward pass
+    graph.erase_node(node)
+    erase(reversed([n for n in graph.nodes if n in origin.between]))
+    erase(p.node for p in origin.products)
