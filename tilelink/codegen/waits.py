@@ -55,20 +55,15 @@ def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> 
 # --------------------------------------------------------------------------------------------------------------- flags
 def pointer(scope: Scope, flags: Flags) -> str:
     """The parameter that points to them: counts of notifies, or numbers of calls."""
-    if not _of_channel(scope, flags):
+    if flags.name in STATES:
         state = STATES[flags.name]
         return scope.arg(Arg(f"{state}_at", "state", state))
-    tensor = scope.plan.channel(flags.name).tensor
-    return scope.arg(Arg(f"{tensor}_words", "flags" if scope.plan.brief else "words", flags.name))
+    return scope.arg(Arg(f"{flags.name}_words", "flags" if scope.plan.brief else "words", flags.name))
 
 
 def due(scope: Scope, flags: Flags) -> str:
     """The parameter that points to what they come to."""
-    return scope.arg(Arg(f"{scope.plan.channel(flags.name).tensor}_due", "due", flags.name))
-
-
-def _of_channel(scope: Scope, flags: Flags) -> bool:
-    return any(c.name == flags.name for c in scope.plan.channels)
+    return scope.arg(Arg(f"{flags.name}_due", "due", flags.name))
 
 
 def arrivals(scope: Scope, flags: Flags, word: Formula) -> str:
@@ -152,7 +147,7 @@ def wait(scope: Scope, op: Wait) -> None:
 def _once(scope: Scope, op: Wait) -> bool:
     """Whether a worker is to remember what it has waited for."""
     flags = next(o.flags for o in lowered_ops(scope.part.of(op)) if isinstance(o, Await))
-    if not _of_channel(scope, scope.lowered.flag(flags)):
+    if flags in STATES:
         return False
     return scope.step.engine == "workers" and op in _unrolled(scope.step.step.program.body)
 
@@ -184,13 +179,13 @@ def await_one(scope: Scope, op: Await, tensor: str) -> None:
     """Wait for one flag, which stands for a tile of `tensor`."""
     flags = scope.lowered.flag(op.flags)
     wish = scope.text(op.index, F.SUMMAND)
-    if _of_channel(scope, flags) and not (wish.isidentifier() or wish.isdigit()):
+    if flags.name not in STATES and not (wish.isidentifier() or wish.isdigit()):
         wish = ops.name(scope, "c", op.index, op.loc)
     _wait_for(scope, flags, wish, op.loc, tensor)
 
 
 def _wait_for(scope: Scope, flags: Flags, word: str, loc: Loc | None, tensor: str = "") -> None:
-    kind, of = ("channel", flags.name) if _of_channel(scope, flags) else (STATES[flags.name], tensor)
+    kind, of = (STATES[flags.name], tensor) if flags.name in STATES else ("channel", flags.name)
     start, value = pointer(scope, flags), _value(scope, flags, word)
     wait_until(scope, Word(start, word, kind, of, flags.scope == "sys"), value, loc)
 
@@ -222,7 +217,7 @@ def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
     if isinstance(body[0], If):
         inside, body = f"({inside}) & ({scope.text(body[0].test or 1)})", body[0].body
     span = Span.of(scope, body)
-    if span.loops or span.flags.scope != "sys" or not _of_channel(scope, span.flags):
+    if span.loops or span.flags.scope != "sys" or span.flags.name in STATES:
         return False
     if lanes not in F.symbols(scope.here(span.index)):
         return False
@@ -275,17 +270,13 @@ def _open_if(lines: Lines, test: str, loc: Loc | None) -> None:
     lines.depth += 1
 
 
-def _tensor(scope: Scope, flags: Flags) -> str:
-    return scope.plan.channel(flags.name).tensor
-
-
 def _await_new(
     scope: Scope, span: Span, index: Formula, only_if: str | None, loc: Loc, wait: Callable[[str], None]
 ) -> list[str]:
     """Wait for one flag, or one and its like of all ranks, if it is not the last one awaited here. Leaves a branch open;
     gives what is to be remembered behind it."""
     word = ops.name(scope, "c", index, loc)
-    waited = scope.carried(f"{_tensor(scope, span.flags)}_waited", "-1")
+    waited = scope.carried(f"{span.flags.name}_waited", "-1")
     new = f"{word} != {waited}"
     _open_if(scope.lines, new if only_if is None else f"{only_if} & ({new})", loc)
     wait(word)
@@ -296,7 +287,7 @@ def _await_new_run(scope: Scope, span: Span, op: Wait, ends: tuple[Formula, Form
     """The same of flags that follow one another."""
     lines = scope.lines
     first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
-    low, high = remembered(scope, _tensor(scope, span.flags))
+    low, high = remembered(scope, span.flags.name)
     new = f"({first} < {low}) | ({last} > {high})"
     _open_if(lines, new if only_if is None else f"{only_if} & ({new})", op.loc)
     inside = lines.depth
@@ -346,7 +337,7 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     vector, inside, run = ops.vector(scope, entry), scope.text(test), span.run
     count = power_of_two(_most(scope, span.flags))
     wanted, missing, word = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
-    seen = scope.carried(f"{_tensor(scope, span.flags)}_seen", "0")
+    seen = scope.carried(f"{span.flags.name}_seen", "0")
     number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))
     lines.add(f"{wanted} = blocks.members(tl.where({inside}, {number}, -1), {count})", op.loc)
     lines.add(f"{missing} = {wanted} & ~{seen}")

@@ -49,7 +49,9 @@ class Flags:
     the number of the call, by its one signal, or left alone in the call by signals and awaits alike; of `data` (the LL protocol)
     the number of the call travels beside each word of the data, and nothing is printed: an await of it is sure of what the tile
     that signals has written to the buffer of the flags' name, and of no other memory. `arrivals`: of flag `flag` on rank `rank`,
-    by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`.
+    by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`. `bell`: where streams
+    wait for flags that workers count, whether flag `flag` rings one when it is complete. `table`: the offsets whose tiles signal
+    it, where these are counted on the device, and the last of them signals for all.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Flags:
     arrivals: Formula | None = None
     style: Style = "count"
     scope: str = "sys"
+    bell: Formula | None = None
+    table: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
