@@ -70,7 +70,7 @@ def label(dim: str) -> str:
 
 def padded(scope: Scope, size: Formula) -> int:
     """The power of two that holds `size` on every rank."""
-    return power_of_two(max(int(F.evaluate(size, scope.plan.env(r))) for r in (0, scope.plan.topology.ranks - 1)))
+    return power_of_two(max(int(F.evaluate(size, scope.lowered.env(r))) for r in (0, scope.lowered.topology.ranks - 1)))
 
 
 def power_of_two(n: int) -> int:
@@ -103,7 +103,7 @@ def _paired(scope: Scope, tile: TileNames, pairs: Formula, block: int | None) ->
 
 def _fills(scope: Scope, size: Formula, length: int) -> bool:
     """Whether a block of that length has no lanes to spare on any rank."""
-    return all(int(F.evaluate(size, scope.plan.env(r))) == length for r in (0, scope.plan.topology.ranks - 1))
+    return all(int(F.evaluate(size, scope.lowered.env(r))) == length for r in (0, scope.lowered.topology.ranks - 1))
 
 
 def lane_lines(lines: Lines, tile: TileNames) -> None:
@@ -243,14 +243,14 @@ def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
     pairs = size // 2
     if pairs not in scope.formulas.names:
         scope.formulas.define(pairs, scope.names.fresh(f"{label(tensor.axes[-1].name)}_pairs"))
-    if in_sixteens(scope.plan, pairs):
+    if in_sixteens(scope.lowered, pairs):
         scope.formulas.multiples.add(pairs)
     return pairs
 
 
 def elements_of_word(scope: Scope, tensor: TensorDecl) -> int:
     """Of a tensor that comes by the low-latency protocol; of others 1."""
-    return DATA // ITEM_BYTES[tensor.dtype] if tensor.name in scope.plan.low_latency else 1
+    return DATA // ITEM_BYTES[tensor.dtype] if scope.is_ll(tensor.name) else 1
 
 
 def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> TileNames:

@@ -96,7 +96,7 @@ def _copy(scope: Scope, op: Copy) -> None:
     start = scope.arg(Arg(f"{source}_stage", "stage", source)) if staged else scope.tensor(source)
     to = scope.tensor(target)
     context, pe = scope.context(target if pushed else source), scope.text(op.target.rank)
-    by_words = target in scope.plan.low_latency
+    by_words = scope.is_ll(target)
     if by_words:
         to = scope.named(f"{target}_there", f"shmem.ptr({to}, {pe}, {context})")
     into, out = _offset(scope, to, op.target, here, places), _offset(scope, start, op.source, there, places)
@@ -107,7 +107,7 @@ def _copy(scope: Scope, op: Copy) -> None:
         text = low_latency.store_block(scope, scope.plan.wiring.tensor(target), ends)
     elif pushed:
         text = f"putmem_nbi_block({ends}, {pe}, {context})"
-    elif source in scope.plan.low_latency:
+    elif scope.is_ll(source):
         text = low_latency.load_block(scope, scope.plan.wiring.tensor(source), ends, loc)
     elif op.source.rank != scope.step.rank:
         text = f"getmem_nbi_block({ends}, {scope.text(op.source.rank)}, {context})"

@@ -54,12 +54,7 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEn
     """
     view = scope.step.step.binding(op.param).view
     device = scope.plan.topology.device
-    if (
-        device.amd
-        or device.capability < 90
-        or not has_dot(scope.step.step.program)
-        or tensor.name in scope.plan.low_latency
-    ):
+    if device.amd or device.capability < 90 or not has_dot(scope.step.step.program) or scope.is_ll(tensor.name):
         return None
     found = access.Accessed.of(scope.part.of(op))
     stored = [
@@ -96,7 +91,7 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None
         at, grid = order.index(ragged[0]), tiles[ragged[0] - before].grid
         if at == len(order) - 1 or len(block) == 5:
             return None
-        parts, part = (ragged[0], int(F.evaluate(grid.part, scope.plan.env(0)))), scope.text(grid.part)
+        parts, part = (ragged[0], int(F.evaluate(grid.part, scope.lowered.env(0)))), scope.text(grid.part)
         position = atom(coordinates[at])
         coordinates[at] = f"{position} % {part}"
         coordinates, block = [f"{position} // {part}", *coordinates], (1, *block)
@@ -151,15 +146,15 @@ def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:
     grid = tile.grid
     if grid.ends == "axis" or tile.whole:
         return True
-    length = int(F.evaluate(grid.part, scope.plan.env(0)))
+    length = int(F.evaluate(grid.part, scope.lowered.env(0)))
     return grid.ends == "part" and grid.tile is not None and length % grid.tile == 0
 
 
 def _of_equal_parts(scope: Scope, tile: TileNames) -> bool:
     """Whether the tile ends where its part does, and all parts are of one length."""
-    size, part = (int(F.evaluate(f, scope.plan.env(0))) for f in (tile.grid.size, tile.grid.part))
+    size, part = (int(F.evaluate(f, scope.lowered.env(0))) for f in (tile.grid.size, tile.grid.part))
     cut = tile.grid.ends == "part" and tile.grid.span[0] == F.of(0)
-    return cut and tile.grid.tile is not None and size == part * scope.plan.topology.size(tile.grid.over)
+    return cut and tile.grid.tile is not None and size == part * scope.lowered.topology.size(tile.grid.over)
 
 
 def _row_major(scope: Scope, tensor: TensorDecl, last: int = 1) -> bool | None:
@@ -174,8 +169,8 @@ def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:
     """16-byte rows on every rank, and nothing empty (a descriptor has no empty axis)."""
     buffer = scope.plan.buffer(tensor.name)
     item = ITEM_BYTES[tensor.dtype]
-    for rank in (0, scope.plan.topology.ranks - 1):
-        extents = [int(F.evaluate(e, scope.plan.env(rank))) for e in buffer.extents]
+    for rank in (0, scope.lowered.topology.ranks - 1):
+        extents = [int(F.evaluate(e, scope.lowered.env(rank))) for e in buffer.extents]
         if min(extents) < 1 or (extents[order[-1]] * item % 16 and buffer.space != "argument"):
             return False
     return scope.plan.layout(tensor.name).aligned if buffer.space == "argument" else True

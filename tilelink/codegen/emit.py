@@ -233,13 +233,11 @@ class Frame:
 
 def _frame(file: File, kernel: KernelPlan, stores_async: bool) -> Frame:
     plan = file.plan
-    kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
     pairs = [emit_behind(file, s) for s in _behind(plan, kernel)]
-    ends = kernels[-1:] == (kernel.name,) and not plan.brief
-    begin = emit_brief if plan.brief else emit_begin
+    begin = emit_brief if file.lowered.by_epoch else emit_begin
     return Frame(
-        begin(file) if kernels[:1] == (kernel.name,) else None,
-        emit_end(file, stores_async=stores_async) if ends else None,
+        begin(file) if file.lowered.entry == kernel.name else None,
+        emit_end(file, stores_async=stores_async) if file.lowered.exit == kernel.name else None,
         tuple(driver for driver, _ in pairs),
         {does.name: does for _, does in pairs},
     )

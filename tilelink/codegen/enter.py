@@ -149,7 +149,7 @@ def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
         waits.wait_until(scope, Word(flags, pe, what, "", path=path), value)
         lines.depth -= 1
     else:
-        lines.add(f"{pe} = tl.arange(0, {power_of_two(scope.plan.topology.ranks)})")
+        lines.add(f"{pe} = tl.arange(0, {power_of_two(scope.lowered.topology.ranks)})")
         lines.add(f"shmem.signal_wait_each({flags} + {pe}, shmem.CMP_GE, {value}, {pe} < RANKS)")
 
 

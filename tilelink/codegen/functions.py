@@ -53,7 +53,7 @@ def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tu
     sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
     axes = dict.fromkeys((RANK_AXIS, *scope.plan.axes))
     rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in words]
-    size = scope.plan.topology.size
+    size = scope.lowered.topology.size
     ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in words]
     order = {
         "tensor": 0,

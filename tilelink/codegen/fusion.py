@@ -115,7 +115,7 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
     inner, scope.lines = scope.lines, outer
     if file.watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
-    if file.plan.brief and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
+    if file.lowered.by_epoch and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
         leading.append("epoch")
     if any(text == f"if {FIRST_PIECE}:" for _, text, _ in inner.rows):
         leading.append(FIRST_PIECE if step.behind else f"{FIRST_PIECE}: tl.constexpr")

@@ -139,7 +139,7 @@ def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait,
     done = all(waits.await_each(scope, o, each) for o in waiting)
     inner, scope.lines, scope.replaced = scope.lines, outer, replaced
     if done:
-        lanes = access.power_of_two(scope.plan.topology.size(scope.step.axis))
+        lanes = access.power_of_two(scope.lowered.topology.size(scope.step.axis))
         outer.add(f"{each} = tl.arange(0, {lanes})", op.loc)
         outer.extend(inner)
     return done
@@ -147,13 +147,13 @@ def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait,
 
 def _fits(scope: Scope, op: Tiles) -> bool:
     """Whether what the loop loads for all ranks has room in registers; taken in pieces, it has."""
-    if scope.plan.topology.ranks > UNROLLED:
+    if scope.lowered.topology.ranks > UNROLLED:
         return False
     loads = [scope.declared(o.param) for o in op.body if isinstance(o, Load)]
     widest = max((ITEM_BYTES[t.dtype] for t in loads), default=0)
     tile = math.prod(g.tile or access.padded(scope, g.step) for g in scope.step.grid if not g.unit)
     room = UNDER_WAY * 32 * scope.step.warps
-    return scope.step.pieces > 1 or len(loads) * widest * tile * scope.plan.topology.ranks <= room
+    return scope.step.pieces > 1 or len(loads) * widest * tile * scope.lowered.topology.ranks <= room
 
 
 def _same_for_pieces(scope: Scope, op: Wait) -> bool:
@@ -211,7 +211,7 @@ def _constant_sizes(scope: Scope, names: tuple[str, ...]) -> dict[str, str]:
         if op.name in names and op.axis is not None:
             v = scope.step.step.binding(op.param).view[op.axis]
             size = extent(scope.declared(op.param), v, scope.step.axis)
-            found[op.name] = str(F.evaluate(size, scope.plan.env(0)))
+            found[op.name] = str(F.evaluate(size, scope.lowered.env(0)))
     return found
 
 

@@ -50,7 +50,7 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
     if only_if is not None:
         mask = f"{mask} & ({only_if})" if mask else only_if
     other = _other(scope, op, tensor)
-    if tensor.name in scope.plan.low_latency:
+    if scope.is_ll(tensor.name):
         scope.lines.add(f"{name} = {low_latency.load(scope, op, tensor, pointer, mask)}", op.loc)
         return
     tail = f", mask={mask}, other={other}" if mask else ""
@@ -110,7 +110,7 @@ def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: 
 
 def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     """Of a vector of positions on a split axis each rank takes those that it has."""
-    if tensor.name in scope.plan.low_latency:
+    if scope.is_ll(tensor.name):
         value = low_latency.packed(scope, op, tensor, value)
     known, body = dict(scope.known), scope.part.of(op)
     found = access.Accessed.of(body)

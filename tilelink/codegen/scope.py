@@ -156,8 +156,12 @@ class Scope:
         return name
 
     def tensor(self, name: str) -> str:
-        kind = "ll" if name in self.plan.low_latency else "tensor"
+        kind = "ll" if self.is_ll(name) else "tensor"
         return self.arg(Arg(self.naming.tensors[name], kind, name))
+
+    def is_ll(self, tensor: str) -> bool:
+        """Whether each word of a tensor holds data and the number of the call (the LL protocol)."""
+        return any(f.name == tensor and f.style == "data" for f in self.lowered.flags)
 
     def declared(self, param: str) -> TensorDecl:
         """The tensor that a parameter of the program is bound to."""
@@ -288,7 +292,7 @@ def _name_sizes(scope: Scope) -> None:
                 held = here(axis.size, over=over)
                 define(held, f"{label}_here")
                 lengths = (part(axis.size, over), held) if axis is tensor.axes[-1] else ()
-                scope.formulas.multiples |= {f for f in lengths if in_sixteens(scope.plan, f)}
+                scope.formulas.multiples |= {f for f in lengths if in_sixteens(scope.lowered, f)}
                 define(rank_along(over) * part(axis.size, over), f"{label}_first")
     for grid in (*scope.step.grid, *scope.step.loops):
         if isinstance(grid.size, F.Const):
@@ -303,9 +307,9 @@ def _name_sizes(scope: Scope) -> None:
                 define(axis.per, f"{channel.tensor}_per_part")
 
 
-def in_sixteens(plan: Plan, size: Formula) -> bool:
+def in_sixteens(lowered: Lowered, size: Formula) -> bool:
     """Whether it is a multiple of 16 on every rank: where the last ones hold nothing, another may hold less than a part."""
-    return all(int(F.evaluate(size, plan.env(rank))) % 16 == 0 for rank in range(plan.topology.ranks))
+    return all(int(F.evaluate(size, lowered.env(rank))) % 16 == 0 for rank in range(lowered.topology.ranks))
 
 
 def _label(size: Formula, dim: str) -> str:

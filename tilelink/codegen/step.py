@@ -13,6 +13,8 @@ from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
 from tilelink.ir.kernel import Arg
+from tilelink.ir.lowered import Await, Part, Signal
+from tilelink.ir.lowered import walk as lowered_ops
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan, order_of
 from tilelink.ir.program import Load, Loop, Tiles, walk
@@ -44,12 +46,10 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
     scope.open_if(scope.part.tests)
     outer.extend(inner)
     # A notify may end in a branch of its own, inside the SHMEM function.
-    branches = (
-        step.fused or outer.rows[-1][0] > 1 or any(g.path == step.path and g.action == "notify" for g in plan.signals)
-    )
+    branches = step.fused or outer.rows[-1][0] > 1 or _notifies(scope.part)
     if branches and _flattens(scope):
         outer.add("blocks.end_of_tile()")
-    leading = ("worker", "workers", *(["epoch"] if plan.brief else []))
+    leading = ("worker", "workers", *(["epoch"] if file.lowered.by_epoch else []))
     functions.append(close(scope, scope.naming.functions[step.path], leading))
     return functions
 
@@ -114,10 +114,15 @@ def _flattens(scope: Scope) -> bool:
     read = {scope.declared(op.param).name for op in walk(loops[0].body) if isinstance(op, Load)}
     if not read or not read <= scope.async_tensors:
         return False
-    signals = [g for p in (scope.step.path, *scope.step.fused) for g in scope.plan.signals if g.path == p]
-    waits = any(g.action in ("await", "ready") and g.op in body for g in signals)
-    runs = any(g.action in ("await", "ready") and g.op in walk(loops[0].body) for g in signals)
-    return not runs and not (waits and any(g.action == "notify" for g in signals))
+    waited = [statement for statement, ops in scope.part.said if any(isinstance(o, Await) for o in lowered_ops(ops))]
+    if any(statement in walk(loops[0].body) for statement in waited):
+        return False
+    notifies = any(_notifies(scope.lowered.part(path)) for path in (scope.step.path, *scope.step.fused))
+    return not (notifies and any(statement in body for statement in waited))
+
+
+def _notifies(part: Part) -> bool:
+    return any(isinstance(o, Signal) for ops in (part.body, *(ops for _, ops in part.said)) for o in lowered_ops(ops))
 
 
 def _open_tiles(scope: Scope) -> dict[str, TileNames]:

@@ -12,7 +12,6 @@ from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.host import Enter
 from tilelink.ir.kernel import Arg
 from tilelink.ir.lowered import STATES, Await, Flags, For, If, Op
 from tilelink.ir.lowered import walk as lowered_ops
@@ -58,7 +57,7 @@ def pointer(scope: Scope, flags: Flags) -> str:
     if flags.name in STATES:
         state = STATES[flags.name]
         return scope.arg(Arg(f"{state}_at", "state", state))
-    return scope.arg(Arg(f"{flags.name}_words", "flags" if scope.plan.brief else "words", flags.name))
+    return scope.arg(Arg(f"{flags.name}_words", "flags" if scope.lowered.by_epoch else "words", flags.name))
 
 
 def due(scope: Scope, flags: Flags) -> str:
@@ -77,9 +76,9 @@ def arrivals(scope: Scope, flags: Flags, word: Formula) -> str:
 def _value(scope: Scope, flags: Flags, flat: str, mask: str = "") -> str:
     """What a flag comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
     if flags.style == "epoch":
-        return "epoch" if scope.plan.brief else f"tl.load({scope.epoch()})"
+        return "epoch" if scope.lowered.by_epoch else f"tl.load({scope.epoch()})"
     total = f"tl.load({due(scope, flags)} + {flat}{mask})"
-    if not any(isinstance(h, Enter) and h.kernels for h in scope.plan.host):
+    if not scope.lowered.entry:
         return total
     if "flag" in F.symbols(flags.arrivals or 1) and not flat.isidentifier():
         word = scope.names.fresh("c")
@@ -193,7 +192,7 @@ def _wait_for(scope: Scope, flags: Flags, word: str, loc: Loc | None, tensor: st
 def _wait_for_all(scope: Scope, span: Span, loop: For, loc: Loc | None) -> None:
     """Wait for the flags of all ranks."""
     every, word = scope.names.fresh("every"), scope.names.fresh("c_each")
-    scope.lines.add(f"{every} = tl.arange(0, {power_of_two(scope.plan.topology.size(scope.step.axis))})", loc)
+    scope.lines.add(f"{every} = tl.arange(0, {power_of_two(scope.lowered.topology.size(scope.step.axis))})", loc)
     scope.lines.add(f"{word} = {scope.text(F.substitute(span.index, {loop.var: Sym(every)}))}")
     await_block(scope, span.flags, word, f"{every} < {scope.text(loop.count)}", loc)
 
@@ -320,8 +319,8 @@ def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str
 
 
 def _most(scope: Scope, flags: Flags) -> int:
-    ranks = range(scope.plan.topology.ranks)
-    return max(int(F.evaluate(flags.count, scope.plan.env(r))) for r in ranks)
+    ranks = range(scope.lowered.topology.ranks)
+    return max(int(F.evaluate(flags.count, scope.lowered.env(r))) for r in ranks)
 
 
 def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:

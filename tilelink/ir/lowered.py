@@ -49,9 +49,9 @@ class Flags:
     the number of the call, by its one signal, or left alone in the call by signals and awaits alike; of `data` (the LL protocol)
     the number of the call travels beside each word of the data, and nothing is printed: an await of it is sure of what the tile
     that signals has written to the buffer of the flags' name, and of no other memory. `arrivals`: of flag `flag` on rank `rank`,
-    by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`. `bell`: where streams
-    wait for flags that workers count, whether flag `flag` rings one when it is complete. `table`: the offsets whose tiles signal
-    it, where these are counted on the device, and the last of them signals for all.
+    by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`. `bell`: where
+    streams wait for flags that workers count, whether flag `flag` rings one when it is complete. `table`: the offsets whose tiles
+    signal it, where these are counted on the device, and the last of them signals for all.
     """
 
     name: str
@@ -282,7 +282,9 @@ class Lowered:
     that of neighbours. `slots`: calls take turns with flags as with memory, and the flags of a call are used again so many
     calls later, but for those of the call itself (that a rank has entered, staged, left). `tables`: for each rank the
     positions of its tiles, where an order is sorted. `ends`: the executors whose end is the call's end. `parts`: what
-    the loops of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
+    the loops of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for.
+    `entry`, `exit`: the kernels whose workers begin and end the call, if that takes no kernel of its own; where it has such an
+    entry and no exit, each worker counts the calls for itself."""
 
     name: str
     ranks: tuple[tuple[str, int], ...]
@@ -296,6 +298,13 @@ class Lowered:
     sms: int = 0
     loc: Loc | None = None
     parts: tuple[Part, ...] = ()
+    entry: str = ""
+    exit: str = ""
+
+    @property
+    def by_epoch(self) -> bool:
+        """Whether workers signal flags by the number of the call."""
+        return bool(self.entry) and not self.exit
 
     def part(self, path: str) -> Part:
         return next(p for p in self.parts if p.path == path)
