@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.mutants.mutations import Edit, Mutation
 from tilelink.codegen import emit
-from tilelink.codegen.naming import naming_of
+from tilelink.codegen.names import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.host import Keep, Stage, Transfer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.codegen import access, low_latency, ops, signals, waits
+from tilelink.codegen import access, ll_protocol, ops, signals, waits
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -104,11 +104,11 @@ def _copy(scope: Scope, op: Copy) -> None:
     loc = op.source.loc
     assert loc is not None
     if by_words:
-        text = low_latency.store_block(scope, scope.plan.wiring.tensor(target), ends)
+        text = ll_protocol.store_block(scope, scope.plan.wiring.tensor(target), ends)
     elif pushed:
         text = f"putmem_nbi_block({ends}, {pe}, {context})"
     elif scope.is_ll(source):
-        text = low_latency.load_block(scope, scope.plan.wiring.tensor(source), ends, loc)
+        text = ll_protocol.load_block(scope, scope.plan.wiring.tensor(source), ends, loc)
     elif op.source.rank != scope.step.rank:
         text = f"getmem_nbi_block({ends}, {scope.text(op.source.rank)}, {context})"
     else:  # what stays on its rank may lie in memory that no peer reaches

@@ -7,9 +7,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tilelink.codegen.advising import advice_of
-from tilelink.codegen.checked import check_text
-from tilelink.codegen.enter import (
+from tilelink.codegen.advice import advice_of
+from tilelink.codegen.call_entry import (
     emit_await,
     emit_begin,
     emit_brief,
@@ -18,12 +17,13 @@ from tilelink.codegen.enter import (
     emit_leave,
     emit_ready,
 )
-from tilelink.codegen.functions import Function
-from tilelink.codegen.naming import naming_of
+from tilelink.codegen.function import Function
+from tilelink.codegen.names import naming_of
+from tilelink.codegen.reports import Reports, short
 from tilelink.codegen.scope import File
 from tilelink.codegen.step import emit_behind, emit_step
-from tilelink.codegen.traced import Root, traced_kernel
-from tilelink.codegen.watching import Watch, short
+from tilelink.codegen.syntax import check_text
+from tilelink.codegen.trace import Root, traced_kernel
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Leave, Stage, Transfer
@@ -41,8 +41,8 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
     Raises:
         TilelinkError: TL406, something got into the text that is no kernel.
     """
-    watch = Watch(checks)
-    file = File(plan, lowered, watch)
+    reports = Reports(checks)
+    file = File(plan, lowered, reports)
     rows: list[tuple[str, Loc | None]] = []
     declared: list[KernelDecl] = []
     written: set[str] = set()
@@ -57,7 +57,7 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
         declared.append(_write_single(rows, emit_await(file)))
     for kernel in plan.kernels:
         declared.append(_write_kernel(rows, file, kernel, written, traces))
-    rows = [(line, None) for line in _head(plan, watch)] + rows
+    rows = [(line, None) for line in _head(plan, reports)] + rows
     if any("blocks." in line for line, _ in rows):
         at = next(i for i, (line, _) in enumerate(rows) if line.startswith("from tilelink.device import"))
         rows.insert(at, ("from tilelink.device import blocks", None))
@@ -71,7 +71,7 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
         kernels=tuple(declared),
         lines=lines,
         functions=_functions(plan),
-        sites=tuple(watch.sites),
+        sites=tuple(reports.sites),
         traces=tuple(traces or ()),
         advice=advice_of(plan),
     )
@@ -85,7 +85,7 @@ def _functions(plan: Plan) -> tuple[tuple[str, str], ...]:
     return tuple((kernels | {name: path for path, name in by_path}).items())
 
 
-def _head(plan: Plan, watch: Watch) -> list[str]:
+def _head(plan: Plan, reports: Reports) -> list[str]:
     out = [
         f'"""{plan.wiring.name}: {plan.wiring.signature}',
         "",
@@ -94,7 +94,7 @@ def _head(plan: Plan, watch: Watch) -> list[str]:
     ]
     width = max(len(s.path) for s in plan.steps)
     out += [f"    {s.path.ljust(width)}  {s}" for s in plan.steps]
-    out += watch.described()
+    out += reports.described()
     out += ['"""', "", "import triton", "import triton.language as tl", ""]
     out.append(f"from tilelink.device import {DEVICE_MODULE[plan.topology.world]} as shmem")
     constants: dict[str, object] = {}

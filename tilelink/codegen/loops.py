@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tilelink.codegen import access, masks, ops, runs, waits
+from tilelink.codegen import access, flag_loops, masks, ops, waits
 from tilelink.codegen.access import expression
-from tilelink.codegen.naming import read_names
+from tilelink.codegen.names import read_names
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
@@ -40,11 +40,11 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
         grid = grid.free
     names = access.tile_names(scope, op.var, grid)
     whole = masks.split(scope, op, grid, low, high)
-    waiting = [o for o in op.body if isinstance(o, Wait) and runs.in_runs(scope, op, o)]
+    waiting = [o for o in op.body if isinstance(o, Wait) and flag_loops.follows_loop(scope, op, o)]
     rest, depth = tuple(o for o in op.body if o not in waiting), scope.lines.depth
     if whole is None:
         body = _emitted(scope, rest, emit)
-        first, last = runs.open_runs(scope, op, waiting, grid, low, high) if waiting else (low, high)
+        first, last = flag_loops.open_flags(scope, op, waiting, grid, low, high) if waiting else (low, high)
         _walked(scope, op, names, body, high, f"for {names.begin} in range({first}, {last}, {scope.text(grid.step)}):")
     else:
         _split(scope, op, names, whole, waiting, rest, (low, high), emit)
@@ -86,7 +86,7 @@ def _split(
     others = _emitted(scope, rest, emit)
     scope.tiles[op.var] = plain = masks.whole_tile(names)
     bare = _emitted(scope, rest, emit)
-    first, last = runs.open_runs(scope, op, waiting, names.grid, low, high) if waiting else (low, high)
+    first, last = flag_loops.open_flags(scope, op, waiting, names.grid, low, high) if waiting else (low, high)
     scope.loc, begin = op.loc, first
     if whole.start is not None:
         begin = scope.named(f"{op.var}_from", f"tl.minimum(tl.maximum({first}, {whole.start}), {last})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access, descriptors, handed, low_latency, ops
+from tilelink.codegen import access, descriptors, ll_protocol, ops, register_forwarding
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir.program import At, Load, Store
@@ -17,7 +17,7 @@ def load(scope: Scope, op: Load) -> None:
     if held is None:
         _load_memory(scope, op, tensor, name)
         return
-    held = handed.at_edges(scope, op, tensor, held, _other(scope, op, tensor))
+    held = register_forwarding.at_edges(scope, op, tensor, held, _other(scope, op, tensor))
     slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.unit]
     if scope.plan.buffer_or_none(tensor.name) is None or not slices:
         scope.lines.add(f"{name} = {held}", op.loc)
@@ -51,7 +51,7 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
         mask = f"{mask} & ({only_if})" if mask else only_if
     other = _other(scope, op, tensor)
     if scope.is_ll(tensor.name):
-        scope.lines.add(f"{name} = {low_latency.load(scope, op, tensor, pointer, mask)}", op.loc)
+        scope.lines.add(f"{name} = {ll_protocol.load(scope, op, tensor, pointer, mask)}", op.loc)
         return
     tail = f", mask={mask}, other={other}" if mask else ""
     scope.lines.add(f"{name} = tl.load({pointer}{tail})", op.loc)
@@ -111,7 +111,7 @@ def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: 
 def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     """Of a vector of positions on a split axis each rank takes those that it has."""
     if scope.is_ll(tensor.name):
-        value = low_latency.packed(scope, op, tensor, value)
+        value = ll_protocol.packed(scope, op, tensor, value)
     known, body = dict(scope.known), scope.part.of(op)
     found = access.Accessed.of(body)
     there = scope.names.fresh(f"{tensor.name}_there")

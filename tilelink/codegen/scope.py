@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from tilelink.codegen.naming import TABLE, Naming, bound, naming_of
+from tilelink.codegen.names import TABLE, Naming, bound, naming_of
+from tilelink.codegen.reports import Reports
 from tilelink.codegen.text import Formulas, Lines, Names, atom
-from tilelink.codegen.watching import Watch
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
@@ -72,7 +72,7 @@ class File:
 
     plan: Plan
     lowered: Lowered
-    watch: Watch
+    reports: Reports
 
 
 @dataclass(slots=True)
@@ -118,8 +118,8 @@ class Scope:
         return self.file.lowered
 
     @property
-    def watch(self) -> Watch:
-        return self.file.watch
+    def reports(self) -> Reports:
+        return self.file.reports
 
     @property
     def part(self) -> Part:
@@ -198,7 +198,7 @@ class Scope:
     def report(self, kind: str, of: str, loc: Loc | None, path: str | None = None) -> str:
         """The arguments of a device function that can make a report: where it goes, and the number of this place."""
         site = Site(path or self.step.path, kind, of, loc)
-        return f"{self.arg(Arg('watch_at', 'watch'))}, {self.watch.number(site)}"
+        return f"{self.arg(Arg('watch_at', 'watch'))}, {self.reports.number(site)}"
 
     def text(self, formula: F.Like, outer: int = 0) -> str:
         return self.formulas.text(self.here(F.of(formula)), outer)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access, behind, copies, signals, tables
+from tilelink.codegen import access, copies, deferred_epilogue, segments, signals
 from tilelink.codegen.body import emit_body
-from tilelink.codegen.functions import Function, close
-from tilelink.codegen.fusion import bounds_passed, call_fused, fused_function, held_of
+from tilelink.codegen.epilogue import bounds_passed, call_fused, fused_function, held_of
+from tilelink.codegen.function import Function, close
 from tilelink.codegen.loops import FIRST_PIECE
-from tilelink.codegen.naming import read_names
+from tilelink.codegen.names import read_names
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
@@ -33,7 +33,7 @@ def emit_step(file: File, step: StepPlan) -> list[Function]:
         emit_body(scope, step.step.program.body)
         for fused in map(plan.step, step.fused):
             if fused.behind:
-                behind.say_made(scope, fused)
+                deferred_epilogue.say_made(scope, fused)
             else:
                 functions.append(call_fused(scope, fused))
     inner, scope.lines = scope.lines, outer
@@ -58,25 +58,25 @@ def emit_behind(file: File, step: StepPlan) -> tuple[Function, Function]:
     """A fused step behind its host's tiles: the function that takes tickets, and what it calls for each."""
     scope = open_scope(file, file.plan.step(step.executor))
     tiles = _open_tiles(scope)
-    ticket = behind.names_of_ticket(scope)
+    ticket = deferred_epilogue.names_of_ticket(scope)
     outer, scope.lines = scope.lines, Lines()
-    behind.take(scope, step, ticket)
+    deferred_epilogue.take(scope, step, ticket)
     passed = [end for _, *ends in bounds_passed(scope, step) for end in ends]
     held = held_of(scope, step)
     does = fused_function(file, step, held)
     for arg in does.args:
         scope.args.setdefault(arg.name, arg)
     tile = ["t"] if "t" in does.leading else []
-    word = behind.word_awaited(scope, step) if FIRST_PIECE in does.leading else None
+    word = deferred_epilogue.word_awaited(scope, step) if FIRST_PIECE in does.leading else None
     first = [f"{scope.text(word)} != {ticket.waited}"] if word is not None else ["True"] * (FIRST_PIECE in does.leading)
     given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
     scope.lines.add(f"{does.name}({', '.join(given)})", step.step.program.loc)
     inner, scope.lines = scope.lines, outer
-    behind.open_tickets(scope, step, ticket, word)
+    deferred_epilogue.open_tickets(scope, step, ticket, word)
     _order(scope)
     outer.extend(_late(scope, tiles))
     outer.extend(inner)
-    behind.close_tickets(scope, step, ticket, word)
+    deferred_epilogue.close_tickets(scope, step, ticket, word)
     return close(scope, scope.naming.drivers[step.path], ("workers",)), does
 
 
@@ -164,7 +164,7 @@ def _late(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
     for var, begin, end in scope.part.tiles:
         names, index = tiles[var], _index(begin)
         if names.grid.table is not None and index is not None:
-            tables.tile(scope, lines, index, names, var)
+            segments.tile(scope, lines, index, names, var)
         elif index is not None and not names.grid.unit:
             lines.add(f"{names.begin} = {scope.text(begin)}")
             if names.used & {"end", "inside"} or _end_used(scope, names):

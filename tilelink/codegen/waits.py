@@ -43,7 +43,7 @@ def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> 
     """Wait until a word is at least `value`; with a time limit where the plan is emitted so."""
     name = "signal_wait" if word.remote else "local_wait"
     what = f"{word.pointer} + {word.index}, shmem.CMP_GE, {value}"
-    if not scope.watch.checks.watchdog:
+    if not scope.reports.checks.watchdog:
         scope.lines.add(f"shmem.{name}_until({what})", loc)
         return
     report = scope.report(word.kind, word.of, loc, word.path)
@@ -115,7 +115,7 @@ class Span:
     def of_ranks(self, scope: Scope) -> For | None:
         """The loop over one flag of each rank, which one wait can look at together. With a time limit each has its own, since a
         report names the word."""
-        if len(self.loops) != 1 or scope.watch.checks.watchdog or self.flags.scope != "sys":
+        if len(self.loops) != 1 or scope.reports.checks.watchdog or self.flags.scope != "sys":
             return None
         return self.loops[0] if self.loops[0].count == scope.step.ranks else None
 
@@ -208,7 +208,7 @@ def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
     """Wait at once for the flags of a block of ranks, `lanes` by name; False, and no line, where they are polled one by one."""
     if not ops.printed(scope, op):
         return True
-    if any(isinstance(e, Gather) for e in op.index or ()) or scope.watch.checks.watchdog:
+    if any(isinstance(e, Gather) for e in op.index or ()) or scope.reports.checks.watchdog:
         return False
     if any(i.tensor == scope.declared(op.param).name for i in scope.step.in_place):
         return False

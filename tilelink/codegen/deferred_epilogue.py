@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilelink.codegen import access, waits
-from tilelink.codegen.fusion import bounds_passed
+from tilelink.codegen.epilogue import bounds_passed
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.codegen.waits import Word

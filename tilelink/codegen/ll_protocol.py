@@ -30,7 +30,7 @@ def _is_tile(scope: Scope, op: Store) -> bool:
 def load(scope: Scope, op: Load, tensor: TensorDecl, pointer: str, mask: str | None) -> str:
     """What a load becomes."""
     given = f"{pointer}, epoch, {mask}, {TRITON_DTYPES[tensor.dtype]}"
-    if not scope.watch.checks.watchdog:
+    if not scope.reports.checks.watchdog:
         return f"shmem.ll_load({given})"
     return f"shmem.ll_load_within({given}, {_report(scope, tensor, op.loc)})"
 
@@ -48,7 +48,7 @@ def store_block(scope: Scope, tensor: TensorDecl, ends: str) -> str:
 def load_block(scope: Scope, tensor: TensorDecl, ends: str, loc: Loc) -> str:
     """What a copy of own words becomes."""
     given = f"{ends}, epoch, {TRITON_DTYPES[tensor.dtype]}"
-    if not scope.watch.checks.watchdog:
+    if not scope.reports.checks.watchdog:
         return f"ll_load_block({given})"
     return f"ll_load_block_within({given}, {_report(scope, tensor, loc)})"
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilelink.codegen import waits
 from tilelink.codegen.access import power_of_two
-from tilelink.codegen.functions import Function, arguments
+from tilelink.codegen.function import Function, arguments
 from tilelink.codegen.scope import File, Scope, open_scope
 from tilelink.codegen.text import Names
 from tilelink.codegen.waits import Word
@@ -143,7 +143,7 @@ def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
     """Wait until every rank has said that it has `entered` call `value`, or `left` it."""
     lines, pe = scope.lines, scope.names.fresh("pe")
     flags = scope.arg(Arg(f"{what}_at", "state", what))
-    if scope.watch.checks.watchdog:
+    if scope.reports.checks.watchdog:
         lines.add(f"for {pe} in range(RANKS):")
         lines.depth += 1
         waits.wait_until(scope, Word(flags, pe, what, "", path=path), value)
@@ -204,10 +204,10 @@ def emit_await(file: File) -> Function:
     scope = _single(file)
     scope.arg(Arg("word_at", "word"))
     scope.arg(Arg("value_at", "word"))
-    if file.watch.checks.watchdog:
+    if file.reports.checks.watchdog:
         # One kernel for all transfers: each passes what it waits for.
         for site in transfer_sites(file.plan):
-            file.watch.number(site)
+            file.reports.number(site)
         names = [scope.arg(a) for a in (Arg("watch_at", "watch"), Arg("site", "number"), Arg("word", "number"))]
         scope.lines.add(
             f"shmem.signal_wait_within(word_at, shmem.CMP_GE, tl.load(value_at), {names[0]}, site, -1, word)"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tilelink.codegen.functions import Function
+from tilelink.codegen.function import Function
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import Arg, TraceLayout, TraceRole, TraceSite

@@ -15,12 +15,12 @@ from tilelink.ir.program import OfTile, Tiles, Wait
 from tilelink.ir.wiring import indexed
 
 
-def in_runs(scope: Scope, loop: Tiles, op: Wait) -> bool:
+def follows_loop(scope: Scope, loop: Tiles, op: Wait) -> bool:
     """Whether the wait's word depends on the loop's tile: it goes to an outer loop over words."""
     return ops.printed(scope, op) and _axis_of_loop(scope, loop, op) is not None
 
 
-def open_runs(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
+def open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
     """Open an outer loop over the words of the first wait: await one, then walk the tiles that it completes.
 
     A tile belongs to the run of the last word that it touches. Words are awaited in order, so all of them are complete.

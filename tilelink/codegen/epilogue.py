@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilelink.codegen import copies
 from tilelink.codegen.access import label, lane_lines, tile_names
 from tilelink.codegen.body import emit_body
-from tilelink.codegen.functions import Function, close
+from tilelink.codegen.function import Function, close
 from tilelink.codegen.loops import FIRST_PIECE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
@@ -113,7 +113,7 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
         scope.forwarded |= held
         emit_body(scope, step.step.program.body)
     inner, scope.lines = scope.lines, outer
-    if file.watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
+    if file.reports.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
     if file.lowered.by_epoch and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
         leading.append("epoch")
