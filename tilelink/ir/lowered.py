@@ -242,6 +242,22 @@ class Executor:
     kernel: str = ""
 
 
+AT = "at"
+"""What a `Walk` calls a position, as the program counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The flags of a wait in a loop over tiles, where each tile of the loop has flags of its own: `index` of a position `at`, and
+    the positions `[begin, end)` of flag `flag`, along the axis that the loop walks. `alone`: no other axis has flags."""
+
+    wait: Statement
+    index: Formula
+    begin: Formula
+    end: Formula
+    alone: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """What a step does for one of its tiles, in the names of its own program, for text.
@@ -254,7 +270,7 @@ class Part:
     `tiles`: of the domain, by variable: where one begins and ends, by the indices `i0`, `i1`, … alone; of a run-time split a
     table says it. `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others
     become: waits, notifies, loads and stores; `values`: what others come to: sizes, the ranks that hold tiles, and from where to
-    where loops over tiles go.
+    where loops over tiles go; `walks`: by the variable of a loop over tiles, the flags that it walks.
     """
 
     path: str
@@ -263,6 +279,7 @@ class Part:
     body: tuple[Op, ...]
     said: tuple[tuple[Statement, tuple[Op, ...]], ...]
     values: tuple[tuple[Statement, tuple[Formula, ...]], ...]
+    walks: tuple[tuple[str, Walk], ...] = ()
 
     @property
     def copies(self) -> bool:
@@ -274,6 +291,10 @@ class Part:
 
     def value(self, statement: Statement) -> tuple[Formula, ...]:
         return next(value for said, value in self.values if said == statement)
+
+    def walk(self, var: str, wait: Statement) -> Walk | None:
+        """None: what is waited for does not change with the loop's tile."""
+        return next((w for v, w in self.walks if (v, w.wait) == (var, wait)), None)
 
 
 @dataclass(frozen=True)

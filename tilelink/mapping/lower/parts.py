@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import Op, Part, Read
+from tilelink.ir.lowered import AT, Op, Part, Read, Walk
 from tilelink.ir.partition import extent
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.lower.copies import copied
 from tilelink.mapping.lower.frame import Frame
 from tilelink.mapping.lower.intervals import Interval
 from tilelink.mapping.lower.programs import Body
+from tilelink.mapping.lower.signals import said
 
 
 def part_of(plan: Plan, step: StepPlan) -> Part:
@@ -23,8 +24,8 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
     tiles, tests = tuple(_tiles(step)), tuple(frame.tests)
     if program.movement is not None:
         return Part(step.path, tiles, tests, copied(frame), (), ())
-    said = tuple(_said(frame, program.body))
-    return Part(step.path, tiles, tests, (), said, tuple(_values(frame, program.body)))
+    found, values = tuple(_said(frame, program.body)), tuple(_values(frame, program.body))
+    return Part(step.path, tiles, tests, (), found, values, tuple(_walks(frame, program.body)))
 
 
 def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
@@ -68,3 +69,16 @@ def _values(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[
             yield op, (extent(frame.tensor(op.param), view, frame.step.axis),)
         elif isinstance(op, P.Tiles):
             yield op, frame.step.loop(op).span
+
+
+def _walks(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[str, Walk]]:
+    waits = [(o, s.channel) for o in P.walk(body) if isinstance(o, P.Wait) and (s := said(frame, o)) and s.channel]
+    for op, name in waits:
+        channel = frame.plan.channel(name)
+        for view, entry in frame.index(op.param, op.index):
+            axis = next((a for a in channel.axes if a.axis == view.axis), None)
+            if isinstance(entry, P.OfTile) and axis is not None:
+                begin, end = axis.interval(Sym("flag"))
+                shift = axis.rank * axis.part if view.local else F.of(0)
+                index = axis.index(axis.first(local=view.local) + Sym(AT))
+                yield entry.var, Walk(op, index, begin - shift, end - shift, len(channel.axes) == 1)
