@@ -17,12 +17,15 @@ from tilelink.codegen.text import Names
 from tilelink.codegen.waits import Word
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
-from tilelink.ir.host import Transfer
 from tilelink.ir.kernel import AWAIT_WORD, Arg, Site
-from tilelink.ir.lowered import Flags
-from tilelink.ir.plan import COPIES, Plan
+from tilelink.ir.lowered import STATES, Await, Executor, Flags, walk
+from tilelink.ir.plan import COPIES
+from tilelink.ir.program import Wait
+from tilelink.ir.program import walk as statements
 
 LANES = 1024
+AWAITED = {"watch_at": "watch", "site": "number", "word": "number"}
+"""What a report on a stream's wait takes: where it goes, and the numbers of the place and of the flag."""
 
 
 def emit_enter(file: File) -> Function:
@@ -187,12 +190,14 @@ def _totals(scope: Scope, flags: Flags, start: str, word: str, inside: str) -> N
 
 
 def emit_ready(file: File) -> Function:
+    """Staged arguments are there."""
     scope = _single(file)
     _tell(scope, "ready", f"tl.load({scope.epoch()})")
     return _function("ready", scope)
 
 
 def emit_leave(file: File) -> Function:
+    """This rank has left the call, and waits until every other has."""
     scope = _single(file)
     epoch = f"tl.load({scope.epoch()})"
     _tell(scope, "left", epoch)
@@ -201,31 +206,26 @@ def emit_leave(file: File) -> Function:
 
 
 def emit_await(file: File) -> Function:
-    scope = _single(file)
-    scope.arg(Arg("word_at", "word"))
-    scope.arg(Arg("value_at", "word"))
-    if file.reports.checks.watchdog:
-        # One kernel for all transfers: each passes what it waits for.
-        for site in transfer_sites(file.plan):
-            file.reports.number(site)
-        names = [scope.arg(a) for a in (Arg("watch_at", "watch"), Arg("site", "number"), Arg("word", "number"))]
-        scope.lines.add(
-            f"shmem.signal_wait_within(word_at, shmem.CMP_GE, tl.load(value_at), {names[0]}, site, -1, word)"
-        )
+    """One kernel for all waits of streams for other ranks: each passes what it waits for."""
+    scope, reports = _single(file), file.reports
+    word, value = (scope.arg(Arg(name, "word", name)) for name in ("word_at", "value_at"))
+    if reports.checks.watchdog:
+        for executor in file.lowered.executors:
+            if executor.engine == "stream":
+                _number_sites(file, executor)
+        watch, site, at = (scope.arg(Arg(name, kind, name)) for name, kind in AWAITED.items())
+        scope.lines.add(f"shmem.signal_wait_within({word}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")
     else:
-        scope.lines.add("shmem.signal_wait_until(word_at, shmem.CMP_GE, tl.load(value_at))")
+        scope.lines.add(f"shmem.signal_wait_until({word}, shmem.CMP_GE, tl.load({value}))")
     return _function(AWAIT_WORD, scope)
 
 
-def transfer_sites(plan: Plan) -> list[Site]:
-    """What the streams of copy-engine steps wait for."""
-    out: list[Site] = []
-    for path in [h.path for h in plan.host if isinstance(h, Transfer)]:
-        for signal in (s for s in plan.signals if s.path == path):
-            if signal.action == "await":
-                out.append(Site(path, "channel", signal.channel or "", signal.op.loc))
-            elif signal.action == "ready":
-                tensor = plan.step(path).step.binding(signal.op.param).tensor
-                kind = "ready" if plan.buffer(tensor).staged else "entered"
-                out.append(Site(path, kind, tensor, signal.op.loc))
-    return out
+def _number_sites(file: File, executor: Executor) -> None:
+    """What the streams of an executor wait for."""
+    for loop in executor.loops:
+        for op in (o for o in walk(loop.body) if isinstance(o, Await)):
+            step = file.plan.step(loop.path).step
+            wait = next(o for o in statements(step.program.body) if isinstance(o, Wait) and o.loc == op.loc)
+            own = STATES.get(op.flags)
+            site = ("channel", op.flags) if own is None else (own, step.binding(wait.param).tensor)
+            file.reports.number(Site(loop.path, *site, op.loc))

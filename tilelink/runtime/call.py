@@ -246,12 +246,13 @@ class _Preparation:
         own = L.STATES.get(action.flags)
         words = self.words(action.flags, "words") if own is None else self._state(own)
         due = self.words(action.flags, "due")[action.index :] if action.style == "count" else self._state("epoch")
-        args: dict[str, W.Value] = {"word_at": words[action.index :], "value_at": due}
-        if any(a.kind == "watch" for a in self.loaded.source.kernel(AWAIT_WORD).args):
+        given: dict[str, W.Value] = {"word_at": words[action.index :], "value_at": due}
+        declared = self.loaded.source.kernel(AWAIT_WORD).args
+        if any(a.kind == "watch" for a in declared):
             sites = [(s.path, s.kind, s.of if s.kind == "channel" else "") for s in self.loaded.source.sites]
             site = (path, "channel", action.flags) if own is None else (path, own, "")
-            args |= {"watch_at": self.watch, "site": sites.index(site), "word": action.index}
-        return W.Launch(self.loaded.module.await_word, 1, args, 1, 1)
+            given |= {"watch_at": self.watch, "site": sites.index(site), "word": action.index}
+        return W.Launch(self.loaded.module.await_word, 1, {a.name: given[a.of] for a in declared}, 1, 1)
 
     def _apply(self, path: str, action: S.Compute) -> W.Apply:
         step = self.plan.step(path)
