@@ -131,8 +131,8 @@ def word_awaited(scope: Scope, step: StepPlan) -> Formula | None:
         return None
     (word,) = formulas(found[0])
     at: dict[str, F.Like] = {}
-    for g, begin, end in bounds_passed(scope, step):
-        at |= {f"{g.var}.begin": Sym(atom(begin)), f"{g.var}.end": Sym(atom(end))}
+    for var, begin, end in bounds_passed(scope, step):
+        at |= {f"{var}.begin": Sym(atom(begin)), f"{var}.end": Sym(atom(end))}
     return F.substitute(word, {n: at.get(n, F.of(0)) for n in F.symbols(word) if "." in n})
 
 

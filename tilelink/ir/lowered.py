@@ -268,9 +268,10 @@ class Part:
     dimension.
 
     `tiles`: of the domain, by variable: where one begins and ends, by the indices `i0`, `i1`, … alone; of a run-time split a
-    table says it. `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others
-    become: waits, notifies, loads and stores; `values`: what others come to: sizes, the ranks that hold tiles, and from where to
-    where loops over tiles go; `walks`: by the variable of a loop over tiles, the flags that it walks.
+    table says it; of an epilogue, by the variables of its mainloop step. `tests`: under which this rank takes the tile.
+    `body`: of a copy program. `said`: what the statements of others become: waits, notifies, loads and stores; `values`: what
+    others come to: sizes, the ranks that hold tiles, and from where to where loops over tiles go; `walks`: by the variable of
+    a loop over tiles, the flags that it walks.
     """
 
     path: str

@@ -19,9 +19,9 @@ from tilelink.mapping.lower.signals import said
 
 def part_of(plan: Plan, step: StepPlan) -> Part:
     """One tile of a step that workers take."""
-    frame = Frame(plan, step, None if step.into is None else plan.step(step.into), by_name=True)
-    program = step.step.program
-    tiles, tests = tuple(_tiles(step)), tuple(frame.tests)
+    host = None if step.into is None else plan.step(step.into)
+    frame, program = Frame(plan, step, host, by_name=True), step.step.program
+    tiles, tests = tuple(_tiles(step) if host is None else _passed(step, host)), tuple(frame.tests)
     if program.movement is not None:
         return Part(step.path, tiles, tests, copied(frame), (), ())
     found, values = tuple(_said(frame, program.body)), tuple(_values(frame, program.body))
@@ -36,6 +36,18 @@ def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
         elif var is not None:
             begin = g.begin(index)
             yield var, begin, begin + 1 if g.unit else F.minimum(Sym(f"{var}.begin") + g.step, g.limit(index))
+
+
+def _passed(step: StepPlan, host: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
+    view = step.step.binding(step.domain).view
+    for a, (g, v, at) in enumerate(zip(step.grid, view, step.host_axes, strict=True)):
+        var = str(a) if step.step.program.movement is not None else g.var
+        if at is None and var is not None:
+            yield var, step.rank, step.rank + 1
+        elif at is not None:
+            first = g.rank * g.part if at == step.own_axis and v.local else F.of(0)
+            begin, end = (Sym(f"{host.grid[at].var}.{side}") - first for side in ("begin", "end"))
+            yield var or f"axis{a}", begin, end
 
 
 def _said(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Op, ...]]]:
