@@ -1,18 +1,21 @@
-"""Fused tiles behind those of their host: whoever is free takes the next one, from memory.
+"""Deferred epilogues: behind all tiles of the mainloop, from memory, each by the next worker that is free.
 
-The tiles of a rank's own rows come last in their host's order. Some workers have nothing to do while others make the last
-tiles; and a fused tile that waits for other ranks would hold up a worker that has another tile to make. So each worker
-that is through takes tickets, in the host's order, until there are none.
+The tiles of the local shard come last in the mainloop's order. Some workers have nothing to do while others make the last
+tiles; and an epilogue that waits for other ranks would hold up a worker that has another tile to make. So each worker that is
+through draws work indices from a counter, in the mainloop's order, until there are none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilelink.codegen import access, waits
-from tilelink.codegen.epilogue import bounds_passed
-from tilelink.codegen.scope import Scope, TileNames
-from tilelink.codegen.text import atom
+from tilelink.codegen.domain import open_tiles, order_lines, tile_lines
+from tilelink.codegen.epilogue import bounds_passed, fused_function, held_of
+from tilelink.codegen.function import Function, close
+from tilelink.codegen.loops import FIRST_PIECE
+from tilelink.codegen.scope import File, Scope, TileNames, open_scope
+from tilelink.codegen.text import Lines, atom
 from tilelink.codegen.waits import Word
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -23,84 +26,86 @@ from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Store, Wait, walk
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """Names in the loop over tickets: this one, the next one of this worker, the piece of its tile, the word that the worker
-    has waited for last."""
-
-    taken: str
-    following: str
-    piece: str
-    waited: str
-
-
-def say_made(host: Scope, step: StepPlan) -> None:
-    """The host has stored its tile `t`: if it is this rank's, whoever takes its ticket may read it."""
-    lines, depth = host.lines, host.lines.depth
-    host.open_if(host.lowered.part(step.path).tests, step.step.program.loc)
-    if host.stored_async:
+def signal_made(mainloop: Scope, step: StepPlan) -> None:
+    """The mainloop step has stored its tile `t`: if it is of the local shard, whoever draws its work index may read it."""
+    lines, depth = mainloop.lines, mainloop.lines.depth
+    mainloop.open_if(mainloop.lowered.part(step.path).tests, step.step.program.loc)
+    if mainloop.stored_async:
         lines.add("shmem.async_store_quiet()")
-    lines.add(f"shmem.local_set({' + '.join(_word(host, step))}, {_call(host)})")
+    lines.add(f"shmem.local_set({' + '.join(_flag(mainloop, step))}, {_call(mainloop)})")
     lines.depth = depth
 
 
-def names_of_ticket(scope: Scope) -> Ticket:
-    fresh = scope.names.fresh
-    return Ticket(fresh("taken"), fresh("following"), fresh("piece"), fresh("waited"))
+def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
+    """The function by which workers draw work indices, and what it calls for each."""
+    scope, loc = open_scope(file, file.plan.step(step.executor)), step.step.program.loc
+    tiles = open_tiles(scope)
+    taken, following, subtile, waited = (scope.names.fresh(n) for n in ("taken", "following", "piece", "waited"))
+    outer, scope.lines = scope.lines, Lines()
+    _load_tile(scope, step, subtile)
+    passed = [end for _, *ends in bounds_passed(scope, step) for end in ends]
+    held = held_of(scope, step)
+    does = fused_function(file, step, held)
+    for arg in does.args:
+        scope.args.setdefault(arg.name, arg)
+    word = _flag_awaited(scope, step) if FIRST_PIECE in does.leading else None
+    first = [f"{scope.text(word)} != {waited}"] if word is not None else ["True"] * (FIRST_PIECE in does.leading)
+    tile = ["t"] if "t" in does.leading else []
+    given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
+    scope.lines.add(f"{does.name}({', '.join(given)})", loc)
+    inner, scope.lines = scope.lines, outer
 
-
-def open_tickets(scope: Scope, step: StepPlan, names: Ticket, word: Formula | None) -> None:
-    """The head of the loop; further lines are in it. `word`: as of `word_awaited`, where the worker is to remember it."""
-    lines = scope.lines
-    draw = f"shmem.local_add({_tickets(scope, step)}, 1).to(tl.int32)"
-    lines.say(
+    counter = scope.arg(Arg(f"{scope.naming.functions[step.path]}_tickets", "tickets", step.path))
+    total = scope.lowered.loop(step.path).total
+    count, draw = scope.text(total * step.pieces), f"shmem.local_add({counter}, 1).to(tl.int32)"
+    outer.say(
         f"whoever is free takes the next {'tile' if step.pieces == 1 else 'piece'} of `{step.path}`, a ticket each"
     )
-    lines.add(f"{names.taken} = {draw}")
+    outer.add(f"{taken} = {draw}")
     if word is not None:
-        lines.add(f"{names.waited} = -1")
-    lines.add(f"while {names.taken} < {_count(scope, step)}:")
-    lines.depth = 1
-    lines.add(f"{names.following} = {draw}")
-    tile = names.taken if step.pieces == 1 else f"{names.taken} // {step.pieces}"
-    lines.add(f"t = {scope.text(_first(scope, step), F.SUMMAND)} + {tile}")
+        outer.add(f"{waited} = -1")
+    outer.add(f"while {taken} < {count}:")
+    outer.depth = 1
+    outer.add(f"{following} = {draw}")
+    turn = taken if step.pieces == 1 else f"{taken} // {step.pieces}"
+    outer.add(f"t = {scope.text(_first(scope, step), F.SUMMAND)} + {turn}")
     if step.pieces > 1:
-        lines.add(f"{names.piece} = {names.taken} % {step.pieces}")
-
-
-def close_tickets(scope: Scope, step: StepPlan, names: Ticket, word: Formula | None) -> None:
-    """Each worker has taken one ticket too many; whoever has taken the last one puts the counter back."""
-    lines = scope.lines
+        outer.add(f"{subtile} = {taken} % {step.pieces}")
+    order_lines(scope)
+    outer.extend(tile_lines(scope, tiles))
+    outer.extend(inner)
     if word is not None:
-        lines.add(f"{names.waited} = {scope.text(word)}")
-    lines.add(f"{names.taken} = {names.following}")
-    lines.depth = 0
-    lines.say("the last ticket of all: the next call begins with the first again")
-    lines.add(f"if {names.taken} == {_count(scope, step)} + workers - 1:")
-    lines.add(f"    tl.store({_tickets(scope, step)}, tl.cast(0, tl.int64))")
+        outer.add(f"{waited} = {scope.text(word)}")
+    outer.add(f"{taken} = {following}")
+    outer.depth = 0
+    # Each worker has drawn one too many; whoever has drawn the last one puts the counter back.
+    outer.say("the last ticket of all: the next call begins with the first again")
+    outer.add(f"if {taken} == {count} + workers - 1:")
+    outer.add(f"    tl.store({counter}, tl.cast(0, tl.int64))")
+    return close(scope, scope.naming.drivers[step.path], ("workers",)), does
 
 
-def take(scope: Scope, step: StepPlan, names: Ticket) -> None:
-    """The host's tile, or the piece of it, which is the scope's tile from here on, from memory."""
+def _load_tile(scope: Scope, step: StepPlan, subtile: str) -> None:
+    """The mainloop's tile, or the subtile of it, which is the scope's tile from here on, from memory."""
     lines, loc = scope.lines, step.step.program.loc
-    pointer, index = _word(scope, step)
+    pointer, index = _flag(scope, step)
     waits.wait_until(scope, Word(pointer, index, "made", step.path, remote=False), _call(scope), loc)
-    piece = _piece(scope, step, names) if step.pieces > 1 else None
+    columns = _columns(scope, step, subtile) if step.pieces > 1 else None
     loads = [_load(scope, op) for op in _stores(scope, step)]
-    if piece is not None:
-        access.lane_lines(lines, piece)
+    if columns is not None:
+        access.lane_lines(lines, columns)
     for held, load in loads:
         lines.add(f"{held} = {load}", loc)
 
 
-def _piece(scope: Scope, step: StepPlan, names: Ticket) -> TileNames:
-    """The columns of a piece, in place of those of the host's tile."""
+def _columns(scope: Scope, step: StepPlan, subtile: str) -> TileNames:
+    """Those of a subtile, in place of the mainloop's."""
     lines, loc, grid = scope.lines, step.step.program.loc, scope.step.grid[scope.step.columns]
     width = (grid.tile or 0) // step.pieces
     whole = scope.tiles[grid.var or ""]
     whole.used.add("end")
     columns = access.tile_names(scope, grid.var or "", replace(grid, tile=width))
-    lines.add(f"{columns.begin} = {whole.begin} + {names.piece} * {width}", loc)
+    lines.add(f"{columns.begin} = {whole.begin} + {subtile} * {width}", loc)
     lines.add(f"{columns.end} = tl.minimum({columns.begin} + {width}, {whole.end})", loc)
     return columns
 
@@ -122,7 +127,7 @@ def _stores(scope: Scope, step: StepPlan) -> list[Store]:
     return [stored[name] for name in taken]
 
 
-def word_awaited(scope: Scope, step: StepPlan) -> Formula | None:
+def _flag_awaited(scope: Scope, step: StepPlan) -> Formula | None:
     """The word that the step waits for, of any rank, by its tile: a worker that has waited for it with its last tile need not
     again. None: it waits for more than one."""
     part = scope.lowered.part(step.path)
@@ -136,28 +141,15 @@ def word_awaited(scope: Scope, step: StepPlan) -> Formula | None:
     return F.substitute(word, {n: at.get(n, F.of(0)) for n in F.symbols(word) if "." in n})
 
 
-def _own(scope: Scope, step: StepPlan) -> Formula:
-    """How many tiles of the host this rank holds: the last ones in the host's order."""
-    return scope.lowered.loop(step.path).total
-
-
 def _first(scope: Scope, step: StepPlan) -> Formula:
-    return scope.lowered.loop(step.executor).total - _own(scope, step)
+    """The first tile of the local shard: they are the last ones in the mainloop's order."""
+    return scope.lowered.loop(step.executor).total - scope.lowered.loop(step.path).total
 
 
-def _count(scope: Scope, step: StepPlan) -> str:
-    return scope.text(_own(scope, step) * step.pieces)
-
-
-def _word(scope: Scope, step: StepPlan) -> tuple[str, str]:
-    """The word of the host's own tile `t`, as a pointer and an index: the call in which it was made."""
+def _flag(scope: Scope, step: StepPlan) -> tuple[str, str]:
+    """That of the mainloop's tile `t`, as a pointer and an index: the call in which it was made."""
     made = scope.arg(Arg(f"{scope.naming.functions[step.path]}_made", "made", step.path))
     return made, scope.text(Sym("t") - _first(scope, step), F.FACTOR)
-
-
-def _tickets(scope: Scope, step: StepPlan) -> str:
-    """How many tickets have been taken; 0 between calls."""
-    return scope.arg(Arg(f"{scope.naming.functions[step.path]}_tickets", "tickets", step.path))
 
 
 def _call(scope: Scope) -> str:

@@ -17,11 +17,12 @@ from tilelink.codegen.call_entry import (
     emit_leave,
     emit_ready,
 )
+from tilelink.codegen.deferred_epilogue import emit_deferred
 from tilelink.codegen.function import Function
 from tilelink.codegen.names import naming_of
 from tilelink.codegen.reports import Reports, short
 from tilelink.codegen.scope import File
-from tilelink.codegen.step import emit_behind, emit_step
+from tilelink.codegen.step import emit_step
 from tilelink.codegen.syntax import check_text
 from tilelink.codegen.trace import Root, Row, traced_kernel
 from tilelink.errors import Loc
@@ -194,7 +195,7 @@ class _Kernel:
         plan, lowered, naming = file.plan, file.lowered, naming_of(file.plan)
         functions = {f.name: f for path, _ in kernel.roles for f in emit_step(file, plan.step(path))}
         roots = [naming.functions[path] for path, _ in kernel.roles]
-        deferred = tuple(emit_behind(file, s) for s in _deferred(plan, kernel))
+        deferred = tuple(emit_deferred(file, s) for s in _deferred(plan, kernel))
         begin, end = None, None
         if lowered.entry == kernel.name:
             begin = emit_brief(file) if lowered.by_epoch else emit_begin(file)
