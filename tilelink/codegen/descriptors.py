@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from tilelink.codegen import access
 from tilelink.codegen.access import expression, index_of, padded
@@ -40,9 +39,6 @@ class Along:
     tests: tuple[Formula, ...]
 
 
-Stored: TypeAlias = "list[Along]"
-
-
 def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEntry, ...]) -> Tma | None:
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
@@ -70,7 +66,7 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEn
     return None
 
 
-def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
+def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma | None:
     tiles = [scope.tiles[s.entry.var] for s in stored if isinstance(s.entry, OfTile)]
     before = len(stored) - 2
     ragged = [a for a, t in enumerate(tiles, before) if not _ends_with_tensor(scope, t)]
@@ -82,49 +78,55 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None
     order = (*range(before), *((before + 1, before) if transposed else (before, before + 1)))
     two = tuple(tiles[a - before].extent for a in order[before:])
     block = (*(1 for _ in range(before)), *two)
-    item = ITEM_BYTES[tensor.dtype]
-    if two[1] * item < 16 or max(two) > 256 or len(block) > 5 or not _aligned(scope, tensor, order):
+    if not _fits(scope, tensor, order, block):
         return None
     coordinates = [_coordinate(scope, tensor, stored[a]) for a in order]
-    parts = None
-    if ragged:
-        at, grid = order.index(ragged[0]), tiles[ragged[0] - before].grid
-        if at == len(order) - 1 or len(block) == 5:
-            return None
-        parts, part = (ragged[0], int(F.evaluate(grid.part, scope.lowered.env(0)))), scope.text(grid.part)
-        position = atom(coordinates[at])
-        coordinates[at] = f"{position} % {part}"
-        coordinates, block = [f"{position} // {part}", *coordinates], (1, *block)
-        order = (ragged[0], *(a + 1 if a >= ragged[0] else a for a in order))
-    label = "x".join(str(n) for n in block)
-    name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=block, axes=order, parts=parts))
-    return Tma(
-        name, f"[{', '.join(coordinates)}]", transposed, two if before or ragged else None, block if ragged else ()
-    )
+    if not ragged:
+        name = _descriptor(scope, tensor, order, block)
+        return Tma(name, f"[{', '.join(coordinates)}]", transposed, two if before else None)
+    at, grid = order.index(ragged[0]), tiles[ragged[0] - before].grid
+    if at == len(order) - 1 or len(block) == 5:
+        return None
+    part, position = scope.text(grid.part), atom(coordinates[at])
+    coordinates[at] = f"{position} % {part}"
+    order, block = (ragged[0], *(a + 1 if a >= ragged[0] else a for a in order)), (1, *block)
+    name = _descriptor(scope, tensor, order, block, (ragged[0], int(F.evaluate(grid.part, scope.lowered.env(0)))))
+    return Tma(name, f"[{', '.join([f'{position} // {part}', *coordinates])}]", transposed, two, block)
 
 
-def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
+def _rows_at(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma | None:
     block: list[int] = []
-    coordinates: list[str] = []
-    for along in stored:
-        v, e = along.view, along.entry
-        if isinstance(e, OfTile) and not scope.tiles[e.var].whole:
-            return None
-        assert v.axis is not None
-        if isinstance(e, Whole) and tensor.axes[v.axis].over is not None:
-            return None
-        whole = padded(scope, tensor.axes[v.axis].size) if isinstance(e, Whole) else 1
-        block.append(scope.tiles[e.var].extent if isinstance(e, OfTile) else whole)
-        coordinates.append(_coordinate(scope, tensor, along))
-    order, item = tuple(range(len(block))), ITEM_BYTES[tensor.dtype]
+    for v, e in ((along.view, along.entry) for along in stored):
+        if isinstance(e, OfTile):
+            if not scope.tiles[e.var].whole:
+                return None
+            block.append(scope.tiles[e.var].extent)
+        elif isinstance(e, Whole):
+            assert v.axis is not None
+            if tensor.axes[v.axis].over is not None:
+                return None
+            block.append(padded(scope, tensor.axes[v.axis].size))
+        else:
+            block.append(1)
+    coordinates = [_coordinate(scope, tensor, along) for along in stored]
+    order = tuple(range(len(block)))
+    if _row_major(scope, tensor, len(block) - 1) is not False or not _fits(scope, tensor, order, tuple(block)):
+        return None
     shape = tuple(n for n, s in zip(block, stored, strict=True) if not isinstance(s.entry, At))
-    if _row_major(scope, tensor, len(block) - 1) is not False or not _aligned(scope, tensor, order):
-        return None
-    if block[-1] * item < 16 or max(block) > 256 or len(block) > 5:
-        return None
-    label = "x".join(str(n) for n in block)
-    name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=tuple(block), axes=order))
-    return Tma(name, f"[{', '.join(coordinates)}]", False, shape)
+    return Tma(_descriptor(scope, tensor, order, tuple(block)), f"[{', '.join(coordinates)}]", False, shape)
+
+
+def _fits(scope: Scope, tensor: TensorDecl, order: tuple[int, ...], block: tuple[int, ...]) -> bool:
+    """Whether a descriptor takes such a block: TMA's own limits."""
+    wide = block[-1] * ITEM_BYTES[tensor.dtype] >= 16
+    return wide and max(block) <= 256 and len(block) <= 5 and _aligned(scope, tensor, order)
+
+
+def _descriptor(
+    scope: Scope, tensor: TensorDecl, order: tuple[int, ...], block: tuple[int, ...], parts: tuple[int, int] | None = None
+) -> str:  # fmt: skip
+    name = f"{tensor.name}_{'x'.join(map(str, block))}"
+    return scope.arg(Arg(name, "descriptor", tensor.name, block=block, axes=order, parts=parts))
 
 
 def _coordinate(scope: Scope, tensor: TensorDecl, along: Along) -> str:
