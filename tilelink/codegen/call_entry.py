@@ -49,10 +49,8 @@ def emit_begin(file: File) -> Function:
     """The begin of a call in its first kernel: one worker tells the peers, all take the credits."""
     scope = _single(file)
     scope.lines.say("a call begins, and the peers hear of it")
-    scope.lines.add("if worker == 0:")
-    scope.lines.depth = 1
-    _tell(scope, "entered", f"tl.load({scope.epoch()}) + 1")
-    scope.lines.depth = 0
+    with scope.lines.block("if worker == 0:"):
+        _tell(scope, "entered", f"tl.load({scope.epoch()}) + 1")
     _credits(scope)
     return _function("enter", scope, "worker")
 
@@ -62,22 +60,16 @@ def emit_brief(file: File) -> Function:
     scope = _single(file)
     lines, epoch, last = scope.lines, scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
     heard, credits = scope.arg(Arg("heard_at", "state", "heard")), scope.arg(Arg("take_credits", "credits"))
+    used, copy = scope.names.fresh("used"), scope.names.fresh("copy")
     lines.say("each worker counts the calls for itself")
     lines.add(f"epoch = tl.load({epoch} + worker) + 1")
     lines.say("whoever was heard in a later call has left the one that had these buffers last: they are free")
-    lines.add(f"if {credits} != 0:")
-    lines.depth += 1
-    used = scope.names.fresh("used")
-    lines.add(f"{used} = tl.load({last} + worker)")
-    lines.add(f"if {used} >= tl.load({heard} + worker):")
-    lines.depth += 1
-    lines.add("if worker == 0:")
-    lines.depth += 1
-    _tell(scope, "entered", "epoch")
-    lines.depth -= 1
-    _hear_all(scope, "entered", f"{used} + 1", "enter")
-    lines.depth = 0
-    copy = scope.names.fresh("copy")
+    with lines.block(f"if {credits} != 0:"):
+        lines.add(f"{used} = tl.load({last} + worker)")
+        with lines.block(f"if {used} >= tl.load({heard} + worker):"):
+            with lines.block("if worker == 0:"):
+                _tell(scope, "entered", "epoch")
+            _hear_all(scope, "entered", f"{used} + 1", "enter")
     lines.say(
         "all threads have read what some of them write, also for those who take part in calls of other sizes only"
     )
@@ -106,14 +98,12 @@ def emit_end(file: File, *, stores_async: bool) -> Function:
     if stores_async:
         lines.add("shmem.async_store_quiet()")
     lines.say("the call is over when the last worker is through")
-    lines.add(f"if shmem.is_last({through}, workers):")
-    lines.depth = 1
-    lines.add(f"epoch = tl.load({epoch}) + 1")
-    copy = _copies(scope)
-    lines.add(f"tl.store({epoch} + {copy}, epoch)")
-    lines.add(f"tl.store({last} + {copy}, epoch)")
-    _all_totals(scope)
-    lines.depth = 0
+    with lines.block(f"if shmem.is_last({through}, workers):"):
+        lines.add(f"epoch = tl.load({epoch}) + 1")
+        copy = _copies(scope)
+        lines.add(f"tl.store({epoch} + {copy}, epoch)")
+        lines.add(f"tl.store({last} + {copy}, epoch)")
+        _all_totals(scope)
     return _function("finish", scope, "workers")
 
 
@@ -131,15 +121,12 @@ def _tell(scope: Scope, what: str, epoch: str) -> None:
 
 def _credits(scope: Scope) -> None:
     """Wait until every rank has left the call that used this slot last, if this call takes its credits."""
-    lines = scope.lines
+    lines, used = scope.lines, scope.names.fresh("used")
     credits, last = scope.arg(Arg("take_credits", "credits")), scope.arg(Arg("last_at", "state", "last"))
-    used = scope.names.fresh("used")
     lines.say("who has entered a later call has left the one that had these buffers last: they are free")
-    lines.add(f"if {credits} != 0:")
-    lines.depth += 1
-    lines.add(f"{used} = tl.load({last})")
-    _hear_all(scope, "entered", f"{used} + 1", "enter")
-    lines.depth -= 1
+    with lines.block(f"if {credits} != 0:"):
+        lines.add(f"{used} = tl.load({last})")
+        _hear_all(scope, "entered", f"{used} + 1", "enter")
 
 
 def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
@@ -147,10 +134,8 @@ def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
     lines, pe = scope.lines, scope.names.fresh("pe")
     flags = scope.arg(Arg(f"{what}_at", "state", what))
     if scope.reports.checks.watchdog:
-        lines.add(f"for {pe} in range(RANKS):")
-        lines.depth += 1
-        waits.wait_until(scope, Word(flags, pe, what, "", path=path), value)
-        lines.depth -= 1
+        with lines.block(f"for {pe} in range(RANKS):"):
+            waits.wait_until(scope, Word(flags, pe, what, "", path=path), value)
     else:
         lines.add(f"{pe} = tl.arange(0, {power_of_two(scope.lowered.topology.ranks)})")
         lines.add(f"shmem.signal_wait_each({flags} + {pe}, shmem.CMP_GE, {value}, {pe} < RANKS)")
@@ -179,14 +164,12 @@ def _totals(scope: Scope, flags: Flags, start: str, word: str, inside: str) -> N
         return
     total = scope.names.fresh(f"{flags.name}_count")
     lines.add(f"{total} = {scope.text(flags.count)}")
-    lines.add(f"for {start} in range(0, {total}, {LANES}):")
-    lines.depth += 1
-    lines.add(f"{word} = {start} + tl.arange(0, {LANES})")
-    lines.add(f"{inside} = {word} < {total}")
-    at, mask = f"{due} + {word}", f"mask={inside}"
-    more = waits.arrivals(scope, flags, Sym(word))
-    lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
-    lines.depth -= 1
+    with lines.block(f"for {start} in range(0, {total}, {LANES}):"):
+        lines.add(f"{word} = {start} + tl.arange(0, {LANES})")
+        lines.add(f"{inside} = {word} < {total}")
+        at, mask = f"{due} + {word}", f"mask={inside}"
+        more = waits.arrivals(scope, flags, Sym(word))
+        lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
 
 
 def emit_ready(file: File) -> Function:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from tilelink.codegen.names import TABLE, Naming, bound, naming_of
@@ -142,6 +144,20 @@ class Scope:
         for test in tests:
             self.lines.add(f"if {self.text(test)}:", loc)
             self.lines.depth += 1
+
+    @contextmanager
+    def apart(self) -> Generator[Lines]:
+        """What is added meanwhile goes to lines of its own, which are put in later."""
+        outer, self.lines = self.lines, Lines()
+        yield self.lines
+        self.lines = outer
+
+    @contextmanager
+    def keeping_names(self) -> Generator[None]:
+        """What formulas get names for meanwhile has none afterwards."""
+        known = dict(self.known)
+        yield
+        self.known = known
 
     def named(self, wish: str, text: str) -> str:
         """Give a value a name of its own, here."""

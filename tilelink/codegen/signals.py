@@ -70,8 +70,8 @@ def _count_tiles(scope: Scope, op: Signal, flags: Flags, flat: str, word: str) -
     counts = scope.arg(Arg(f"{flags.name}_counts", "counts", flags.name))
     often = _arrivals(flags, Sym(flat))
     tiles = scope.text(Sym(f"{flags.table}_tiles") * often)
-    scope.lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", op.loc)
-    scope.lines.add(f"    shmem.local_add({word}, {scope.text(often)})")
+    with scope.lines.block(f"if shmem.is_last({counts} + {flat}, {tiles}):", op.loc):
+        scope.lines.add(f"shmem.local_add({word}, {scope.text(often)})")
 
 
 def _arrivals(flags: Flags, flag: Formula) -> Formula:
@@ -93,8 +93,8 @@ def _add_and_ring(scope: Scope, op: Signal, flags: Flags, flat: str, word: str) 
     rings = F.substitute(flags.bell or 1, {"flag": Sym(flat)})
     if rings != F.of(1):
         last = f"({last}) & ({scope.text(rings)})"
-    lines.add(f"if {last}:", op.loc)
-    lines.add(f"    shmem.ring_bell({_bells(scope, flags)} + {flat})")
+    with lines.block(f"if {last}:", op.loc):
+        lines.add(f"shmem.ring_bell({_bells(scope, flags)} + {flat})")
 
 
 def _tell_all(lines: Lines, word: str, how: str, loc: Loc | None, flat: str) -> None:
@@ -114,7 +114,9 @@ def notify_for_none(scope: Scope) -> None:
     signals = (o for _, body in scope.part.said for o in walk(body) if isinstance(o, Signal) and o.amount is None)
     for op in signals:
         flags, word = scope.lowered.flag(op.flags), scope.names.fresh("c")
-        scope.lines.add(f"if (worker == 0) & ({scope.text(Sym(f'{flags.table}_tiles'))} == 0):", op.loc)
-        scope.lines.add(f"    for {word} in range({scope.text(flags.count)}):")
-        often = scope.text(_arrivals(flags, Sym(word)))
-        scope.lines.add(f"        shmem.local_add({waits.pointer(scope, flags)} + {word}, {often})")
+        with (
+            scope.lines.block(f"if (worker == 0) & ({scope.text(Sym(f'{flags.table}_tiles'))} == 0):", op.loc),
+            scope.lines.block(f"for {word} in range({scope.text(flags.count)}):"),
+        ):
+            often = scope.text(_arrivals(flags, Sym(word)))
+            scope.lines.add(f"shmem.local_add({waits.pointer(scope, flags)} + {word}, {often})")
