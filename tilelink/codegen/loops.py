@@ -52,9 +52,8 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
 
 
 def _emitted(scope: Scope, body: tuple[Op, ...], emit: Emit) -> Lines:
-    outer, scope.lines = scope.lines, Lines()
-    emit(scope, body)
-    inner, scope.lines = scope.lines, outer
+    with scope.apart() as inner:
+        emit(scope, body)
     return inner
 
 
@@ -134,10 +133,11 @@ def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait,
     """Wait for the words of all ranks at once, one lane each; False, and nothing emitted, where that has no words."""
     each = scope.names.fresh(f"{op.var}_each")
     scope.tiles[op.var] = TileNames(each, f"{each} + 1", "", "", grid, 1)
-    outer, scope.lines, replaced = scope.lines, Lines(), dict(scope.replaced)
-    scope.replaced[op.var] = each
-    done = all(waits.await_each(scope, o, each) for o in waiting)
-    inner, scope.lines, scope.replaced = scope.lines, outer, replaced
+    replaced = dict(scope.replaced)
+    with scope.apart() as inner:
+        scope.replaced[op.var] = each
+        done = all(waits.await_each(scope, o, each) for o in waiting)
+    outer, scope.replaced = scope.lines, replaced
     if done:
         lanes = access.power_of_two(scope.lowered.topology.size(scope.step.axis))
         outer.add(f"{each} = tl.arange(0, {lanes})", op.loc)

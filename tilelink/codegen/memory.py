@@ -42,11 +42,10 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
         scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
         return
     view = scope.step.step.binding(op.param).view
-    known = dict(scope.known)
-    pieces, blocks = access.terms(scope, tensor, view, index, access.Accessed.of(scope.part.of(op)))
-    start = scope.tensor(tensor.name) if place is None else place.name
-    pointer, mask = access.address(scope, start, pieces, blocks)
-    scope.known = known
+    with scope.keeping_names():
+        pieces, blocks = access.terms(scope, tensor, view, index, access.Accessed.of(scope.part.of(op)))
+        start = scope.tensor(tensor.name) if place is None else place.name
+        pointer, mask = access.address(scope, start, pieces, blocks)
     if only_if is not None:
         mask = f"{mask} & ({only_if})" if mask else only_if
     other = _other(scope, op, tensor)
@@ -99,10 +98,10 @@ def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
 
 
 def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, found: access.Accessed) -> None:
-    view, known = scope.step.step.binding(op.param).view, dict(scope.known)
-    pieces, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), found)
-    where, mask = access.address(scope, pointer, pieces, blocks)
-    scope.known = known
+    with scope.keeping_names():
+        view = scope.step.step.binding(op.param).view
+        pieces, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), found)
+        where, mask = access.address(scope, pointer, pieces, blocks)
     masks = [m for m in (mask, expression(scope, op.mask) if op.mask is not None else None) if m]
     tail = ", mask=" + " & ".join(f"({m})" if len(masks) > 1 else m for m in masks) if masks else ""
     scope.lines.add(f"tl.store({where}, {value}{tail})", op.loc)
@@ -112,11 +111,10 @@ def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> N
     """Of a vector of positions on a split axis each rank takes those that it has."""
     if scope.is_ll(tensor.name):
         value = ll_protocol.packed(scope, op, tensor, value)
-    known, body = dict(scope.known), scope.part.of(op)
+    body = scope.part.of(op)
     found = access.Accessed.of(body)
     there = scope.names.fresh(f"{tensor.name}_there")
-    with ops.turns(scope, body[-1], op.loc):
+    with scope.keeping_names(), ops.turns(scope, body[-1], op.loc):
         pe = ops.name(scope, "owner", found.op.rank, op.loc)
         scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {pe}, {scope.context(tensor.name)})", op.loc)
         _store_at(scope, op, tensor, value, there, found)
-    scope.known = known

@@ -17,8 +17,11 @@ def notify(scope: Scope, op: Notify) -> None:
     """Raise the word of a completed tile at everyone who waits for it."""
     if not ops.printed(scope, op):
         return
-    known = dict(scope.known)
-    body = ops.body_of(scope, op)
+    with scope.keeping_names():
+        _signal_all(scope, op, ops.body_of(scope, op))
+
+
+def _signal_all(scope: Scope, op: Notify, body: tuple[Op, ...]) -> None:
     first = next(o for o in walk(body) if isinstance(o, Signal))
     if first.rank is not None:
         ops.name(scope, "owner", first.rank, op.loc)
@@ -28,7 +31,6 @@ def notify(scope: Scope, op: Notify) -> None:
     if not any(isinstance(o, For) for o in walk(body)):
         ops.name(scope, "c", first.index, op.loc)
     ops.each(scope, body, lambda o: signal(scope, o))
-    scope.known = known
 
 
 def _late(scope: Scope, op: Signal) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tilelink.codegen import descriptors, ops
 from tilelink.codegen.access import power_of_two
 from tilelink.codegen.scope import Place, Scope
-from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -124,23 +124,22 @@ def wait(scope: Scope, op: Wait) -> None:
     """A wait of a program."""
     if not ops.printed(scope, op):
         return
-    known = dict(scope.known)
+    tensor = scope.declared(op.param).name
     fence = ("shmem.async_load_fence()",) if read_by_tma(scope, op) else ()
-    own = next((i for i in scope.step.in_place if i.tensor == scope.declared(op.param).name), None)
-    once = own is None and scope.declared(op.param).name not in scope.forwarded and _once(scope, op)
-    if once and _await_members(scope, op, fence):
-        scope.known = known
-        return
-    body = ops.body_of(scope, op)
-    if own is not None:
-        _await_others(scope, op, body, own, fence)
-    elif once:
-        await_once(scope, op, body, fence)
-    else:
-        await_all(scope, op, body)
-        for line in fence:
-            scope.lines.add(line)
-    scope.known = known
+    own = next((i for i in scope.step.in_place if i.tensor == tensor), None)
+    once = own is None and tensor not in scope.forwarded and _once(scope, op)
+    with scope.keeping_names():
+        if once and _await_members(scope, op, fence):
+            return
+        body = ops.body_of(scope, op)
+        if own is not None:
+            _await_others(scope, op, body, own, fence)
+        elif once:
+            await_once(scope, op, body, fence)
+        else:
+            await_all(scope, op, body)
+            for line in fence:
+                scope.lines.add(line)
 
 
 def _once(scope: Scope, op: Wait) -> bool:
@@ -220,9 +219,8 @@ def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
         return False
     if lanes not in F.symbols(scope.here(span.index)):
         return False
-    known = dict(scope.known)
-    await_block(scope, span.flags, ops.name(scope, "c_each", span.index, op.loc), inside, op.loc)
-    scope.known = known
+    with scope.keeping_names():
+        await_block(scope, span.flags, ops.name(scope, "c_each", span.index, op.loc), inside, op.loc)
     if read_by_tma(scope, op):
         scope.lines.add("shmem.async_load_fence()")
     return True
@@ -237,70 +235,48 @@ def await_once(scope: Scope, op: Wait, body: tuple[Op, ...], then: tuple[str, ..
     A worker's tiles mostly share a flag with the one before, and a look at one costs a trip to L2. Without a loop of
     its own this wait also lets Triton fuse the loop over tiles with the loop inside a tile.
     """
-    lines, span = scope.lines, Span.of(scope, body)
-    depth, run, loop = lines.depth, span.run, span.of_ranks(scope)
-    kept: list[str] = []
-    if loop is not None:
-        first = F.substitute(span.index, {loop.var: 0})
-        kept = _await_new(scope, span, first, only_if, op.loc, lambda _: _wait_for_all(scope, span, loop, op.loc))
-    elif run is None:
-        if only_if is not None:
-            _open_if(lines, only_if, op.loc)
-        ops.each(scope, body, lambda o: _leaf(scope, o, op))
-    elif not span.loops:
-        one = _one(scope, span.flags, op.loc)
-        kept = _await_new(scope, span, span.index, only_if, op.loc, one)
-    else:
-        kept = _await_new_run(scope, span, op, run, only_if)
-    for line in then:
-        lines.add(line)
-    lines.depth = depth
+    span, lines = Span.of(scope, body), scope.lines
+    new, kept, wait = _not_awaited(scope, op, span, body)
+    test = new if only_if is None else only_if if new is None else f"{only_if} & ({new})"
+    with nullcontext() if test is None else lines.block(f"if {test}:", op.loc):
+        wait()
+        for line in then:
+            lines.add(line)
     # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
     for line in kept:
         lines.add(line)
 
 
-def _one(scope: Scope, flags: Flags, loc: Loc) -> Callable[[str], None]:
-    return lambda word: _wait_for(scope, flags, word, loc)
+def _not_awaited(
+    scope: Scope, op: Wait, span: Span, body: tuple[Op, ...]
+) -> tuple[str | None, list[str], Callable[[], None]]:
+    """The test of flags that this worker has not awaited here last (None: it remembers none), the lines by which it remembers
+    them, and what adds the wait itself."""
+    flags, run, loop = span.flags, span.run, span.of_ranks(scope)
+    if run is None and loop is None:
+        return None, [], lambda: ops.each(scope, body, lambda o: _leaf(scope, o, op))
+    if run is None or loop is not None or not span.loops:
+        first = span.index if loop is None else F.substitute(span.index, {loop.var: 0})
+        word = ops.name(scope, "c", first, op.loc)
+        waited = scope.carried(f"{flags.name}_waited", "-1")
+        test, kept = f"{word} != {waited}", [f"{waited} = {word}"]
+        if loop is not None:
+            return test, kept, lambda: _wait_for_all(scope, span, loop, op.loc)
+        return test, kept, lambda: _wait_for(scope, flags, word, op.loc)
+    first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), run, strict=True))
+    low, high = remembered(scope, flags.name)
+    # The flags of a vector are anywhere, and those of the next tile elsewhere: all that touch one another are remembered.
+    anywhere = any(isinstance(e, Gather) for e in op.index or ())
+    kept = joined(scope, first, last, low, high) if anywhere else [f"{low} = {first}", f"{high} = {last}"]
 
+    def each() -> None:
+        word = scope.names.fresh("c")
+        with scope.lines.block(f"for {word} in range({first}, {last} + 1):"):
+            known = scope.lines.block(f"if ({word} < {low}) | ({word} > {high}):") if anywhere else nullcontext()
+            with known:
+                _wait_for(scope, flags, word, op.loc)
 
-def _open_if(lines: Lines, test: str, loc: Loc | None) -> None:
-    lines.add(f"if {test}:", loc)
-    lines.depth += 1
-
-
-def _await_new(
-    scope: Scope, span: Span, index: Formula, only_if: str | None, loc: Loc, wait: Callable[[str], None]
-) -> list[str]:
-    """Wait for one flag, or one and its like of all ranks, if it is not the last one awaited here. Leaves a branch open;
-    gives what is to be remembered behind it."""
-    word = ops.name(scope, "c", index, loc)
-    waited = scope.carried(f"{span.flags.name}_waited", "-1")
-    new = f"{word} != {waited}"
-    _open_if(scope.lines, new if only_if is None else f"{only_if} & ({new})", loc)
-    wait(word)
-    return [f"{waited} = {word}"]
-
-
-def _await_new_run(scope: Scope, span: Span, op: Wait, ends: tuple[Formula, Formula], only_if: str | None) -> list[str]:
-    """The same of flags that follow one another."""
-    lines = scope.lines
-    first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
-    low, high = remembered(scope, span.flags.name)
-    new = f"({first} < {low}) | ({last} > {high})"
-    _open_if(lines, new if only_if is None else f"{only_if} & ({new})", op.loc)
-    inside = lines.depth
-    word = scope.names.fresh("c")
-    lines.add(f"for {word} in range({first}, {last} + 1):")
-    lines.depth += 1
-    kept = [f"{low} = {first}", f"{high} = {last}"]
-    if any(isinstance(e, Gather) for e in op.index or ()):
-        # The flags of a vector are anywhere, and those of the next tile elsewhere: all that touch one another are remembered.
-        _open_if(lines, f"({word} < {low}) | ({word} > {high})", None)
-        kept = joined(scope, first, last, low, high)
-    _wait_for(scope, span.flags, word, op.loc)
-    lines.depth = inside
-    return kept
+    return f"({first} < {low}) | ({last} > {high})", kept, each
 
 
 def remembered(scope: Scope, tensor: str) -> tuple[str, str]:
@@ -340,16 +316,14 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))
     lines.add(f"{wanted} = blocks.members(tl.where({inside}, {number}, -1), {count})", op.loc)
     lines.add(f"{missing} = {wanted} & ~{seen}")
-    lines.add(f"if {missing} != 0:")
-    lines.add(f"    for {word} in range(0, {count}):")
-    lines.add(f"        if ({missing} >> {word}) & 1 != 0:")
-    depth = lines.depth
-    lines.depth += 3
-    _wait_for(scope, span.flags, word, op.loc)
-    lines.depth = depth + 1
-    for line in then:
-        lines.add(line)
-    lines.depth = depth
+    with lines.block(f"if {missing} != 0:"):
+        with (
+            lines.block(f"for {word} in range(0, {count}):"),
+            lines.block(f"if ({missing} >> {word}) & 1 != 0:"),
+        ):
+            _wait_for(scope, span.flags, word, op.loc)
+        for line in then:
+            lines.add(line)
     # Outside the branch, as in `await_once`.
     lines.add(f"{seen} = {seen} | {wanted}")
     return True
@@ -374,9 +348,9 @@ def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fe
         (f"if {away}:", names[0], "0"),
         ("else:", names[1], scope.text(scope.step.rank * part(tensors[0].axes[own.axis].size))),
     ):
-        lines.add(test_of, op.loc)
-        lines.add(f"    {place} = {name}")
-        lines.add(f"    {first} = {begin}")
+        with lines.block(test_of, op.loc):
+            lines.add(f"{place} = {name}")
+            lines.add(f"{first} = {begin}")
     scope.places[own.tensor] = Place(place, first, own.axis, all(found))
 
 
