@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tilelink.codegen.scope import Scope, TileNames, in_sixteens
 from tilelink.codegen.text import Lines, atom
@@ -17,6 +18,8 @@ from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+
+Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +147,39 @@ def _conjuncts(test: Formula) -> tuple[Formula, ...]:
     return (test,)
 
 
-def terms(
-    scope: Scope, tensor: TensorDecl, view: tuple[ViewAxis, ...], index: tuple[IndexEntry, ...], found: Accessed
-) -> tuple[list[Term], int]:
+def address(
+    scope: Scope, pointer: str, tensor: TensorDecl, index: Entries, found: Accessed
+) -> tuple[str, str | None]:  # fmt: skip
+    """(pointer expression, mask expression or None). Products are 64 bits wide: offsets may pass 2**31."""
+    with scope.keeping_names():
+        terms, blocks = _terms(scope, tensor, index, found)
+        parts, masks = [pointer], list[str]()
+        for term in terms:
+            side = _expand(term.block, blocks)
+            if term.stride == F.of(1):
+                parts.append(f"{term.position}{side}")
+            else:
+                parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, F.FACTOR)}")
+            if term.mask is not None:
+                masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
+    if len(masks) > 1:
+        masks = [_bracketed(m) if "&" in m or "<" in m else m for m in masks]
+    return " + ".join(parts), " & ".join(masks) or None
+
+
+def _terms(scope: Scope, tensor: TensorDecl, index: Entries, found: Accessed) -> tuple[list[Term], int]:
     """One term per stored axis of the memory that is touched, and the number of block axes.
 
-    Of a tensor that comes by the low-latency protocol the last axis is one of words.
+    Of a tensor that comes by the LL protocol the last axis is one of words.
     """
-    extents = scope.plan.buffer(tensor.name).extents
+    extents = scope.lowered.buffer(tensor.name).extents
     each = elements_of_word(scope, tensor)
     if each > 1:
         extents = (*extents[:-1], pairs_of(scope, tensor, extents[-1]))
     blocks = 0
     gathered: int | None = None
     placed: dict[int, Term] = {}
-    for v, e in zip(view, index, strict=True):
+    for v, e in index:
         block: int | None = None
         kept = v.axis is not None and not tensor.axes[v.axis].own_slice
         if isinstance(e, (OfTile, Whole)) and (kept or (isinstance(e, OfTile) and v.axis is None)):
@@ -169,14 +190,19 @@ def terms(
             block = gathered
         if v.axis is None or not kept:
             continue
-        stored = stored_axis(tensor, v.axis)
-        if each > 1 and stored == len(extents) - 1:
+        axis = stored_axis(tensor, v.axis)
+        if each > 1 and axis == len(extents) - 1:
             assert isinstance(e, (OfTile, Whole))
-            placed[stored] = _paired(scope, _tile(scope, tensor, v, e), extents[-1], block)
+            placed[axis] = _paired(scope, _tile(scope, tensor, v, e), extents[-1], block)
             continue
-        stride = scope.stride(tensor.name, stored, extents)
-        placed[stored] = _term(scope, tensor, v, e, found, found.op.box[stored][0], block, stride)
+        stride = scope.stride(tensor.name, axis, extents)
+        placed[axis] = _term(scope, tensor, v, e, found, found.op.box[axis][0], block, stride)
     return [placed[k] for k in sorted(placed)], blocks
+
+
+def stored(tensor: TensorDecl, index: Entries) -> Entries:
+    """The entries of axes that are in memory."""
+    return [(v, e) for v, e in index if v.axis is not None and not tensor.axes[v.axis].own_slice]
 
 
 def stored_axis(tensor: TensorDecl, axis: int) -> int:
@@ -226,14 +252,16 @@ def _name_position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At | Gather
         scope.lines.add(f"shmem.check_below({text}, {size}, {report}, t)", scope.loc)
 
 
-def inside_of(scope: Scope, tensor: TensorDecl, op: LoadOp, index: tuple[IndexEntry, ...]) -> str | None:
+def tiles_of(scope: Scope, op: LoadOp | StoreOp) -> list[TileNames]:
+    """Those of the axes that the block has which is loaded or stored."""
+    tensor = scope.declared(op.param)
+    found = stored(tensor, index_of(scope, op))
+    return [_tile(scope, tensor, v, e) for v, e in found if isinstance(e, (OfTile, Whole))]
+
+
+def inside_of(scope: Scope, op: LoadOp) -> str | None:
     """Which lanes of a tile are elements, as a mask of its block; None: all of them."""
-    view = scope.step.step.binding(op.param).view
-    blocks = [
-        _tile(scope, tensor, v, e)
-        for v, e in zip(view, index, strict=True)
-        if isinstance(e, (OfTile, Whole)) and v.axis is not None and not tensor.axes[v.axis].own_slice
-    ]
+    blocks = tiles_of(scope, op)
     masks = [(mask_of(tile), _expand(k, len(blocks))) for k, tile in enumerate(blocks)]
     return " & ".join(f"{mask}{side}" for mask, side in masks if mask is not None) or None
 
@@ -257,14 +285,6 @@ def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> T
     return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, extent(tensor, v, scope.step.axis))
 
 
-def block_shape(scope: Scope, op: LoadOp | StoreOp) -> tuple[int, ...]:
-    """Elements per axis of the block that is loaded or stored."""
-    tensor, view = scope.declared(op.param), scope.step.step.binding(op.param).view
-    found = zip(view, index_of(scope, op), strict=True)
-    kept = [(v, e) for v, e in found if v.axis is not None and not tensor.axes[v.axis].own_slice]
-    return tuple(_tile(scope, tensor, v, e).extent for v, e in kept if isinstance(e, (OfTile, Whole)))
-
-
 def from_data(expr: Expr, text: str, most: str | None = None) -> str:
     """A position of the program's, `text`, as 32 bits: tables may have 64. `most`: more than that means no other."""
     if expr.positional:
@@ -278,26 +298,11 @@ def _expand(block: int | None, blocks: int) -> str:
     return "[" + ", ".join(":" if k == block else "None" for k in range(blocks)) + "]"
 
 
-def address(scope: Scope, pointer: str, found: list[Term], blocks: int) -> tuple[str, str | None]:
-    """(pointer expression, mask expression or None). Products are 64 bits wide: offsets may pass 2**31."""
-    parts = [pointer]
-    masks: list[str] = []
-    for term in found:
-        side = _expand(term.block, blocks)
-        if term.stride == F.of(1):
-            parts.append(f"{term.position}{side}")
-        else:
-            parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, F.FACTOR)}")
-        if term.mask is not None:
-            masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
-    if len(masks) > 1:
-        masks = [_bracketed(m) if "&" in m or "<" in m else m for m in masks]
-    return " + ".join(parts), " & ".join(masks) or None
-
-
 def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]:, ]+", text) else f"({text})"
 
 
-def index_of(scope: Scope, op: LoadOp | StoreOp) -> tuple[IndexEntry, ...]:
-    return entries(scope.step.step, op.param, op.index)
+def index_of(scope: Scope, op: LoadOp | StoreOp) -> Entries:
+    """Each axis of the program's view of a tensor, and where the index has it."""
+    step = scope.step.step
+    return list(zip(step.binding(op.param).view, entries(step, op.param, op.index), strict=True))

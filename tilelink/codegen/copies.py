@@ -140,7 +140,7 @@ def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], place
 # ------------------------------------------------------------------------------------------------- the tile of a mainloop
 def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
     """Push the host's tile from registers to whoever holds it, and tell them."""
-    index = tuple(
+    tile = tuple(
         OfTile(str(k)) if str(k) in tiles else At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True)
         for k, _ in enumerate(scope.step.grid)
     )
@@ -151,9 +151,8 @@ def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
             return
         pe, context = scope.text(op.rank), scope.context(op.buffer)
         there = scope.named(f"{op.buffer}_there", f"shmem.ptr({scope.tensor(op.buffer)}, {pe}, {context})")
-        view = scope.step.step.binding(op.param).view
-        pieces, blocks = access.terms(scope, scope.declared(op.param), view, index, access.Accessed(op, ()))
-        where, mask = access.address(scope, there, pieces, blocks)
+        index = list(zip(scope.step.step.binding(op.param).view, tile, strict=True))
+        where, mask = access.address(scope, there, scope.declared(op.param), index, access.Accessed(op, ()))
         scope.lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
 
     _name_peer(scope)

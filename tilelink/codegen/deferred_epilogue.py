@@ -15,7 +15,7 @@ from tilelink.codegen.epilogue import bounds_passed, fused_function, held_of
 from tilelink.codegen.function import Function, close
 from tilelink.codegen.loops import FIRST_PIECE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
-from tilelink.codegen.text import Lines, atom
+from tilelink.codegen.text import atom
 from tilelink.codegen.waits import Word
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -41,19 +41,19 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
     scope, loc = open_scope(file, file.plan.step(step.executor)), step.step.program.loc
     tiles = open_tiles(scope)
     taken, following, subtile, waited = (scope.names.fresh(n) for n in ("taken", "following", "piece", "waited"))
-    outer, scope.lines = scope.lines, Lines()
-    _load_tile(scope, step, subtile)
-    passed = [end for _, *ends in bounds_passed(scope, step) for end in ends]
-    held = held_of(scope, step)
-    does = fused_function(file, step, held)
-    for arg in does.args:
-        scope.args.setdefault(arg.name, arg)
-    word = _flag_awaited(scope, step) if FIRST_PIECE in does.leading else None
-    first = [f"{scope.text(word)} != {waited}"] if word is not None else ["True"] * (FIRST_PIECE in does.leading)
-    tile = ["t"] if "t" in does.leading else []
-    given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
-    scope.lines.add(f"{does.name}({', '.join(given)})", loc)
-    inner, scope.lines = scope.lines, outer
+    with scope.apart() as inner:
+        _load_tile(scope, step, subtile)
+        passed = [end for _, *ends in bounds_passed(scope, step) for end in ends]
+        held = held_of(scope, step)
+        does = fused_function(file, step, held)
+        for arg in does.args:
+            scope.args.setdefault(arg.name, arg)
+        word = _flag_awaited(scope, step) if FIRST_PIECE in does.leading else None
+        first = [f"{scope.text(word)} != {waited}"] if word is not None else ["True"] * (FIRST_PIECE in does.leading)
+        tile = ["t"] if "t" in does.leading else []
+        given = [*dict.fromkeys(held.values()), *passed, *tile, *first, *[a.name for a in does.args]]
+        scope.lines.add(f"{does.name}({', '.join(given)})", loc)
+    outer = scope.lines
 
     counter = scope.arg(Arg(f"{scope.naming.functions[step.path]}_tickets", "tickets", step.path))
     total = scope.lowered.loop(step.path).total
@@ -80,8 +80,8 @@ def emit_deferred(file: File, step: StepPlan) -> tuple[Function, Function]:
     outer.depth = 0
     # Each worker has drawn one too many; whoever has drawn the last one puts the counter back.
     outer.say("the last ticket of all: the next call begins with the first again")
-    outer.add(f"if {taken} == {count} + workers - 1:")
-    outer.add(f"    tl.store({counter}, tl.cast(0, tl.int64))")
+    with outer.block(f"if {taken} == {count} + workers - 1:"):
+        outer.add(f"tl.store({counter}, tl.cast(0, tl.int64))")
     return close(scope, scope.naming.drivers[step.path], ("workers",)), does
 
 
@@ -112,9 +112,8 @@ def _columns(scope: Scope, step: StepPlan, subtile: str) -> TileNames:
 
 def _load(scope: Scope, op: Store) -> tuple[str, str]:
     """What the host has stored, by name, and the load that brings it back."""
-    tensor, view = scope.declared(op.param), scope.step.step.binding(op.param).view
-    terms, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), access.Accessed.of(scope.part.of(op)))
-    where, mask = access.address(scope, scope.tensor(tensor.name), terms, blocks)
+    tensor, found = scope.declared(op.param), access.Accessed.of(scope.part.of(op))
+    where, mask = access.address(scope, scope.tensor(tensor.name), tensor, access.index_of(scope, op), found)
     held = scope.forwarded[tensor.name] = scope.names.fresh(f"{tensor.name}_tile")
     return held, f"tl.load({where}{f', mask={mask}, other=0' if mask else ''})"
 

@@ -39,7 +39,7 @@ class Along:
     tests: tuple[Formula, ...]
 
 
-def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEntry, ...]) -> Tma | None:
+def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: access.Entries) -> Tma | None:
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
     It takes a program of matmul kind, 16-byte alignment, and tiles that end only where the tensor does (a descriptor fills
@@ -48,15 +48,14 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEn
     the last two, or, in a loop over whole tiles, some rows, whole in their last axis, at one position along each other axis.
     (Elsewhere Triton would take such rows into registers.)
     """
-    view = scope.step.step.binding(op.param).view
     device = scope.plan.topology.device
     if device.amd or device.capability < 90 or not has_dot(scope.step.step.program) or scope.is_ll(tensor.name):
         return None
     found = access.Accessed.of(scope.part.of(op))
     stored = [
         Along(v, e, found.op.box[access.stored_axis(tensor, v.axis)][0], found.tests)
-        for v, e in zip(view, index, strict=True)
-        if v.axis is not None and not tensor.axes[v.axis].own_slice
+        for v, e in access.stored(tensor, index)
+        if v.axis is not None
     ]
     kinds = [type(along.entry) for along in stored]
     if len(index) == len(kinds) and kinds == [At] * (len(kinds) - 2) + [OfTile, OfTile]:
@@ -185,7 +184,7 @@ def could_be_tma(scope: Scope, tensor: TensorDecl, loads: list[Load], *, always:
     """
     for op in loads:
         index = index_of(scope, op)
-        unnamed = [e.var for e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
+        unnamed = [e.var for _, e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
         for var in unnamed:
             scope.tiles[var] = _of_loop(scope, var, always)
         known = dict(scope.args)

@@ -12,7 +12,7 @@ from tilelink.ir.wiring import TensorDecl
 def packed(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> str:
     """The words of what is stored, by name."""
     if not _is_tile(scope, op):
-        value = f"tl.broadcast_to({value}, {list(access.block_shape(scope, op))})"
+        value = f"tl.broadcast_to({value}, {_shape(scope, op)})"
     _say_words(scope)
     return scope.named(f"{tensor.name}_pack", f"shmem.ll_pack({value}, epoch, {TRITON_DTYPES[tensor.dtype]})")
 
@@ -24,7 +24,11 @@ def _is_tile(scope: Scope, op: Store) -> bool:
     if len(binding) != 1 or binding[0].index != op.index:
         return False
     # Axes of other lengths may go by the same index.
-    return access.block_shape(scope, binding[0]) == access.block_shape(scope, op)
+    return _shape(scope, binding[0]) == _shape(scope, op)
+
+
+def _shape(scope: Scope, op: Load | Store) -> list[int]:
+    return [tile.extent for tile in access.tiles_of(scope, op)]
 
 
 def load(scope: Scope, op: Load, tensor: TensorDecl, pointer: str, mask: str | None) -> str:

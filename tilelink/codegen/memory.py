@@ -18,7 +18,7 @@ def load(scope: Scope, op: Load) -> None:
         _load_memory(scope, op, tensor, name)
         return
     held = register_forwarding.at_edges(scope, op, tensor, held, _other(scope, op, tensor))
-    slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.unit]
+    slices = [e for v, e in index if v.unit]
     if scope.plan.buffer_or_none(tensor.name) is None or not slices:
         scope.lines.add(f"{name} = {held}", op.loc)
         return
@@ -41,11 +41,8 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
         scope.async_tensors.add(tensor.name)
         scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
         return
-    view = scope.step.step.binding(op.param).view
-    with scope.keeping_names():
-        pieces, blocks = access.terms(scope, tensor, view, index, access.Accessed.of(scope.part.of(op)))
-        start = scope.tensor(tensor.name) if place is None else place.name
-        pointer, mask = access.address(scope, start, pieces, blocks)
+    start = scope.tensor(tensor.name) if place is None else place.name
+    pointer, mask = access.address(scope, start, tensor, index, access.Accessed.of(scope.part.of(op)))
     if only_if is not None:
         mask = f"{mask} & ({only_if})" if mask else only_if
     other = _other(scope, op, tensor)
@@ -98,10 +95,7 @@ def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
 
 
 def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, found: access.Accessed) -> None:
-    with scope.keeping_names():
-        view = scope.step.step.binding(op.param).view
-        pieces, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), found)
-        where, mask = access.address(scope, pointer, pieces, blocks)
+    where, mask = access.address(scope, pointer, tensor, access.index_of(scope, op), found)
     masks = [m for m in (mask, expression(scope, op.mask) if op.mask is not None else None) if m]
     tail = ", mask=" + " & ".join(f"({m})" if len(masks) > 1 else m for m in masks) if masks else ""
     scope.lines.add(f"tl.store({where}, {value}{tail})", op.loc)
