@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,7 +20,7 @@ from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 
-Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
+Entries: TypeAlias = "Sequence[tuple[ViewAxis, IndexEntry]]"
 
 
 @dataclass(frozen=True, slots=True)

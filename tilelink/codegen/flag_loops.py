@@ -32,7 +32,8 @@ def open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low
     run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
     lo, hi = (F.substitute(edge, {"flag": Sym(run)}) for edge in (walk.begin, walk.end))
     last_index = _index(walk, _symbol(high) - 1)
-    start, stop = scope.text(_index(walk, _symbol(low))), scope.text(last_index)
+    start = scope.text(walk.first if low == "0" else _index(walk, _symbol(low)))
+    stop = scope.text(last_index)
     until = scope.text(F.minimum(hi, _symbol(high)))
     alike = scope.step.engine == "workers" and all(replace(w, wait=walk.wait) == walk and w.alone for w in walks)
     known = _awaited_before(scope, op, waiting, start, stop) if alike else None

@@ -11,6 +11,7 @@ import keyword
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan, order_of
@@ -145,11 +146,11 @@ def read_names(body: tuple[Op, ...]) -> set[str]:
 
 def expressions(op: Op) -> Iterator[Expr]:
     """Those of an op, of its body none."""
-    for value in (getattr(op, f.name) for f in fields(op)):
-        for one in value if isinstance(value, tuple) else (value,):
-            expr = getattr(one, "expr", one)
-            if isinstance(expr, Expr):
-                yield expr
+    values: list[Any] = [getattr(op, f.name) for f in fields(op)]
+    for value in values:
+        several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        found = (getattr(one, "expr", one) for one in several)
+        yield from (expr for expr in found if isinstance(expr, Expr))
 
 
 def _names(op: Op) -> Iterator[str]:

@@ -248,11 +248,13 @@ AT = "at"
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The flags of a wait in a loop over tiles, where each tile of the loop has flags of its own: `index` of a position `at`, and
-    the positions `[begin, end)` of flag `flag`, along the axis that the loop walks. `alone`: no other axis has flags."""
+    """The flags of a wait in a loop over tiles, where each tile of the loop has flags of its own: `index` of a position `at`,
+    `first` of position 0, and the positions `[begin, end)` of flag `flag`, along the axis that the loop walks. `alone`: no
+    other axis has flags."""
 
     wait: Statement
     index: Formula
+    first: Formula
     begin: Formula
     end: Formula
     alone: bool

@@ -92,5 +92,6 @@ def _walks(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[str, Walk]]:
             if isinstance(entry, P.OfTile) and axis is not None:
                 begin, end = axis.interval(Sym("flag"))
                 shift = axis.rank * axis.part if view.local else F.of(0)
-                index = axis.index(axis.first(local=view.local) + Sym(AT))
-                yield entry.var, Walk(op, index, begin - shift, end - shift, len(channel.axes) == 1)
+                base = axis.first(local=view.local)
+                index, first = axis.index(base + Sym(AT)), F.of(0) if base == F.of(0) else axis.index(base)
+                yield entry.var, Walk(op, index, first, begin - shift, end - shift, len(channel.axes) == 1)
