@@ -11,7 +11,7 @@ import keyword
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan, order_of
@@ -146,9 +146,8 @@ def read_names(body: tuple[Op, ...]) -> set[str]:
 
 def expressions(op: Op) -> Iterator[Expr]:
     """Those of an op, of its body none."""
-    values: list[Any] = [getattr(op, f.name) for f in fields(op)]
-    for value in values:
-        several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+    for value in (getattr(op, f.name) for f in fields(op)):
+        several = cast("tuple[Any, ...]", value if isinstance(value, tuple) else (value,))
         found = (getattr(one, "expr", one) for one in several)
         yield from (expr for expr in found if isinstance(expr, Expr))
 
