@@ -14,9 +14,9 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.streams import Copy, Set, Wait, actions
+from tilelink.mapping.arrivals import tiles_in
 from tilelink.mapping.lower import lower
 from tilelink.mapping.orders import decode
-from tilelink.mapping.raisers import tiles_in
 
 SIZE, COLUMNS = F.Sym("M"), F.Sym("N")
 FEW = settings(max_examples=200, deadline=None)

@@ -14,11 +14,10 @@ CODE = re.compile(r"TL\d{3}")
 ASKING = (ast.Compare, ast.Dict, ast.Tuple)
 
 SAME = {
-    "TL306": "mapping/owners mapping/raisers",
-    "TL312": "mapping/placement mapping/sequence",
-    "TL313": "mapping/kernels mapping/placement",
-    "TL321": "mapping/channels mapping/word_axes",
-    "TL325": "mapping/grids mapping/planning",
+    "TL306": "mapping/owners mapping/arrivals",
+    "TL312": "mapping/placement_rules mapping/sequence",
+    "TL313": "mapping/kernels mapping/placement_rules",
+    "TL321": "mapping/channels mapping/granularity",
     "TL423": "runtime/peer/pieces runtime/simulated/streams",
     "TL424": "runtime/peer/launch runtime/simulated/interpreter",
     "TL433": "runtime/peer/group runtime/peer/reach",

@@ -272,7 +272,7 @@ def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
     pairs = size // 2
     if pairs not in scope.formulas.names:
         scope.formulas.define(pairs, scope.names.fresh(f"{label(tensor.axes[-1].name)}_pairs"))
-    if in_sixteens(scope.lowered, pairs):
+    if in_sixteens(scope.plan, pairs):
         scope.formulas.multiples.add(pairs)
     return pairs
 

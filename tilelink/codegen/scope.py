@@ -7,6 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from tilelink.codegen.names import TABLE, Naming, bound, naming_of
 from tilelink.codegen.reports import Reports
 from tilelink.codegen.text import Formulas, Lines, Names, atom
@@ -308,7 +310,7 @@ def _name_sizes(scope: Scope) -> None:
                 held = here(axis.size, over=over)
                 define(held, f"{label}_here")
                 lengths = (part(axis.size, over), held) if axis is tensor.axes[-1] else ()
-                scope.formulas.multiples |= {f for f in lengths if in_sixteens(scope.lowered, f)}
+                scope.formulas.multiples |= {f for f in lengths if in_sixteens(scope.plan, f)}
                 define(rank_along(over) * part(axis.size, over), f"{label}_first")
     for grid in (*scope.step.grid, *scope.step.loops):
         if isinstance(grid.size, F.Const):
@@ -323,9 +325,9 @@ def _name_sizes(scope: Scope) -> None:
                 define(axis.per, f"{channel.tensor}_per_part")
 
 
-def in_sixteens(lowered: Lowered, size: Formula) -> bool:
+def in_sixteens(plan: Plan, size: Formula) -> bool:
     """Whether it is a multiple of 16 on every rank: where the last ones hold nothing, another may hold less than a part."""
-    return all(int(F.evaluate(size, lowered.env(rank))) % 16 == 0 for rank in range(lowered.topology.ranks))
+    return not np.any(F.evaluate(size, plan.on_all) % 16)
 
 
 def _label(size: Formula, dim: str) -> str:

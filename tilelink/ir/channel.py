@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.partition import GridAxis, here, part, pieces
@@ -137,13 +135,6 @@ class Channel:
     counted: bool = False
     """Streams alone wait for it: its bells count the notifies themselves, and there are neither words nor totals."""
     joined: str | None = None
-
-    def once(self, env: Mapping[str, F.Number]) -> bool:
-        """Whether one notify of a worker completes each word, on the rank that `env` is of."""
-        if self.bells or self.counted or self.joined or self.writers != "workers" or self.guard is not None:
-            return False
-        words = np.arange(int(F.evaluate(self.words, env)))
-        return bool(np.all(F.evaluate(self.target, self._at(words, env)) == 1))
 
     def whose(self, along: str) -> ChannelAxis | None:
         """The axis whose parts say which rank along an axis of ranks has these words: the only one that hears of a tile."""

@@ -18,8 +18,7 @@ import numpy as np
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.host import MAIN, Enter, HostStep
-from tilelink.ir.low_latency import low_latency
+from tilelink.ir.host import MAIN, HostStep
 from tilelink.ir.partition import GridAxis, here
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
@@ -326,6 +325,11 @@ class Plan:
     notes: tuple[str, ...] = ()
     tables: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = ()
     """Orders by a user's key, by name: for each rank the positions of its tiles, sorted."""
+    brief: bool = False
+    """An epoch-signalled call: words are set to the number of the call, which each worker counts for itself."""
+    low_latency: frozenset[str] = frozenset()
+    """Of such a call, the tensors that come by the LL protocol: their words hold data and the number of the call, and they
+    have no others."""
 
     def __str__(self) -> str:
         """The steps, one a line, and the plan's notes; `tilelink plan` has the rest in tables."""
@@ -354,28 +358,6 @@ class Plan:
         """The most that there can be at a time: of one kernel of the main stream, and of all on side streams."""
         main = max((k.workers for k in self.kernels if k.stream == MAIN), default=0)
         return main + sum(k.workers for k in self.kernels if k.stream != MAIN)
-
-    @cached_property
-    def brief(self) -> bool:
-        """Whether the call is one kernel, in which each word is raised once and every rank hears from every other.
-
-        Then words are set to the number of the call, which each worker counts for itself, and neither does anybody wait for
-        the last worker, nor do ranks say that they have begun, unless a slot is used in two calls running.
-        """
-        kernels = [h.kernels for h in self.host if isinstance(h, Enter)]
-        if len(self.host) != 2 or not kernels or len(kernels[0]) != 1:
-            return False
-        kernel = self.kernel(kernels[0][0])
-        alone = not any(self.step(f).behind for path, _ in kernel.roles for f in self.step(path).fused)
-        heard = bool(self.credits) and all(c.implied_by is not None for c in self.credits)
-        if not (alone and heard and kernel.workers <= COPIES and all(c.scope == "sys" for c in self.channels)):
-            return False
-        return all(c.once(self.env(rank)) for c in self.channels for rank in range(self.topology.ranks))
-
-    @cached_property
-    def low_latency(self) -> frozenset[str]:
-        """The tensors whose words hold data and the number of the call, and which have no others."""
-        return low_latency(self)
 
     def step(self, path: str) -> StepPlan:
         return next(s for s in self.steps if s.path == path)
@@ -412,3 +394,8 @@ class Plan:
         for name, rows in self.tables:
             values[name] = np.asarray(rows[rank], dtype=np.int64)
         return values
+
+    @cached_property
+    def on_all(self) -> dict[str, F.Number]:
+        """The same, but for the tables, on all ranks at once."""
+        return env_of(dict(self.sizes), self.topology, np.arange(self.topology.ranks))

@@ -82,10 +82,12 @@ class Topology:
         return tuple(self.peer(rank, at, name) for at in range(self.size(name)))
 
 
-def env_of(sizes: Mapping[str, int], topology: Topology, rank: int) -> dict[str, F.Number]:
-    """Sizes, and what formulas call a rank's coordinates on the axes of ranks and the lengths of these."""
+def env_of(sizes: Mapping[str, int], topology: Topology, rank: F.Number) -> dict[str, F.Number]:
+    """Sizes, and what formulas call a rank's coordinates on the axes of ranks and the lengths of these; `rank`: one, or an
+    array of several."""
     values: dict[str, F.Number] = {**sizes}
     for axis in (RANK_AXIS, *(a.name for a in topology.axes)):
-        values[rank_along(axis).name] = topology.at(rank, axis)
-        values[ranks_along(axis).name] = topology.size(axis)
+        size = topology.size(axis)
+        values[rank_along(axis).name] = rank // topology.stride(axis) % size
+        values[ranks_along(axis).name] = size
     return values

@@ -12,15 +12,14 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import TensorDecl, Wiring
-from tilelink.mapping.crossing import crosses, reads_remote
-from tilelink.mapping.raisers import raised, sources_of
-from tilelink.mapping.uses import Use, owned_domain
-from tilelink.mapping.word_axes import waited, words_along
+from tilelink.mapping.arrivals import Arrivals
+from tilelink.mapping.granularity import words_along
+from tilelink.mapping.matching import Match, Matching
+from tilelink.mapping.remote import crosses
 
 
-def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use], least: Mapping[str, F.Number]) -> Channel:
-    """The words of tensor `name`, for all waits that use them and all notifies that raise them.
+def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) -> Channel:
+    """The words of a tensor, for all waits that use them and all notifies that raise them.
 
     Args:
         least: sizes, on the rank that has least.
@@ -29,39 +28,36 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use], leas
         TilelinkError: TL303 a run-time split, TL304 a guard that is no formula, TL321 words that copy engines bind,
             TL331 two axes of ranks, TL334 instances that other ranks write and pull from, TL335 two kinds of engine.
     """
-    tensor = wiring.tensor(name)
-    told = _by_notify(uses)
-    writers = _writers(tensor, told)
-    pulled = any(reads_remote(u.consumer, u.wait.param, tensor) for u in uses)
-    remote = pulled or any(crosses(u.producer, u.notify.param) for u in told)
-    _check_asked(wiring, schedule, tensor, uses, remote)
-    joined = _joined(schedule, tensor, told, uses, remote)
-    axes: list[ChannelAxis] = []
-    axis = _along(tensor, uses, pulled=pulled)
-    for a, _ in enumerate(tensor.axes):
-        found = words_along(wiring, tensor, a, uses, schedule, along=axis, pulled=pulled, remote=remote, least=least)
-        if found is not None:
-            axes.append(found)
-    by_part = _says_whose(tensor, axes, axis)
-    if pulled:
-        _check_makers(wiring, tensor, uses, by_part=by_part)
-    sent = [u for u in told if crosses(u.producer, u.notify.param)]
-    untold = any(not sources_of(wiring, axes, u.producer, u.notify, tensor, pulled=pulled) for u in sent)
+    tensor, pulled, remote = found.tensor, found.pulled, found.remote
+    writers = _writers(found)
+    if tensor.name in dict(schedule.channels):
+        _check_unbound(found)
+    joined = _joined(found, schedule)
+    along = _along(found)
+    axes = tuple(
+        axis
+        for a in range(len(tensor.axes))
+        if (axis := words_along(found, a, schedule, along=along, least=least)) is not None
+    )
+    # Whether the words of a pulled tensor tell the ranks' parts apart.
+    by_part = any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
+    _check_makers(found, by_part=by_part)
+    untold = any(crosses(m.producer, m.notify.param) and not Arrivals(found, axes).sources(m) for m in found.told)
     # Of what is pulled the source is the rank that it is pulled from, which has made it, or else whoever writes it there.
     if (pulled and not by_part) or (untold and (pulled or writers == "workers")):
-        axes.insert(0, ChannelAxis(None, "unit", ranks_along(axis), 1, axis, every=not pulled or by_part))
-    guard, target = raised(wiring, axes, told, tensor, pulled=pulled)
+        axes = (ChannelAxis(None, "unit", ranks_along(along), 1, along, every=not pulled or by_part), *axes)
+    guard, target = Arrivals(found, axes).expected()
     # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
-    hearing = [u.consumer.engine == "stream" and not u.consumer.by_runs for u in uses]
-    rings = None if remote else _rings(wiring, axes, uses, least)
+    hearing = [m.consumer.engine == "stream" and not m.consumer.by_runs for m in found.matches]
+    rings = None if remote else _rings(found, axes, least)
     scope = "sys" if remote or writers == "stream" else "gpu"
     counted = all(hearing) and scope == "gpu" and joined is None
     if counted and rings is not None:
         guard = rings if guard is None else F.binary("and", guard, rings)
     return Channel(
-        name=name,
-        tensor=name,
-        axes=tuple(axes),
+        name=tensor.name,
+        tensor=tensor.name,
+        axes=axes,
         target=target,
         guard=guard,
         writers=writers,
@@ -73,31 +69,27 @@ def channel(wiring: Wiring, schedule: Schedule, name: str, uses: list[Use], leas
     )
 
 
-def _says_whose(tensor: TensorDecl, axes: list[ChannelAxis], along: str) -> bool:
-    """Whether the words of a pulled tensor tell the ranks' parts apart."""
-    return any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
-
-
-def _rings(wiring: Wiring, axes: list[ChannelAxis], uses: list[Use], least: Mapping[str, F.Number]) -> Formula | None:
+# ---------------------------------------------------------------------------------------------------------------- bells
+def _rings(found: Matching, axes: tuple[ChannelAxis, ...], least: Mapping[str, F.Number]) -> Formula | None:
     """Which words ring a bell: those that the streams wait for which hear of them, if all of them wait for the same. None: all
     of them."""
-    streams = {u.consumer.path: u for u in uses if u.consumer.engine == "stream"}
-    found = {_heard(wiring, axes, u, least) for u in streams.values()}
-    return found.pop() if len(found) == 1 else None
+    streams = {m.consumer.path: m for m in found.matches if m.consumer.engine == "stream"}
+    heard = {_heard(found, axes, m, least) for m in streams.values()}
+    return heard.pop() if len(heard) == 1 else None
 
 
-def _heard(wiring: Wiring, axes: list[ChannelAxis], u: Use, least: Mapping[str, F.Number]) -> Formula | None:
+def _heard(found: Matching, axes: tuple[ChannelAxis, ...], m: Match, least: Mapping[str, F.Number]) -> Formula | None:
     """The words that a stream waits for: none on ranks where it has no tiles along another axis, and of other ranks' parts alone,
     if it moves by parts and leaves its own out."""
-    s, named = u.consumer, [waited(u, c.axis) for c in axes if c.axis is not None]
+    s, named = m.consumer, [m.waited(c.axis) for c in axes if c.axis is not None]
     others = [g for g in s.grid if g not in named and g.kind != "table"]
-    counts = [g.count for g in others if g.size not in [made.size for made in u.producer.grid]]
+    counts = [g.count for g in others if g.size not in [made.size for made in m.producer.grid]]
     tiles = [F.binary("!=", n, 0) for n in counts if F.evaluate(n, least) == 0]
-    found = [*tiles, *_leaving(wiring, axes, s)]
-    return functools.reduce(lambda a, b: F.binary("and", a, b), found) if found else None
+    tests = [*tiles, *_leaving(found, axes, s)]
+    return functools.reduce(lambda a, b: F.binary("and", a, b), tests) if tests else None
 
 
-def _leaving(wiring: Wiring, axes: list[ChannelAxis], s: StepPlan) -> Iterator[Formula]:
+def _leaving(found: Matching, axes: tuple[ChannelAxis, ...], s: StepPlan) -> Iterator[Formula]:
     movement = s.step.program.movement
     if movement is None or not (s.skip_own and s.push):
         return
@@ -105,7 +97,7 @@ def _leaving(wiring: Wiring, axes: list[ChannelAxis], s: StepPlan) -> Iterator[F
     parts = {
         v.axis
         for v, w in zip(source.view, target.view, strict=True)
-        if w.axis is not None and wiring.tensor(target.tensor).axes[w.axis].over == s.axis
+        if w.axis is not None and found.wiring.tensor(target.tensor).axes[w.axis].over == s.axis
     }
     for k, c in enumerate(axes):
         if c.kind == "cut" and c.axis in parts and c.over == s.axis:
@@ -113,37 +105,40 @@ def _leaving(wiring: Wiring, axes: list[ChannelAxis], s: StepPlan) -> Iterator[F
             return
 
 
-def _along(tensor: TensorDecl, uses: list[Use], *, pulled: bool) -> str:
+# --------------------------------------------------------------------------------------------------- what cannot be one
+def _along(found: Matching) -> str:
     """The axis of ranks along which the signals of a tensor go, if they leave a rank.
 
     Raises:
         TilelinkError: TL331, along two.
     """
-    makers = list(dict.fromkeys(u.producer.axis for u in uses if crosses(u.producer, u.notify.param)))
-    takers = [u.consumer.axis for u in uses if reads_remote(u.consumer, u.wait.param, tensor)] if pulled else []
-    found = list(dict.fromkeys([*makers, *takers, *(u.producer.axis for u in uses if takers)]))
-    if len(found) > 1:
-        use = next((u for u in uses if u.consumer.axis != u.producer.axis), uses[0])
+    matches = found.matches
+    makers = [m.producer.axis for m in matches if crosses(m.producer, m.notify.param)]
+    takers = [m.consumer.axis for m in matches if found.pulls(m)]
+    axes = list(dict.fromkeys([*makers, *takers, *(m.producer.axis for m in matches if takers)]))
+    if len(axes) > 1:
+        m = next((m for m in matches if m.consumer.axis != m.producer.axis), matches[0])
         raise TilelinkError(
             "TL331",
-            f"`{tensor.name}` would be signalled along {' and '.join(found)}",
-            loc=use.consumer.step.loc,
-            why=f"`{use.producer.path}` makes it along {use.producer.axis}, `{use.consumer.path}` takes it along "
-            f"{use.consumer.axis}: who makes tiles on a rank does not know who pulls them from there along another axis",
-            hint=f"let `{use.consumer.path}` push (push=True): it then waits on its own rank for what it sends on",
-            notes=(Note(f"`{use.producer.path}`", use.producer.step.loc),),
+            f"`{found.tensor.name}` would be signalled along {' and '.join(axes)}",
+            loc=m.consumer.step.loc,
+            why=f"`{m.producer.path}` makes it along {m.producer.axis}, `{m.consumer.path}` takes it along "
+            f"{m.consumer.axis}: who makes tiles on a rank does not know who pulls them from there along another axis",
+            hint=f"let `{m.consumer.path}` push (push=True): it then waits on its own rank for what it sends on",
+            notes=(Note(f"`{m.producer.path}`", m.producer.step.loc),),
         )
-    return found[0] if found else uses[0].producer.axis
+    return axes[0] if axes else matches[0].producer.axis
 
 
-def _writers(tensor: TensorDecl, told: list[Use]) -> str:
-    streams = [u for u in told if u.producer.engine == "stream"]
-    workers = [u for u in told if u.producer.engine != "stream"]
+def _writers(found: Matching) -> str:
+    streams = [m for m in found.told if m.producer.engine == "stream"]
+    workers = [m for m in found.told if m.producer.engine != "stream"]
     if streams and workers:
         stream, worker = streams[0].producer, workers[0]
         raise TilelinkError(
             "TL335",
-            f"`{tensor.name}` would be announced by the stream of `{stream.path}` and by the workers of `{worker.producer.path}`",
+            f"`{found.tensor.name}` would be announced by the stream of `{stream.path}` and by the workers of "
+            f"`{worker.producer.path}`",
             loc=worker.notify.loc,
             why="workers count in a word, and a stream sets it to the number of the call: it cannot be both",
             hint=f"place `{stream.path}` on SMs too, or let only one of the two programs notify",
@@ -152,81 +147,69 @@ def _writers(tensor: TensorDecl, told: list[Use]) -> str:
     return "stream" if streams else "workers"
 
 
-def _check_makers(wiring: Wiring, tensor: TensorDecl, uses: list[Use], *, by_part: bool) -> None:
+def _check_makers(found: Matching, *, by_part: bool) -> None:
     """What is pulled is made by the rank that it is pulled from, or else everyone hears whose part of the tensor it is."""
-    for u in uses:
-        sent = crosses(u.producer, u.notify.param) and not (by_part and u.notify.peer is None)
-        if sent and reads_remote(u.consumer, u.wait.param, tensor):
+    for m in (m for m in found.matches if found.pulls(m)):
+        if crosses(m.producer, m.notify.param) and not (by_part and m.notify.peer is None):
             raise TilelinkError(
                 "TL334",
-                f"`{u.consumer.path}` would pull `{tensor.name}` from instances that `{u.producer.path}` writes on other ranks",
-                loc=u.consumer.step.loc,
-                why=f"who pushes a tile tells the rank that gets it, and not those where `{u.consumer.path}` pulls it from there",
-                hint=f"let `{u.consumer.path}` push (push=True): it then waits on its own rank for what it sends on"
-                + (", and another program stores the result" if u.consumer.step.moved_to in wiring.results else ""),
-                notes=(Note(f"`{u.producer.path}`", u.producer.step.loc),),
+                f"`{m.consumer.path}` would pull `{found.tensor.name}` from instances that `{m.producer.path}` writes on other "
+                "ranks",
+                loc=m.consumer.step.loc,
+                why=f"who pushes a tile tells the rank that gets it, and not those where `{m.consumer.path}` pulls it from there",
+                hint=f"let `{m.consumer.path}` push (push=True): it then waits on its own rank for what it sends on"
+                + (
+                    ", and another program stores the result"
+                    if m.consumer.step.moved_to in found.wiring.results
+                    else ""
+                ),
+                notes=(Note(f"`{m.producer.path}`", m.producer.step.loc),),
             )
 
 
-def _by_notify(uses: list[Use]) -> list[Use]:
-    """One use per notify."""
-    found: list[Use] = []
-    for u in uses:
-        if not any(f.producer is u.producer and f.notify == u.notify for f in found):
-            found.append(u)
-    return found
-
-
-def _check_asked(wiring: Wiring, schedule: Schedule, tensor: TensorDecl, uses: list[Use], remote: bool) -> None:
+def _check_unbound(found: Matching) -> None:
     """Where a copy engine raises a word, or hears of it by a bell, its own tiles say how long words are; and where an owner map
     gives tiles out."""
-    if tensor.name not in dict(schedule.channels):
-        return
-    for s, does in _bound_by(wiring, tensor, uses, remote):
+    for s, does in _bound_by(found):
         raise TilelinkError(
             "TL321",
-            f"the schedule gives words to `{tensor.name}`, whose words are the tiles of `{s.path}`",
+            f"the schedule gives words to `{found.tensor.name}`, whose words are the tiles of `{s.path}`",
             loc=s.step.loc,
             why=f"{does}, so each of its tiles has a word of its own",
-            hint=f"leave `{tensor.name}` out of `channels`; the tile of `{s.path}` sets how long its words are",
+            hint=f"leave `{found.tensor.name}` out of `channels`; the tile of `{s.path}` sets how long its words are",
         )
 
 
-def _bound_by(wiring: Wiring, tensor: TensorDecl, uses: list[Use], remote: bool) -> Iterator[tuple[StepPlan, str]]:
-    for u in uses:
-        mapped = any(owned_domain(wiring, u.producer, g) is not None for g in u.producer.grid)
-        if u.producer.engine == "stream":
-            yield u.producer, "a copy engine sets one word behind each copy"
-        elif u.consumer.engine == "stream" and not remote:
-            yield u.consumer, "a copy engine waits for one bell before each copy"
-        elif mapped or tensor.owned is not None:
-            yield u.producer, "an owner map says of each tile which rank has it"
+def _bound_by(found: Matching) -> Iterator[tuple[StepPlan, str]]:
+    for m in found.matches:
+        mapped = any(found.owned(m.producer, g) is not None for g in m.producer.grid)
+        if m.producer.engine == "stream":
+            yield m.producer, "a copy engine sets one word behind each copy"
+        elif m.consumer.engine == "stream" and not found.remote:
+            yield m.consumer, "a copy engine waits for one bell before each copy"
+        elif mapped or found.tensor.owned is not None:
+            yield m.producer, "an owner map says of each tile which rank has it"
 
 
-def _joined(schedule: Schedule, tensor: TensorDecl, told: list[Use], uses: list[Use], remote: bool) -> str | None:
+def _joined(found: Matching, schedule: Schedule) -> str | None:
     """The table whose split the notifies are tiles of; its tiles are counted on the rank that makes them."""
-    tables = {g.table for u in told for g in u.producer.grid if g.kind == "table"}
+    told, name = found.told, found.tensor.name
+    tables = {g.table for m in told for g in m.producer.grid if g.kind == "table"}
     if not tables:
         return None
-    streams = [s.path for u in uses for s in (u.producer, u.consumer) if s.engine == "stream"]
-    why = next(
-        (
-            text
-            for wrong, text in (
-                (remote, "they are counted on the rank that makes them, and other ranks write or read this tensor"),
-                (streams, f"a copy engine cannot count them (`{', '.join(streams[:1])}`)"),
-                (len(told) > 1, "they are counted by one notify, and there are several"),
-                (told[0].producer.engine != "workers", f"`{told[0].producer.path}` runs inside another step"),
-                (tensor.name in dict(schedule.channels), "all of them share a word, whatever `channels` says"),
-            )
-            if wrong
-        ),
-        None,
+    streams = [s.path for m in found.matches for s in (m.producer, m.consumer) if s.engine == "stream"]
+    reasons = (
+        (found.remote, "they are counted on the rank that makes them, and other ranks write or read this tensor"),
+        (streams, f"a copy engine cannot count them (`{', '.join(streams[:1])}`)"),
+        (len(told) > 1, "they are counted by one notify, and there are several"),
+        (told[0].producer.engine != "workers", f"`{told[0].producer.path}` runs inside another step"),
+        (name in dict(schedule.channels), "all of them share a word, whatever `channels` says"),
     )
+    why = next((text for wrong, text in reasons if wrong), None)
     if why is not None:
         raise TilelinkError(
             "TL303",
-            f"`{tensor.name}` is split at run time and cannot be signalled so",
+            f"`{name}` is split at run time and cannot be signalled so",
             loc=told[0].notify.loc,
             why=f"the number of tiles of a run-time split is known on the device only: {why}",
             hint="place the consumer in a later kernel of the same stream",

@@ -1,22 +1,34 @@
-"""Conditions under which a signal stands: over rank coordinates, holders and tile positions."""
+"""Conditions under which a notify stands: over rank coordinates, holders and tile positions."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import ChannelAxis
-from tilelink.ir.formula import Formula
+from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.plan import StepPlan
-from tilelink.ir.program import Holder, Notify, OfTile, Wait, walk
+from tilelink.ir.program import Holder, Notify, OfTile, walk
 from tilelink.ir.ring import RANKS
 from tilelink.ir.wiring import indexed
+from tilelink.mapping.matching import own_names
 from tilelink.mapping.sites import site_of
-from tilelink.mapping.uses import own_names
 
 
-def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula | None:
-    """The conjunction of the tests above `op` with the program's names replaced by `values`; None where there is none."""
-    values = {**s.step.compiled, RANKS.name: s.ranks, **values}
+def notify_guard(s: StepPlan, op: Notify, source: Formula, axes: Sequence[ChannelAxis]) -> Formula | None:
+    """Which words (`c0`, …) of a rank are raised at all, by the rank `source`: where the tests above the notify hold; None: all
+    of them.
+
+    Raises:
+        TilelinkError: TL304, a test that is no formula.
+    """
+    if s.skip_own:
+        return F.binary("!=", source, s.rank)
+    values: dict[str, F.Like] = {**s.step.compiled, RANKS.name: s.ranks}
+    values |= {g.var: source for g in s.grid if g.var is not None and g.kind == "own"}
+    values |= dict.fromkeys(own_names(s), source)
+    values |= _holders(s, op, axes)
     out: Formula | None = None
     for test, branch in site_of(s.step.program, op).tests:
         if test.formula is None or not F.symbols(test.formula) <= values.keys():
@@ -34,30 +46,17 @@ def guard(s: StepPlan, op: Wait | Notify, values: dict[str, F.Like]) -> Formula 
     return out
 
 
-def holder_values(s: StepPlan, segments: dict[str, F.Like]) -> dict[str, F.Like]:
-    """Name of each `rank_of` result -> the rank, given the part in which each tile variable lies."""
-    out: dict[str, F.Like] = {}
-    for op in walk(s.step.program.body):
-        if isinstance(op, Holder):
-            for v, e in indexed(s.step, op.param, op.index):
-                if isinstance(e, OfTile) and v.split == "R" and e.var in segments:
-                    out[op.name] = segments[e.var]
-    return out
-
-
-def notify_guard(s: StepPlan, op: Notify, source: Formula | None, axes: list[ChannelAxis]) -> Formula | None:
-    """Which words (`c0`, …) of a rank are raised at all."""
-    if s.skip_own:
-        return F.binary("!=", source if source is not None else s.rank, s.rank)
-    values: dict[str, F.Like] = {}
-    segments: dict[str, F.Like] = {}
+def _holders(s: StepPlan, notify: Notify, axes: Sequence[ChannelAxis]) -> dict[str, F.Like]:
+    """Name of each `rank_of` result -> the rank, by the part that the tile lies in whose word it is."""
+    of: dict[str, F.Like] = {}
     for k, c in enumerate(axes):
-        index = F.Sym(f"c{k}")
-        for v, e in indexed(s.step, op.param, op.index):
+        for v, e in indexed(s.step, notify.param, notify.index):
             if isinstance(e, OfTile) and v.axis == c.axis and c.kind in ("cut", "part"):
-                segments[e.var] = index // c.per if c.kind == "cut" else c.rank
-    for g in s.grid:
-        if g.var is not None and g.kind == "own":
-            values[g.var] = source if source is not None else s.rank
-    values |= dict.fromkeys(own_names(s), source if source is not None else s.rank)
-    return guard(s, op, values | holder_values(s, segments))
+                of[e.var] = Sym(f"c{k}") // c.per if c.kind == "cut" else c.rank
+    return {
+        op.name: of[e.var]
+        for op in walk(s.step.program.body)
+        if isinstance(op, Holder)
+        for v, e in indexed(s.step, op.param, op.index)
+        if isinstance(e, OfTile) and v.split == "R" and e.var in of
+    }

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.plan import InPlace, Layout, Signal, StepPlan
+from tilelink.ir.plan import InPlace, Layout, StepPlan
 from tilelink.ir.program import Load, OfTile, Wait, walk
 from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on
 from tilelink.mapping.libraries import RUN, axis_of, tiled
@@ -31,22 +31,6 @@ def with_own_parts(
         for path, part in _readers(wiring, steps, channel, layouts, {**sizes, "RANKS": ranks}).items():
             found.setdefault(path, []).append(part)
     return tuple(replace(s, in_place=tuple(found.get(s.path, ()))) for s in steps)
-
-
-def kept_first(
-    steps: tuple[StepPlan, ...], signals: tuple[Signal, ...], channels: tuple[Channel, ...]
-) -> tuple[str, ...]:
-    """The copy-engine steps that move what stays on a rank before kernels start.
-
-    Somebody waits for it, and it is there from the beginning. A GPU copies within itself by its SMs: beside kernels whose
-    workers have taken them all, and wait, it would never begin.
-    """
-    read_in_place = {i.tensor for s in steps for i in s.in_place}
-    awaited = {s.channel for s in signals if s.action == "await"}
-    tensors = {c.tensor for c in channels if c.name in awaited} - read_in_place
-    waiting = {s.path for s in signals if s.action == "await"}
-    moved = {s.path: s.step.moved_to for s in steps if s.engine == "stream"}
-    return tuple(path for path, to in moved.items() if path not in waiting and to in tensors)
 
 
 def _readers(

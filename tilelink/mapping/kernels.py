@@ -165,7 +165,7 @@ def _too_many(k: KernelPlan, wanted: int, steps: dict[str, StepPlan], topology: 
 
 def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
     """Whether what a stream runs for a step beside kernels needs an SM: to pull, to call a function, or to push, within the
-    GPU too, what this call makes. (What is there already comes before kernels, `in_place.kept_first`.)"""
+    GPU too, what this call makes. (What is there already comes before kernels, `sequence`.)"""
     if s.engine != "stream":
         return False
     made = any(o is not s and not o.step.writes.isdisjoint(s.step.takes) for o in steps.values())

@@ -7,21 +7,17 @@ from dataclasses import dataclass, field
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
-from tilelink.ir.plan import KernelPlan, StepPlan
+from tilelink.ir.plan import Buffer, KernelPlan, StepPlan
+from tilelink.ir.program import is_raw
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping.kernels import Assignment
+from tilelink.mapping.signals import Signals
 
 
 def host_steps(
-    wiring: Wiring,
-    where: Assignment,
-    steps: tuple[StepPlan, ...],
-    staged: tuple[str, ...],
-    enters: bool,
-    leaves: bool,
-    keeps: tuple[str, ...],
+    wiring: Wiring, where: Assignment, steps: tuple[StepPlan, ...], found: Signals, buffers: tuple[Buffer, ...]
 ) -> tuple[HostStep, ...]:
-    """The sequence of one call. `leaves`: peers read an argument in place. `keeps`: whose own parts come before kernels.
+    """The sequence of one call. It ends with leaving where peers read an argument in place.
 
     A stream that waits for a bell can hold up others that share its queue: whoever rings it goes first. A kernel that
     waits for what a library function makes starts behind it: its workers stay until they have it, and could take all
@@ -30,18 +26,35 @@ def host_steps(
     Raises:
         TilelinkError: TL312, a library function between two steps of one kernel.
     """
+    by_path = {s.path: s.step for s in steps}
+    awaited = {by_path[s.path].binding(s.op.param).tensor for s in found.signals if s.action == "ready"}
+    staged = tuple(b.tensor for b in buffers if b.staged)
     call = _Call(wiring, where, steps, pending=dict(where.streams))
-    call.out += [Enter()] if enters else []
+    call.out += [Enter()] if found.channels or awaited or any(is_raw(s.program) for s in wiring.steps) else []
     call.out += [Stage(staged)] if staged else []
     call.fork(n for s in steps if s.path in where.streams for n in call.streams(s))
     call.transfer()
-    call.out += [Keep(path) for path in keeps]
+    call.out += [Keep(path) for path in _kept_first(steps, found)]
     for k in where.kernels:
         call.launch(k)
     call.out += [Transfer(path, first) for path, first in call.pending.items()]
     call.join(list(call.open_streams))
-    call.out += [Leave()] if leaves else []
+    call.out += [Leave()] if not awaited <= {*staged} else []
     return _entered(tuple(call.out))
+
+
+def _kept_first(steps: tuple[StepPlan, ...], found: Signals) -> tuple[str, ...]:
+    """The copy-engine steps that move what stays on a rank before kernels start.
+
+    Somebody waits for it, and it is there from the beginning. A GPU copies within itself by its SMs: beside kernels whose
+    workers have taken them all, and wait, it would never begin.
+    """
+    read_in_place = {i.tensor for s in steps for i in s.in_place}
+    awaited = {s.channel for s in found.signals if s.action == "await"}
+    tensors = {c.tensor for c in found.channels if c.name in awaited} - read_in_place
+    waiting = {s.path for s in found.signals if s.action == "await"}
+    moved = {s.path: s.step.moved_to for s in steps if s.engine == "stream"}
+    return tuple(path for path, to in moved.items() if path not in waiting and to in tensors)
 
 
 @dataclass(slots=True)
@@ -82,8 +95,9 @@ class _Call:
         if k.stream != MAIN:
             self.fork([k.stream])
         members = {path for path, name in self.where.kernel_of.items() if name == k.name}
-        read = {t for s in self.steps if s.path in members for t in self.wiring.read_from(s.step)}
-        before = [s for s in self.steps if s.library is not None and not read.isdisjoint(s.step.makes)]
+        functions = [s for s in self.steps if s.library is not None]
+        read = {t for s in self.steps if functions and s.path in members for t in self.wiring.read_from(s.step)}
+        before = [s for s in functions if not read.isdisjoint(s.step.makes)]
         for s in before:
             if s.path in self.pending:
                 raise _circular(s, k)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Link, Signal, StepPlan
-from tilelink.ir.program import At, Notify, OfTile, Wait
+from tilelink.ir.program import At, Notify, OfTile, Wait, walk
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring, indexed
-from tilelink.mapping.channels import channel
-from tilelink.mapping.crossing import crosses, reads_remote
+from tilelink.mapping.channels import channel as channel_of
 from tilelink.mapping.kernels import Assignment
-from tilelink.mapping.uses import Use
-from tilelink.mapping.views import signal_ops, tensor_of
+from tilelink.mapping.matching import Match, Matching
+from tilelink.mapping.remote import crosses, reads_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Signals:
     links: tuple[Link, ...]
 
 
-def lower(
+def matched(
     wiring: Wiring,
     schedule: Schedule,
     steps: tuple[StepPlan, ...],
@@ -38,39 +38,41 @@ def lower(
     Raises:
         TilelinkError: TL301 a wait for what nobody notifies, TL302 a mode that does not hold, and those of `channel`.
     """
-    by_path = {s.path: s for s in steps}
     signals: list[Signal] = []
     links: list[Link] = []
-    uses: dict[str, list[Use]] = {}
-    for s in steps:
-        for op in signal_ops(s.step.program):
-            if isinstance(op, Wait):
-                signal, kept, served = _wait(wiring, s, op, by_path, where)
-                signals.append(signal)
-                links += kept
-                if signal.channel is not None:
-                    uses.setdefault(signal.channel, []).extend(served)
-    channels = tuple(channel(wiring, schedule, tensor, found, least) for tensor, found in sorted(uses.items()))
-    named = {c.tensor: c for c in channels}
-    for s in steps:
-        for op in signal_ops(s.step.program):
-            if isinstance(op, Notify):
-                signals.append(_notify(wiring, s, op, named, uses))
-    return Signals(tuple(signals), channels, tuple(links))
+    waits, notifies = _ops(steps, Wait), _ops(steps, Notify)
+    matches: dict[str, list[Match]] = {}
+    for s, op in waits:
+        signal, kept, served = _wait(wiring, s, op, notifies, where)
+        signals.append(signal)
+        links += kept
+        if signal.channel is not None:
+            matches.setdefault(signal.channel, []).extend(served)
+    found = {name: Matching(wiring, wiring.tensor(name), tuple(each)) for name, each in sorted(matches.items())}
+    channels = {name: channel_of(each, schedule, least) for name, each in found.items()}
+    signals += [_notify(s, op, found, channels) for s, op in notifies]
+    return Signals(tuple(signals), tuple(channels.values()), tuple(links))
+
+
+_Kind = TypeVar("_Kind", Wait, Notify)
+
+
+def _ops(steps: tuple[StepPlan, ...], kind: type[_Kind]) -> list[tuple[StepPlan, _Kind]]:
+    return [(s, op) for s in steps for op in walk(s.step.program.body) if isinstance(op, kind)]
 
 
 # ------------------------------------------------------------------------------------------------------------------ waits
 def _wait(
-    wiring: Wiring, s: StepPlan, op: Wait, steps: dict[str, StepPlan], where: Assignment
-) -> tuple[Signal, list[Link], list[Use]]:
+    wiring: Wiring, s: StepPlan, op: Wait, notifies: list[tuple[StepPlan, Notify]], where: Assignment
+) -> tuple[Signal, list[Link], list[Match]]:
     """What becomes of a wait, how the dependences it stands for are kept, and what the words serve that it needs."""
-    tensor = tensor_of(wiring, s.step, op.param)
+    tensor = wiring.tensor(s.step.binding(op.param).tensor)
     pulled = reads_remote(s, op.param, tensor)
     if tensor.origin == "argument":
         link = Link(tensor.name, "", s.path, "channel" if pulled else "argument", pulled)
         signal = Signal(s.path, op, "ready") if pulled else Signal(s.path, op, "elided", reason="argument")
         return signal, [link], []
-    producing = _notifies(wiring, tensor.name, steps)
+    producing = [(p, n) for p, n in notifies if p.step.binding(n.param).tensor == tensor.name]
     if not producing:
         raise TilelinkError(
             "TL301",
@@ -87,16 +89,7 @@ def _wait(
     links = [Link(tensor.name, producer.path, s.path, reason or "channel", far) for (producer, _), far in makers]
     if reason is not None:
         return Signal(s.path, op, "elided", reason=reason), links, []
-    return Signal(s.path, op, "await", channel=tensor.name), links, [Use(s, op, p, n) for p, n in producing]
-
-
-def _notifies(wiring: Wiring, tensor: str, steps: dict[str, StepPlan]) -> list[tuple[StepPlan, Notify]]:
-    out: list[tuple[StepPlan, Notify]] = []
-    for step in wiring.steps:
-        for op in signal_ops(step.program):
-            if isinstance(op, Notify) and step.binding(op.param).tensor == tensor:
-                out.append((steps[step.path], op))
-    return out
+    return Signal(s.path, op, "await", channel=tensor.name), links, [Match(s, op, p, n) for p, n in producing]
 
 
 def _implied(consumer: StepPlan, producer: StepPlan, where: Assignment) -> str | None:
@@ -112,27 +105,25 @@ def _implied(consumer: StepPlan, producer: StepPlan, where: Assignment) -> str |
 
 
 # --------------------------------------------------------------------------------------------------------------- notifies
-def _notify(
-    wiring: Wiring, s: StepPlan, op: Notify, channels: dict[str, Channel], uses: dict[str, list[Use]]
-) -> Signal:
-    tensor = tensor_of(wiring, s.step, op.param)
-    channel = channels.get(tensor.name)
-    heard = [u for u in uses.get(tensor.name, []) if u.producer.path == s.path and u.notify == op]
-    if channel is None or not heard:
+def _notify(s: StepPlan, op: Notify, matchings: dict[str, Matching], channels: dict[str, Channel]) -> Signal:
+    found = matchings.get(s.step.binding(op.param).tensor)
+    heard = [] if found is None else [m for m in found.matches if m.producer.path == s.path and m.notify == op]
+    if found is None or not heard:
         return Signal(s.path, op, "elided", reason="nobody waits")
-    to = _addressee(tensor, s, op, heard, channel)
+    channel = channels[found.tensor.name]
+    to = _addressee(found, s, op, heard, channel)
     _check_mode(op, to, s)
     return Signal(s.path, op, "notify", channel=channel.name, to=to)
 
 
-def _addressee(tensor: TensorDecl, s: StepPlan, op: Notify, heard: list[Use], channel: Channel) -> str:
+def _addressee(found: Matching, s: StepPlan, op: Notify, heard: list[Match], channel: Channel) -> str:
     if op.peer is not None:
         return "peer"
-    if any(reads_remote(u.consumer, u.wait.param, tensor) for u in heard):
+    if any(found.pulls(m) for m in heard):
         return "owner" if channel.whose(s.axis) is not None else "all"
     if not crosses(s, op.param):
         return "self"
-    return "owner" if _names_holder(tensor, s, op) else "all"
+    return "owner" if _names_holder(found.tensor, s, op) else "all"
 
 
 def _names_holder(tensor: TensorDecl, s: StepPlan, op: Notify) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.mapping.behind import own_come_last
+from tilelink.mapping.deferred import own_come_last
 from tilelink.mapping.verify.geometry import World
 
 EACH = 2_000_000

@@ -10,12 +10,12 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
+from tilelink.ir.partition import extent
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import At, Bounds, Gather, Holder, Index, IndexEntry, OfTile, Tiles, Whole, walk
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
 from tilelink.mapping.sites import Site
 from tilelink.mapping.verify.geometry import NOWHERE, Bools, Ints, Spans, World
-from tilelink.mapping.views import extent
 
 Key: TypeAlias = "int | str"
 """An axis of a step's domain, or the variable of a `tl.tiles` loop."""

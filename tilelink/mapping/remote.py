@@ -1,4 +1,5 @@
-"""What a plan may do where ranks reach one another over a network only: puts from memory, with their signals."""
+"""Which steps touch other ranks' local tensors, and what they may do where a network lies between: puts from memory, with
+their signals."""
 
 from __future__ import annotations
 
@@ -6,9 +7,26 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Store, walk
 from tilelink.ir.topology import Topology
-from tilelink.ir.wiring import Wiring
-from tilelink.mapping.crossing import crosses, reads_remote
-from tilelink.mapping.views import tensor_of
+from tilelink.ir.wiring import TensorDecl, Wiring
+
+
+def reads_remote(s: StepPlan, param: str, tensor: TensorDecl) -> bool:
+    """Whether the step reads instances of other ranks: only a pulling movement does."""
+    movement = s.step.program.movement
+    if movement is None or s.push or movement.source != param:
+        return False
+    view = s.step.binding(param).view
+    # A program that sees one part or slice alone sees its own.
+    split = any(v.axis is not None and tensor.axes[v.axis].over == s.axis and not v.local for v in view)
+    return split or any(v.axis is None for v in view)
+
+
+def crosses(s: StepPlan, param: str) -> bool:
+    """Whether the step writes instances of other ranks."""
+    movement = s.step.program.movement
+    if movement is not None:
+        return bool(s.push) and param == movement.destination
+    return any(isinstance(op, Store) and op.to == "holders" and op.param == param for op in walk(s.step.program.body))
 
 
 def check_network(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> None:
@@ -20,7 +38,9 @@ def check_network(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topolog
         if axis.reach != "network" or axis.size == 1:
             continue
         movement = s.step.program.movement
-        if movement is not None and reads_remote(s, movement.source, tensor_of(wiring, s.step, movement.source)):
+        if movement is not None and reads_remote(
+            s, movement.source, wiring.tensor(s.step.binding(movement.source).tensor)
+        ):
             raise _refused(
                 s.step.loc,
                 f"`{s.path}` pulls from ranks that are reached over a network only",

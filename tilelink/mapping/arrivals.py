@@ -1,0 +1,187 @@
+"""Who raises a word, and how often in a call: formulas over its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel, ChannelAxis
+from tilelink.ir.formula import Formula, Sym
+from tilelink.ir.partition import GridAxis, here, holder
+from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.program import At, IndexEntry, Notify, Wait
+from tilelink.ir.ring import around
+from tilelink.ir.shape import rank_along
+from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.guards import notify_guard
+from tilelink.mapping.matching import Match, Matching, notify_entry
+from tilelink.mapping.remote import crosses
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Of the words of a tensor, which lie along `axes`."""
+
+    found: Matching
+    axes: tuple[ChannelAxis, ...]
+
+    def expected(self) -> tuple[Formula | None, Formula]:
+        """(guard, target): notifies per call of word (`c0`, …), over all programs and source ranks."""
+        each = [self._of(m) for m in self.found.told]
+        if len(each) == 1:
+            return each[0]
+        total: Formula = F.of(0)
+        for guard, target in each:
+            total = total + (target if guard is None else F.select(guard, target, 0))
+        return None, total
+
+    def _of(self, m: Match) -> tuple[Formula | None, Formula]:
+        sources = self.sources(m)
+        source = sources[0] if sources else m.producer.rank
+        target = self._times(m, source)
+        for other in sources[1:]:
+            target = target * F.binary("==", source, other)
+        return notify_guard(m.producer, m.notify, source, self.axes), target
+
+    def _times(self, m: Match, source: Formula) -> Formula:
+        """Notifies of one kind: a product of one-axis counts."""
+        tensor, s, pushed = self.found.tensor, m.producer, crosses(m.producer, m.notify.param)
+        total: Formula = F.of(1)
+        named: list[GridAxis] = []
+        for k, c in enumerate(self.axes):
+            if c.axis is None:
+                continue
+            grid = m.told(c.axis)[1]
+            if grid is not None:
+                named.append(grid)
+                total = total * tiles_in(grid, c, Sym(f"c{k}"))
+            if pushed and c.axis == tensor.owned:
+                total = total * F.binary("==", holder(tensor, c.axis, c.interval(Sym(f"c{k}"))[0]), s.rank)
+        if pushed and m.notify.peer is None:
+            for grid, heard in self._choosing(m):
+                named.append(grid)
+                total = total * heard
+        for i, g in enumerate(s.grid):
+            # The result of `tl.rank_of` may stand for this rank's coordinate; then it is no axis of the domain.
+            if g.kind == "table" or any(g is n for n in named):
+                continue
+            if (mapped := self.found.owned(s, g)) is not None:
+                raise _uncounted(m, *mapped)
+            # A fused step for own rows takes those of its host's tiles.
+            own = s.own_axis is not None and s.host_axes[i] == s.own_axis
+            count = F.cdiv(here(g.size, over=g.over), g.step) if own else g.count
+            total = total * F.substitute(count, {rank_along(s.axis).name: source})
+        return total
+
+    def _choosing(self, m: Match) -> Iterator[tuple[GridAxis, Formula]]:
+        """Axes of the producer's grid that choose the rank to notify and no word, and how many tiles each rank hears of."""
+        along, view = m.producer.axis, m.producer.step.binding(m.notify.param).view
+        for a, axis in enumerate(self.found.tensor.axes):
+            grid = m.told(a)[1]
+            local = any(v.axis == a and v.local for v in view)
+            if axis.over == along and grid is not None and not local and all(c.axis != a for c in self.axes):
+                one = F.of(1) if axis.own_slice else tiles_in(grid, ChannelAxis(a, "part", axis.size, None, along), 0)
+                yield grid, one
+
+    def sources(self, m: Match) -> tuple[Formula, ...]:
+        """The rank that raises word (`c0`, …) of a rank, by everything that says so: it is raised where all mean the same rank.
+        None where the word does not say."""
+        return tuple(dict.fromkeys(self._sources(m.producer, m.notify)))
+
+    def _sources(self, s: StepPlan, notify: Notify) -> Iterator[Formula]:
+        tensor, pulled, pushed = self.found.tensor, self.found.pulled, crosses(s, notify.param)
+        if notify.peer is not None and notify.peer.ring is not None:
+            yield _before(notify.peer.ring[1], s, s.rank)
+        elif not pulled and not pushed:
+            yield s.rank
+        for k, c in enumerate(self.axes):
+            if c.axis is None:
+                yield Sym(f"c{k}")
+                return
+            entry, grid = notify_entry(s, notify, c.axis)
+            if grid is None:
+                continue
+            # A program that walks all parts of a tensor completes those alone that its rank holds.
+            kept = tensor.axes[c.axis].over == s.axis and not pushed
+            if grid.kind == "own":
+                yield _before(_shift(entry), s, Sym(f"c{k}"))
+            elif c.kind == "unit" and grid.kind == "mine":
+                yield Sym(f"c{k}") // grid.part
+            elif c.kind == "cut" and (_in_own_part(grid, c) or kept):
+                yield Sym(f"c{k}") // c.per
+            elif (mapped := self.found.owned(s, grid)) is not None:
+                yield holder(*mapped, c.interval(Sym(f"c{k}"))[0])
+        for a, axis in enumerate(tensor.axes) if not pulled else ():
+            entry, grid = notify_entry(s, notify, a)
+            if grid is not None and axis.own_slice and grid.kind == "own":
+                yield _before(_shift(entry), s, s.rank)
+            if grid is not None and axis.over == s.axis and grid.kind == "mine" and grid.size == axis.size:
+                yield s.rank  # its own part, which is where the tile goes
+
+
+def raising(plan: Plan, channel: Channel) -> tuple[Formula, ...]:
+    """The rank that raises word (`c0`, …) of a rank, for each of the channel's notifies of which that can be told."""
+    on = [(plan.step(s.path), s.op) for s in plan.signals if s.channel == channel.name]
+    waits = [(s, op) for s, op in on if isinstance(op, Wait)]
+    matches = tuple(Match(*w, s, op) for w in waits for s, op in on if isinstance(op, Notify))
+    arrivals = Arrivals(Matching(plan.wiring, plan.wiring.tensor(channel.tensor), matches), channel.axes)
+    return tuple(dict.fromkeys(source for m in arrivals.found.told for source in arrivals.sources(m)[:1]))
+
+
+def _shift(entry: IndexEntry) -> int:
+    """How far a position is from this rank's coordinate."""
+    return entry.ring[1] if isinstance(entry, At) and entry.ring is not None else 0
+
+
+def _before(shift: int, producer: StepPlan, at: Formula) -> Formula:
+    """What goes to coordinate s + shift comes, seen from there, from the coordinate - shift."""
+    return around(at, -shift, producer.ranks)
+
+
+def _in_own_part(grid: GridAxis, c: ChannelAxis) -> bool:
+    """Whether the tiles are those of the rank's part: in global positions, or in a program that sees its part only."""
+    return grid.kind == "mine" or (grid.kind == "plain" and c.kind in ("cut", "part") and grid.size != c.size)
+
+
+def _uncounted(m: Match, mapped: TensorDecl, axis: int) -> TilelinkError:
+    path, along = m.producer.path, mapped.axes[axis].name
+    return TilelinkError(
+        "TL306",
+        f"`{path}` notifies `{m.notify.param}` and names no tile of `{along}`, along which `{mapped.name}` is mapped",
+        loc=m.notify.loc,
+        why=f"`{m.consumer.path}` waits for as many notifies as there are tiles, and how many each rank has, the owner map "
+        f"`{mapped.owner_map}` says tile by tile only",
+        hint="name the tile that the program has made",
+        notes=(Note("waited for here", m.wait.loc),),
+    )
+
+
+def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
+    """Producer tiles of `grid` that intersect word `index` of a channel axis."""
+    i = F.of(index)
+    if c.kind == "unit":
+        return F.of(1)
+    lo, hi = c.interval(i)
+    if grid.unit:
+        return F.minimum(F.maximum(hi - lo, 0), 1)
+    if c.kind == "plain" and c.span is not None and c.span == grid.tile:
+        return F.of(1)
+    aligned = grid.tile is None or c.span is None or c.span % grid.tile == 0
+    by_parts = grid.kind == "cut" or _in_own_part(grid, c)
+    if aligned and c.kind == "plain":
+        return F.cdiv(F.minimum(c.size - i * c.length, c.length), grid.step)
+    rank, within = (i // c.per, i % c.per) if c.kind == "cut" else (c.rank, i)
+    if aligned and by_parts:
+        held = here(c.size, rank, c.over)
+        if grid.tile is None and grid.kind == "plain":
+            return F.minimum(held, 1)  # all that the rank has
+        if c.span is None:
+            return F.cdiv(held, grid.step)
+        return F.cdiv(F.maximum(F.minimum(held - within * c.span, c.span), 0), grid.step)
+    if by_parts and c.kind in ("cut", "part"):
+        base = rank * c.part
+        lo, hi = lo - base, hi - base
+    some = F.minimum(F.maximum(hi - lo, 0), 1)
+    return (F.cdiv(F.maximum(hi, lo), grid.step) - lo // grid.step) * some

@@ -1,0 +1,203 @@
+"""Epilogues: steps that run in another's workers, tile for tile, and what they take from its registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilelink.errors import Note, TilelinkError
+from tilelink.ir.partition import GridAxis
+from tilelink.ir.plan import Signal, StepPlan
+from tilelink.ir.program import Store, walk
+from tilelink.ir.schedule import Fused, Sms
+from tilelink.ir.shape import ranks_along
+from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
+from tilelink.mapping.forwarding import elsewhere, not_handed
+from tilelink.mapping.grids import loops_of, split_over
+from tilelink.mapping.lineage import Lineage, domain_names, lineage_of, through_loads
+from tilelink.mapping.placement import Placed, directed
+
+
+def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPlan) -> StepPlan:
+    """A step that runs in another's workers, tile for tile."""
+    assert isinstance(p.placement, Fused)
+    lineage = lineage_of(host.step, wiring.steps)
+    step = p.step
+    if step.axis != host.axis:
+        raise _other_axis(p, host)
+    domain = directed(wiring, p)[0] if step.program.movement is not None else step.program.domain
+    binding = step.binding(domain)
+    tensor = wiring.tensor(binding.tensor)
+    if step.program.movement is None:
+        lineage = lineage | through_loads(step, lineage)
+    names = domain_names(step) if step.program.movement is None else (None,) * len(binding.view)
+    found = [_on_host(p, host, tensor, v, name, lineage) for v, name in zip(binding.view, names, strict=True)]
+    axes, grid = tuple(at for at, _ in found), tuple(g for _, g in found)
+    theirs = host.step.binding(host.domain).view
+    own_axis = next(
+        (
+            at
+            for at, v in zip(axes, binding.view, strict=True)
+            if at is not None and split_over(tensor, v) == step.axis and not theirs[at].local
+        ),
+        None,
+    )
+    held = in_registers(placed, host)
+    forwarded = tuple(t for t in step.takes if t in held)
+    mover = _moved_meanwhile(placed, step, forwarded)
+    if mover is not None:
+        raise _unlike(p, host, f"it takes what `{mover}` moves, which does so later, and elsewhere")
+    missing = next((g for a, g in enumerate(host.grid) if a not in axes and _walked(g)), None)
+    if missing is not None:
+        raise _several(p, host, missing.dim)
+    why = not_handed(wiring, step, host.step, held)
+    if why is None and step.program.movement is None:
+        named = {name: at for name, at in zip(names, axes, strict=True) if name is not None}
+        why = elsewhere(step, forwarded, lineage, named, host.grid)
+    if why is not None:
+        raise _unlike(p, host, why)
+    return StepPlan(
+        step=step,
+        engine="fused",
+        domain=domain,
+        grid=grid,
+        loops=loops_of(wiring, Placed(step, Sms(tile=tuple((g.dim, g.tile) for g in grid if g.tile)))),
+        order=host.order,
+        total=host.total,
+        order_names=host.order_names,
+        push=True if step.program.movement is not None else None,
+        into=host.path,
+        host_axes=axes,
+        own_rows=own_axis is not None,
+        own_axis=own_axis,
+        forwarded=forwarded,
+        pieces=_pieces(p, grid, axes[-1] == host.columns),
+    )
+
+
+def _on_host(
+    p: Placed, host: StepPlan, tensor: TensorDecl, v: ViewAxis, name: str | None, lineage: Lineage
+) -> tuple[int | None, GridAxis]:
+    """The axis of the host's grid that an axis of a fused step's domain is, and its partition; None: the rank's coordinate."""
+    step = p.step
+    if v.axis is None or tensor.axes[v.axis].own_slice:
+        return None, GridAxis(v.dim, "own", ranks_along(step.axis), 1, name, over=step.axis)
+    at = lineage.get((tensor.name, v.axis))
+    if at is None:
+        walked = v.unit and step.program.movement is None
+        singly = f"`{step.path}` walks `{v.dim}` one element at a time"
+        raise _unlike(p, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
+    if not v.local and split_over(tensor, v) == step.axis and host.step.binding(host.domain).view[at].local:
+        raise _counted_otherwise(p, host, v.dim)
+    base = host.grid[at]
+    return at, GridAxis(v.dim, base.kind, base.size, base.tile, name, base.ring, base.table, step.axis)
+
+
+def _walked(g: GridAxis) -> bool:
+    """Whether there may be several tiles along the axis on a rank."""
+    return g.kind != "own" and (g.tile is not None or g.kind not in ("plain", "mine"))
+
+
+def in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:
+    """Tensors whose tile of this rank is in the host's registers; what the host pushes by itself is read from memory, behind its
+    notify."""
+    stores = (op for op in walk(host.step.program.body) if isinstance(op, Store) and op.to == "own")
+    made = {host.step.binding(op.param).tensor for op in stores}
+    for p in placed:
+        movement = p.step.program.movement
+        if movement is not None and p.step.binding(movement.source).tensor in made:
+            made.add(p.step.binding(movement.destination).tensor)
+    return made
+
+
+def _moved_meanwhile(placed: tuple[Placed, ...], step: Step, forwarded: tuple[str, ...]) -> str | None:
+    """A step on an engine of its own that moves a tensor which the fused step takes from registers alone. (Of a tensor with a
+    slice per rank only this rank's slice is in registers, and the others are read from memory.)"""
+    taken = {b.tensor for b in step.bindings if all(v.axis is None or not v.unit for v in b.view)} & {*forwarded}
+    movers = (p for p in placed if p.step.moved_to in taken and not isinstance(p.placement, Fused))
+    return next((p.step.path for p in movers), None)
+
+
+def _pieces(p: Placed, grid: tuple[GridAxis, ...], same_columns: bool) -> int:
+    """How many pieces the schedule asks the host's tile to be cut into; 0: it does not say. `same_columns`: those of the step's
+    tile are those of the host's."""
+    assert isinstance(p.placement, Fused)
+    divisible = p.step.program.movement is None and len([g for g in grid if g.kind != "own"]) == 2 and same_columns
+    if not p.placement.tile:
+        return 0 if divisible else 1
+    (dim, size), *more = p.placement.tile
+    last = grid[-1]
+    good = last.dim == dim and last.tile is not None and not more and last.tile % size == 0 and size & (size - 1) == 0
+    if good and divisible:
+        assert last.tile is not None
+        return last.tile // size
+    raise TilelinkError(
+        "TL325",
+        f"`{p.step.path}` cannot take tiles of `{p.placement.into}` in pieces of {dim}={size}",
+        loc=p.step.loc,
+        why="a fused computation of two axes may take its host's tile in pieces of the host's last one, each a power of two",
+        hint=f"use a power of two that divides {last.dim}={last.tile}, or leave it out",
+    )
+
+
+def _other_axis(p: Placed, host: StepPlan) -> TilelinkError:
+    return TilelinkError(
+        "TL332",
+        f"`{p.step.path}` goes along {p.step.axis} and cannot be fused into `{host.path}`, which goes along {host.axis}",
+        loc=p.step.loc,
+        why="they share the host's tiles, whose parts and order are those of one axis of ranks",
+        hint=f'place it on SMs of its own, or say over="{p.step.axis}" where `{host.path}` is called, if it names no ranks',
+        notes=(Note(f"`{host.path}` is called here", host.step.loc),),
+    )
+
+
+def _counted_otherwise(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
+    what = f"`{host.path}` counts `{dim}` from the begin of its rank's part, and `{p.step.path}` over all ranks"
+    return _unlike(p, host, what, f"write `{dim}/R` in the signature of `{host.path}`, or place it on SMs of its own")
+
+
+def _several(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
+    return _unlike(p, host, f"it has no axis `{dim}`, along which there are several tiles")
+
+
+def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs of its own") -> TilelinkError:
+    return TilelinkError(
+        "TL316",
+        f"`{p.step.path}` cannot be fused into `{host.path}`: {what}",
+        loc=p.step.loc,
+        why="a fused program runs right after the tile it depends on, so their tiles must correspond one to one",
+        hint=hint,
+        notes=(Note(f"`{host.path}` is declared here", host.step.program.loc),),
+    )
+
+
+PIECE = 64
+"""Columns that a fused step takes at a time where it reads more of the same shape and the schedule does not say: as much
+as leaves registers, and shared memory, for what the host has under way."""
+PIECE_BEHIND = 128
+"""The same of a step that comes behind its host's tiles, which has all registers for itself: fewer tickets are drawn."""
+
+
+def with_subtiles(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> tuple[StepPlan, ...]:
+    """The steps, with the number of subtiles for those fused ones whose schedule does not say.
+
+    Raises:
+        TilelinkError: TL325, subtiles of what others wait for: a tile is complete after its last subtile only, and what each
+            of them notifies would be raised too often.
+    """
+    out: list[StepPlan] = []
+    for s in steps:
+        notify = next((g.op for g in signals if g.path == s.path and g.action == "notify"), None)
+        pieces = max(s.pieces, 1)
+        if s.pieces == 0 and s.into is not None and notify is None:
+            tile, length = s.grid[-1].tile, PIECE_BEHIND if s.behind else PIECE
+            pieces = tile // length if tile is not None and tile >= length and tile % length == 0 else 1
+        if pieces > 1 and notify is not None:
+            raise TilelinkError(
+                "TL325",
+                f"`{s.path}` cannot take tiles of `{s.into}` in pieces, because others wait for what it makes",
+                loc=notify.loc,
+                why="each piece would notify, and the words are counted in tiles",
+                hint=f'leave the tile size out of fused("{s.into}")',
+            )
+        out.append(replace(s, pieces=pieces))
+    return tuple(out)

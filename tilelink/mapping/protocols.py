@@ -1,0 +1,151 @@
+"""How signals of a call travel: whether by the number of the call instead of counts, and which tensors beside their data (LL)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from tilelink.ir import formula as F
+from tilelink.ir.channel import Channel
+from tilelink.ir.formula import Sym
+from tilelink.ir.host import Enter
+from tilelink.ir.low_latency import DATA, MOST
+from tilelink.ir.plan import COPIES, Plan, StepPlan
+from tilelink.ir.program import Load, Move, Notify, OfTile, Op, Raw, Store, Tiles, Wait, Whole, blocks, walk
+from tilelink.ir.shape import ITEM_BYTES
+from tilelink.ir.wiring import entries
+
+
+def epoch_signalled(plan: Plan) -> bool:
+    """Whether the call is one kernel, in which each word is raised once and every rank hears from every other.
+
+    Then words are set to the number of the call, which each worker counts for itself, and neither does anybody wait for
+    the last worker, nor do ranks say that they have begun, unless a slot is used in two calls running.
+    """
+    kernels = [h.kernels for h in plan.host if isinstance(h, Enter)]
+    if len(plan.host) != 2 or not kernels or len(kernels[0]) != 1:
+        return False
+    kernel = plan.kernel(kernels[0][0])
+    alone = not any(plan.step(f).behind for path, _ in kernel.roles for f in plan.step(path).fused)
+    heard = bool(plan.credits) and all(c.implied_by is not None for c in plan.credits)
+    return alone and heard and kernel.workers <= COPIES and all(_once(plan, c) for c in plan.channels)
+
+
+def _once(plan: Plan, c: Channel) -> bool:
+    """Whether one notify of a worker of any rank completes each word."""
+    if c.scope != "sys" or c.bells or c.counted or c.joined or c.writers != "workers" or c.guard is not None:
+        return False
+    target = F.substitute(c.target, {f"c{k}": index for k, index in enumerate(c.indices(Sym("word")))})
+    for rank in range(plan.topology.ranks):
+        env = plan.env(rank)
+        env["word"] = np.arange(int(F.evaluate(c.words, env)))
+        if not np.all(F.evaluate(target, env) == 1):
+            return False
+    return True
+
+
+def by_ll(plan: Plan) -> frozenset[str]:
+    """The tensors of a plan that come so: all of a brief call, where they are small, and written and read as `_fits` says.
+
+    All or none: where one of them needs a release, it covers the others too.
+    """
+    # AMD's caches keep what is stored to peers until something writes them back.
+    if not plan.schedule.low_latency or not plan.brief or plan.topology.reach != "peer" or plan.topology.device.amd:
+        return frozenset()
+    found = frozenset(c.tensor for c in plan.channels)
+    return found if all(_small(plan, t) and _fits(plan, t) for t in found) else frozenset()
+
+
+def _small(plan: Plan, tensor: str) -> bool:
+    """Whether it is a tensor of whole words on each row, and of few of them. Of one without any nobody would hear."""
+    buffer = plan.buffer_or_none(tensor)
+    if buffer is None or buffer.space != "symmetric" or ITEM_BYTES[buffer.dtype] not in (2, DATA):
+        return False
+    for rank in range(plan.topology.ranks):
+        extents = [int(F.evaluate(e, plan.env(rank))) for e in buffer.extents]
+        most = MOST * plan.topology.ranks // max(plan.topology.ranks - 1, 1)
+        nbytes = math.prod(extents) * ITEM_BYTES[buffer.dtype]
+        if not extents or not 0 < nbytes <= most or extents[-1] * ITEM_BYTES[buffer.dtype] % DATA:
+            return False
+    return True
+
+
+def _fits(plan: Plan, tensor: str) -> bool:
+    """Whether programs push whole tiles, and each load is of a tile that was waited for just before: then a load that waits for
+    its own words waits for what the program waits for, and ends. So do movements, which wait for what they move."""
+    uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor]
+    if any(s.engine == "stream" or s.in_place or tensor in s.forwarded or s.pieces > 1 for s, _ in uses):
+        return False
+    return all(
+        _says_itself(plan, s, param) if s.step.program.movement is None else _moved(plan, s, param) for s, param in uses
+    )
+
+
+def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
+    """Whether workers push a tensor to the ranks that hold it, or take their own instance of it, by runs of whole words."""
+    movement, tensor = step.step.program.movement, plan.wiring.tensor(step.step.binding(param).tensor)
+    assert movement is not None
+    if step.engine != "workers" or step.skip_own or step.push != (param == movement.destination):
+        return False
+    if not step.push and tensor.names_holders(step.step.binding(param).view):
+        return False
+    return ITEM_BYTES[tensor.dtype] == DATA or _even(plan, step, param)
+
+
+def _even(plan: Plan, step: StepPlan, param: str) -> bool:
+    """Whether a movement's tiles begin and end at even positions of the tensor's last axis."""
+    binding = step.step.binding(param)
+    axes = plan.wiring.tensor(binding.tensor).axes
+    g = next((g for v, g in zip(binding.view, step.grid, strict=True) if v.axis == len(axes) - 1), None)
+    if g is None or g.kind not in ("plain", "cut", "mine") or (g.tile or 0) % 2:
+        return False
+    split = g.kind != "plain" or axes[-1].split is not None
+    lengths = (g.size, g.part) if split else (g.size,)
+    return not any(int(F.evaluate(n, plan.env(rank))) % 2 for n in lengths for rank in range(plan.topology.ranks))
+
+
+def _of(step: StepPlan, param: str) -> list[Op]:
+    return [op for op in walk(step.step.program.body) if getattr(op, "param", None) == param]
+
+
+def _says_itself(plan: Plan, step: StepPlan, param: str) -> bool:
+    """Whether a program pushes and reads a tensor by tiles of whole words, right before it notifies and behind its waits."""
+    found = _of(step, param)
+    if any(isinstance(op, (Move, Raw)) for op in found):
+        return False
+    if any(isinstance(op, Store) and (op.to == "own" or op.mask is not None or not op.value.vector) for op in found):
+        return False
+    if not all(_of_words(plan, step, op) for op in found if isinstance(op, (Load, Store))):
+        return False
+    return all(_paired(block, param) for block in blocks(step.step.program.body))
+
+
+def _paired(block: Iterable[Op], param: str) -> bool:
+    """Whether of one block of lines each push has its notify behind it, and each wait its load, of the same tile."""
+    mine = [op for op in block if isinstance(op, (Load, Store, Wait, Notify)) and op.param == param]
+    kinds = [type(op) for op in mine]
+    pairs = zip(kinds[::2], kinds[1::2], strict=False)
+    alike = all(a.index == b.index for a, b in zip(mine[::2], mine[1::2], strict=False))
+    return len(mine) % 2 == 0 and alike and all(pair in ((Store, Notify), (Wait, Load)) for pair in pairs)
+
+
+def _of_words(plan: Plan, step: StepPlan, op: Load | Store) -> bool:
+    """Whether an access takes whole words of memory's last axis, where a tile may begin at any multiple of its length."""
+    tensor = plan.wiring.tensor(step.step.binding(op.param).tensor)
+    if isinstance(op, Load) and op.other is not None and op.other.text not in ("0", "0.0"):
+        return False
+    view, found = step.step.binding(op.param).view, entries(step.step, op.param, op.index)
+    entry, axis = found[-1], len(tensor.axes) - 1
+    if view[-1].axis != axis or tensor.axes[axis].split is not None:
+        return False
+    if isinstance(entry, Whole):
+        return True
+    elements = DATA // ITEM_BYTES[tensor.dtype]
+    grids = [g for g in (*step.grid, *step.loops) if g.dim == view[-1].dim]
+    if not isinstance(entry, OfTile) or not grids or any(g.kind != "plain" for g in grids):
+        return False
+    # A loop with limits begins and ends where the program says, be it inside a word.
+    limited = any(isinstance(o, Tiles) and o.var == entry.var and o.limited for o in walk(step.step.program.body))
+    return elements == 1 or not (limited or any((g.tile or elements) % elements for g in grids))
