@@ -30,6 +30,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Leave, Stage, Transfer
 from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
 from tilelink.ir.lowered import Lowered
+from tilelink.ir.options import ONE_BLOCK
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
@@ -139,7 +140,7 @@ class _Text:
             found, layout = traced_kernel(f.name, [Root(f.name, 1, F.of(1))], {f.name: f})
             f = found[f.name]
             self.traces.append(layout)
-        self.kernel(KernelDecl(f.name, f.args, workers=1, tiles=None, extra=0, warps=1, stages=1), f.lines)
+        self.kernel(KernelDecl(f.name, f.args, workers=1, tiles=None, extra=0, options=ONE_BLOCK), f.lines)
 
     def _write(self, name: str, parameters: list[str], decorator: str, lines: Sequence[Row]) -> None:
         self.rows += [(line, None) for line in ("", "", decorator, *_signature(name, parameters))]
@@ -273,8 +274,7 @@ def _write_kernel(text: _Text, file: File, kernel: KernelPlan) -> None:
         workers=kernel.workers,
         tiles=functools.reduce(F.maximum, known) if len(known) == len(totals) else None,
         extra=sum(n or 0 for _, n in kernel.beside),
-        warps=kernel.warps,
-        stages=kernel.stages,
+        options=kernel.options,
     )
     text.kernel(decl, found.lines())
 

@@ -152,7 +152,7 @@ def _fits(scope: Scope, op: Tiles) -> bool:
     loads = [scope.declared(o.param) for o in op.body if isinstance(o, Load)]
     widest = max((ITEM_BYTES[t.dtype] for t in loads), default=0)
     tile = math.prod(g.tile or access.padded(scope, g.step) for g in scope.step.grid if not g.unit)
-    room = UNDER_WAY * 32 * scope.step.warps
+    room = UNDER_WAY * 32 * scope.step.options.num_warps
     return scope.step.pieces > 1 or len(loads) * widest * tile * scope.lowered.topology.ranks <= room
 
 

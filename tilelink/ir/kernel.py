@@ -9,6 +9,7 @@ from typing import Literal
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
+from tilelink.ir.options import KernelOptions
 from tilelink.ir.shape import RANK_AXIS
 
 AWAIT_WORD = "await_word"
@@ -107,8 +108,7 @@ class KernelDecl:
     tiles: Formula | None
     """Never more workers than this many tiles, plus `extra` (those of other roles)."""
     extra: int
-    warps: int
-    stages: int
+    options: KernelOptions
 
 
 @dataclass(frozen=True, slots=True)

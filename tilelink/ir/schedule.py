@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from tilelink.ir.options import KernelOptions
+
 SortKey: TypeAlias = Callable[[tuple[int, ...], int, int], Any]
 """A user's order: `key(tile, rank, ranks)` of the tile's index per axis; tiles are taken by rising key."""
 Order: TypeAlias = "tuple[str | SortKey, ...]"
@@ -56,6 +58,11 @@ class Sms:
     own_kernel: bool = False
     joins: str | None = None
     part: float | None = None
+
+    @property
+    def options(self) -> KernelOptions:
+        """What Triton is told."""
+        return KernelOptions(self.warps, self.stages)
 
     def __repr__(self) -> str:
         given = [str(n) for n in (self.count, self.part) if n is not None]
