@@ -15,11 +15,13 @@ class KernelOptions:
 
     num_warps: int = 4
     num_stages: int = 3
+    maxnreg: int | None = None
+    """Registers of a thread at most (NVIDIA's)."""
 
     def on(self, device: Device) -> KernelOptions:
         """As the device's compiler takes them."""
         # 64 KiB hold no more, and AMD's compiler unrolls them: eight took it half a minute.
-        return replace(self, num_stages=min(self.num_stages, 2)) if device.amd else self
+        return replace(self, num_stages=min(self.num_stages, 2), maxnreg=None) if device.amd else self
 
     def given(self) -> dict[str, Any]:
         """For Triton: what is None is left to it."""
