@@ -21,6 +21,7 @@ from tilelink.ir.program import (
     Move,
     Notify,
     Op,
+    Prefetch,
     Raw,
     Store,
     Tile,
@@ -37,7 +38,7 @@ def emit_body(scope: Scope, body: tuple[Op, ...]) -> None:
         _EMIT[type(op)](scope, op)
 
 
-def _nothing(scope: Scope, op: Tile) -> None:
+def _nothing(scope: Scope, op: Tile | Prefetch) -> None:
     del scope, op
 
 
@@ -127,6 +128,7 @@ _EMIT: dict[type, Callable[[Scope, Any], None]] = {
     Bounds: _bounds,
     Holder: _holder,
     Load: memory.load,
+    Prefetch: _nothing,
     Store: memory.store,
     Move: _move,
     Notify: signals.notify,
