@@ -39,7 +39,6 @@ __all__ = [
     "tile_id",
     "tile_load",
     "tile_mask",
-    "tile_prefetch",
     "tile_pull_data",
     "tile_push_data",
     "tile_range",
@@ -232,11 +231,6 @@ def tile_load(t: Any, tile: Any = None, other: Any = None) -> Any:
         other: the value for what is not there.
     """
     _outside("tile_load")
-
-
-def tile_prefetch(t: Any, tile: Any = None) -> None:
-    """A hint that `tile` of `t` is loaded soon. It means nothing, and may come before the wait for the tile."""
-    _outside("tile_prefetch")
 
 
 def tile_store(t: Any, tile: Any, value: Any, mask: Any = None) -> None:

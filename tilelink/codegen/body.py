@@ -21,7 +21,6 @@ from tilelink.ir.program import (
     Move,
     Notify,
     Op,
-    Prefetch,
     Raw,
     Store,
     Tile,
@@ -38,7 +37,7 @@ def emit_body(scope: Scope, body: tuple[Op, ...]) -> None:
         _EMIT[type(op)](scope, op)
 
 
-def _nothing(scope: Scope, op: Tile | Prefetch) -> None:
+def _nothing(scope: Scope, op: Tile) -> None:
     del scope, op
 
 
@@ -128,7 +127,6 @@ _EMIT: dict[type, Callable[[Scope, Any], None]] = {
     Bounds: _bounds,
     Holder: _holder,
     Load: memory.load,
-    Prefetch: _nothing,
     Store: memory.store,
     Move: _move,
     Notify: signals.notify,

@@ -18,7 +18,7 @@ from tilelink.frontend.values import Value, constant_of, named
 from tilelink.frontend.wording import READ_NOT_RUN
 from tilelink.frontend.words import WHILE_TEST, Call, Node, Word, rank_of_block
 from tilelink.ir.formula import Sym
-from tilelink.ir.program import At, Gather, Holder, Load, Move, Notify, OfTile, Param, Prefetch, Store, Wait
+from tilelink.ir.program import At, Gather, Holder, Load, Move, Notify, OfTile, Param, Store, Wait
 
 
 # -------------------------------------------------------------------------------------------------------- the nine primitives
@@ -109,11 +109,6 @@ def _tile_load(call: Call, t: ast.expr, tile: Node = None, other: Node = None) -
     return named(name, rank=rank_of_block(param, index), positional=False)
 
 
-def _tile_prefetch(call: Call, t: ast.expr, tile: Node = None) -> None:
-    param = call.param(t)
-    call.add(Prefetch(param=param.name, index=call.index(param, tile), loc=call.loc))
-
-
 def _rank_of(call: Call, t: ast.expr, tile: ast.expr) -> Value:
     param = call.param(t)
     if call.state.conditional == WHILE_TEST:
@@ -148,7 +143,6 @@ PRIMITIVES: Mapping[str, Word] = MappingProxyType(
         "tile_pull_data": Word("effect", _tile_pull_data),
         "tile_store": Word("effect", _tile_store),
         "tile_load": Word("value", _tile_load),
-        "tile_prefetch": Word("effect", _tile_prefetch),
         "rank_of": Word("value", _rank_of),
         "tile_id": Word("domain", _tile_id),
         **bounds.WORDS,

@@ -188,15 +188,6 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefetch:
-    """`tl.tile_prefetch(param, index)`: the tile is loaded soon. A hint: it touches nothing that anybody waits for."""
-
-    param: str
-    index: Index
-    loc: Loc
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """`to`: `own` instance (`tile_store`) or every rank that holds the tile (`tile_push_data`)."""
 
@@ -275,9 +266,7 @@ class Raw:
     loc: Loc
 
 
-Op: TypeAlias = (
-    Tile | Tiles | Loop | If | Bounds | Holder | Load | Prefetch | Store | Move | Notify | Wait | Let | Check | Raw
-)
+Op: TypeAlias = Tile | Tiles | Loop | If | Bounds | Holder | Load | Store | Move | Notify | Wait | Let | Check | Raw
 
 
 @dataclass(frozen=True, slots=True)
