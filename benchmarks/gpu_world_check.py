@@ -32,6 +32,7 @@ from triton.errors import TritonError
 from triton.language import core
 
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime import environment, kernels
 from tilelink.runtime.nvshmem import NvshmemWorld, library, nvshmem_heap
 from tilelink.runtime.peer import Arena, CudaStream, GpuWorld, PeerWorld
@@ -164,7 +165,7 @@ def check_exchange(world: GpuWorld, arena: Arena) -> str:
     for total in (1, 2, 3):
         args = {"seen": seen, "data": data.fill_(-1), "context": arena.context, "signal_at": SIGNAL, "data_at": DATA}
         args |= {"total": total, "polls": POLLS, "COUNT": LANES}
-        world.main_stream().launch(exchange, 1, args, warps=4, stages=1)
+        world.main_stream().launch(exchange, 1, args, KernelOptions(4, 1))
         torch.cuda.synchronize()
         expect(int(seen) == total, f"signal is {int(seen)} instead of {total}")
         wanted = before * 100000 + total * 10000 + torch.arange(LANES, device=world.device)
@@ -222,7 +223,7 @@ def check_graph(world: GpuWorld, arena: Arena) -> str:
     landing = view(arena.local, MIB, LANES, torch.int32)
     result, bell = world.maker((LANES,), torch.int32)(), word(arena.local, BELL)
     one.fill_(1)
-    world.main_stream().launch(double, 1, {"data": result, "COUNT": LANES}, warps=4, stages=1)
+    world.main_stream().launch(double, 1, {"data": result, "COUNT": LANES}, KernelOptions(4, 1))
     torch.cuda.synchronize()
 
     def step() -> None:
@@ -234,7 +235,7 @@ def check_graph(world: GpuWorld, arena: Arena) -> str:
         side.wait_bell(bell)
         side.copy(result, landing)
         main.wait(side.record())
-        main.launch(double, 1, {"data": result, "COUNT": LANES}, warps=4, stages=1)
+        main.launch(double, 1, {"data": result, "COUNT": LANES}, KernelOptions(4, 1))
 
     graph = torch.cuda.CUDAGraph()
     world.barrier()
@@ -260,7 +261,7 @@ def check_descriptor(world: GpuWorld, arena: Arena) -> str:
     tile = torch.arange(64 * 64, device=world.device).view(64, 64).to(torch.float16)
     target = view(arena.peer(to), MIB, 64 * 64, torch.float16).view(64, 64)
     args = {"target": Descriptor(target, (64, 64)), "source": Descriptor(tile + world.rank, (64, 64))}
-    world.main_stream().launch(copy_tile, 1, args, warps=4, stages=1)
+    world.main_stream().launch(copy_tile, 1, args, KernelOptions(4, 1))
     world.barrier()
     equal(view(arena.local, MIB, 64 * 64, torch.float16).view(64, 64), tile + before, f"tile of rank {before}")
     return "64×64 fp16"
@@ -275,7 +276,7 @@ def check_refusals(world: GpuWorld, arena: Arena) -> str:
     stream = world.main_stream()
     for code, workers, tensor in (("TL405", resident + 1, data), ("TL425", 1, data.cpu())):
         try:
-            stream.launch(double, workers, {"data": tensor, "COUNT": LANES}, warps=32, stages=1)
+            stream.launch(double, workers, {"data": tensor, "COUNT": LANES}, KernelOptions(32, 1))
         except TilelinkError as error:
             expect(error.code == code, f"{error.code} instead of {code}")
         else:
@@ -288,7 +289,7 @@ def check_launch_cost(world: GpuWorld, arena: Arena) -> str:
     """Host time of a launch, of a copy and of a bell."""
     stream, bell = world.main_stream(), word(arena.local, BELL)
     data, other = world.zeros(LANES, torch.int32), world.zeros(LANES, torch.int32)
-    launch = host_micros(lambda: stream.launch(double, 1, {"data": data, "COUNT": LANES}, warps=4, stages=1))
+    launch = host_micros(lambda: stream.launch(double, 1, {"data": data, "COUNT": LANES}, KernelOptions(4, 1)))
     copy = host_micros(lambda: stream.copy(data, other))
 
     def ring() -> None:
@@ -343,7 +344,7 @@ def check_device_library(world: GpuWorld, arena: Arena) -> str:
     """A kernel linked with NVSHMEM's bitcode, and one that is not, in one world."""
     found = world.zeros(1, torch.int32) - 1
     begin = time.perf_counter()
-    world.main_stream().launch(report_pe, 1, {"target": found}, warps=4, stages=1)
+    world.main_stream().launch(report_pe, 1, {"target": found}, KernelOptions(4, 1))
     torch.cuda.synchronize()
     expect(int(found) == world.rank, f"nvshmem_my_pe() is {int(found)}")
     return f"first launch {time.perf_counter() - begin:.1f} s"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.mutants.mutations import Mutation
 from tilelink.codegen import emit
-from tilelink.codegen.naming import naming_of
+from tilelink.codegen.names import naming_of
 from tilelink.errors import TilelinkError
 from tilelink.ir.host import Keep, Stage, Transfer
 from tilelink.ir.kernel import KernelSource

@@ -10,7 +10,7 @@ from benchmarks.mutants.mappings import Mapping
 from benchmarks.mutants.mutations import Mutation, mutations
 from benchmarks.mutants.simulating import Adversary, Results, Seen, noticed, results_of
 from benchmarks.mutants.table import Row
-from tilelink.codegen.checked import check_text
+from tilelink.codegen.syntax import check_text
 from tilelink.errors import TilelinkError
 from tilelink.mapping.judge import verify
 

@@ -23,9 +23,9 @@ RUNS = tilelink.library("tilelink.libraries.attention", T="T/R")
             tilelink.sms(N=32, order=("ring+1", "group 8")),
         ),
         (
-            "m=sms(num_warps=8, num_stages=2, own_kernel=True)",
+            "m=sms(num_warps=8, num_stages=2, maxnreg=168, own_kernel=True)",
             "m",
-            tilelink.sms(num_warps=8, num_stages=2, own_kernel=True),
+            tilelink.sms(num_warps=8, num_stages=2, maxnreg=168, own_kernel=True),
         ),
         ("gather=sms(0.25, M=64)", "gather", tilelink.sms(0.25, M=64)),
         ("merge=sms(Q=1, joins='partial')", "merge", tilelink.sms(Q=1, joins="partial")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen.emitting import text
-from tilelink.codegen.checked import check_text
+from tilelink.codegen.syntax import check_text
 from tilelink.errors import TilelinkError
 
 HEAD = '"""Emitted."""\n\nimport triton\nimport triton.language as tl\n\nfrom tilelink.device import peer as shmem\n'

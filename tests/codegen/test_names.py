@@ -108,15 +108,22 @@ def test_names_of_what_comes_behind_its_host(tmp_path: Path) -> None:
     assert_right(case(made, names, moved, moved, fused("matmul", behind=True)))
 
 
+def test_names_of_what_a_streams_wait_reports(tmp_path: Path) -> None:
+    """The kernel by which streams wait takes the numbers of a place and of a word, where waits have a time limit."""
+    names = plain(shard="site", gathered="word", partial="place")
+    made, moved = module(tmp_path / "watched.py", names), copy_engine(M=16)
+    assert_right(case(made, names, moved, moved, fused("matmul")), watchdog=60.0)
+
+
 def assert_gives(
-    operator: tilelink.Operator, arguments: list[tuple[torch.Tensor, ...]], expected: Iterable[Any]
+    operator: tilelink.Operator, arguments: list[tuple[torch.Tensor, ...]], expected: Iterable[Any], **options: Any
 ) -> None:
-    results = tilelink.launch(lambda: operator(*arguments[tilelink.rank()]), RANKS, races=False)
+    results = tilelink.launch(lambda: operator(*arguments[tilelink.rank()]), RANKS, races=False, **options)
     for got, want in zip(results, expected, strict=True):
         assert float((got - want).norm()) <= 1e-4 * float(want.norm())
 
 
-def assert_right(both: Case) -> None:
+def assert_right(both: Case, **options: Any) -> None:
     """Both run, and the helper makes each product twice as large."""
     generator = torch.Generator().manual_seed(0)
 
@@ -124,10 +131,10 @@ def assert_right(both: Case) -> None:
         return [torch.randn(*shape, generator=generator) for _ in range(RANKS)]
 
     x, w = random(20, 24), random(24, 18)
-    assert_gives(both.ag_gemm, list(zip(x, w, strict=True)), [2 * (torch.cat(x) @ mine) for mine in w])
+    assert_gives(both.ag_gemm, list(zip(x, w, strict=True)), [2 * (torch.cat(x) @ mine) for mine in w], **options)
     x, w = random(20, 12), random(12, 18)
     total = 2 * torch.stack([a @ b for a, b in zip(x, w, strict=True)]).sum(0)
-    assert_gives(both.gemm_rs, list(zip(x, w, strict=True)), [total[:10], total[10:]])
+    assert_gives(both.gemm_rs, list(zip(x, w, strict=True)), [total[:10], total[10:]], **options)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -51,7 +51,7 @@ def assert_compiles(plan: Plan, source: KernelSource, target: str, *, pipelined:
 def _check_amd(asm: dict[str, str], decl: KernelDecl) -> None:
     assert "s_endpgm" in asm["amdgcn"]
     # A kernel of one wave has no barriers.
-    assert decl.warps == 1 or hazards.unguarded_amd_releases(asm["amdgcn"]) == []
+    assert decl.options.num_warps == 1 or hazards.unguarded_amd_releases(asm["amdgcn"]) == []
 
 
 def _check_nvidia(asm: dict[str, str], pipelined: bool, tma: bool) -> None:

@@ -68,7 +68,7 @@ def compile_kernel(plan: Plan, source: KernelSource, decl: KernelDecl, target: s
     signature = {a.name: type_of(plan, a) for a in decl.args}
     constants = {(i,): a.value for i, a in enumerate(decl.args) if a.kind == "constant"}
     attrs = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(decl.args) if aligned(plan, a)}
-    options = {"num_warps": decl.warps, "num_stages": decl.stages, **more}
+    options = {**decl.options.given(), **more}
     made = ASTSource(kernel_of(source, decl), signature, constants, attrs)
     return triton.compile(made, target=TARGETS[target], options=options)
 
@@ -96,7 +96,7 @@ def texts(plan: Plan, source: KernelSource, decl: KernelDecl, target: str) -> di
     the session's processes.
     """
     kinds = tuple((a.name, type_of(plan, a), a.value, aligned(plan, a)) for a in decl.args)
-    key = (target, plan.topology.world, decl.name, decl.warps, decl.stages, kinds, functions(source, decl.name))
+    key = (target, plan.topology.world, decl.name, decl.options, kinds, functions(source, decl.name))
     kept = Path(knobs.cache.dir) / f"texts-{hashlib.sha256(repr(key).encode()).hexdigest()}.json"
     if not kept.exists():
         made = compile_kernel(plan, source, decl, target).asm

@@ -79,3 +79,15 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     operator = ag_gemm.schedule(gather=sms(8, M=64), matmul=sms(M=64, N=64, K=32, order="ring"))
     tensors = [torch.empty(s, dtype=dtype) for s in ((256, 128), (128, 256))]
     assert_compiles(*emitted(operator, tensors, "sm_90"), "sm_90")
+
+
+@pytest.mark.each_triton
+@pytest.mark.parametrize(("target", "wanted"), [("sm_90", [".maxnreg 168"]), ("gfx942", [])])
+def test_a_limit_of_registers(target: str, wanted: list[str]) -> None:
+    """Triton is told what the schedule says, where its compiler knows such a limit, and kernels of one block are not."""
+    operator = ag_gemm.schedule(gather=sms(8, M=128), matmul=sms(M=64, N=64, K=64, maxnreg=168))
+    shapes = ((256, 128), (128, 128))
+    plan, source = emitted(operator, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], target)
+    found = {k.name: texts(plan, source, k, target) for k in source.kernels}
+    limits = {name: re.findall(r"\.maxnreg \d+", asm.get("ptx", "")) for name, asm in found.items()}
+    assert limits == {name: wanted if name == plan.kernels[0].name else [] for name in found}

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.fuzz.outcomes import cases, outcome
-from tilelink.codegen.checked import check_text
+from tilelink.codegen.syntax import check_text
 from tilelink.errors import TilelinkError
 from tilelink.explore import parse_placement, parse_sizes
 from tilelink.frontend import parse_signature

@@ -551,7 +551,7 @@ def test_amd_gets_two_stages_at_most(capability: int, stages: int) -> None:
     placed = ag_gemm.schedule(matmul=sms(M=16, N=32, K=64, num_stages=5))
     topology = Topology(2, "peer", device=Device(sms=132, capability=capability))
     plan = placed.plan(torch.empty(64, 64), torch.empty(64, 64), topology=topology)
-    assert [k.stages for k in plan.kernels] == [stages]
+    assert [k.options.num_stages for k in plan.kernels] == [stages]
 
 
 def test_a_word_beyond_the_last_row_counts_no_tile() -> None:

@@ -37,6 +37,7 @@ def on_each(*rows: int, **given: Any) -> Any:
         (lambda: sms(M="16"), "the tile along `M` is '16'"),
         (lambda: sms(1.5), "`count` is 1.5"),
         (lambda: sms(num_warps=None), "`num_warps` is None"),
+        (lambda: sms(maxnreg=16), "`maxnreg` is 16"),
         (lambda: sms(order=3), "`order` is 3"),
         (lambda: sms(push="yes"), "`push` is 'yes'"),
         (lambda: copy_engine(streams="2"), "`streams` is '2'"),

@@ -18,6 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.driver import driver as active_driver
 
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.peer.launch import Launcher
 from tilelink.runtime.world import Descriptor
@@ -119,7 +120,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[NoGpu]:
 def test_a_real_kernel_gets_its_arguments_in_order(check: ModuleType, gpu: NoGpu) -> None:
     launcher, data = Launcher(torch.device("cpu"), prepare=gpu.prepared.append), torch.zeros(1024, dtype=torch.int32)
     for workers in (1, 2):
-        launcher.launch(check.double, workers, {"COUNT": 512, "data": data}, 5, warps=4, stages=1)
+        launcher.launch(check.double, workers, {"COUNT": 512, "data": data}, 5, KernelOptions(4, 1))
     assert [entry[:3] for entry in gpu.started] == [((1, 1, 1), 5, 22), ((2, 1, 1), 5, 22)]
     (*_, first, count), _ = (entry[3] for entry in gpu.started)
     assert first is data
@@ -131,6 +132,6 @@ def test_a_real_kernel_gets_its_arguments_in_order(check: ModuleType, gpu: NoGpu
 def test_a_real_kernel_takes_descriptors(check: ModuleType, gpu: NoGpu) -> None:
     tile = Descriptor(torch.zeros(64, 64, dtype=torch.float16), (64, 64))
     launcher = Launcher(torch.device("cpu"), prepare=gpu.prepared.append)
-    launcher.launch(check.copy_tile, 1, {"target": tile, "source": tile}, 5, warps=4, stages=1)
+    launcher.launch(check.copy_tile, 1, {"target": tile, "source": tile}, 5, KernelOptions(4, 1))
     ((_, _, _, (*_, target, source)),) = gpu.started
     assert target.base is source.base is tile.tensor

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.nvshmem import NvshmemWorld, library
 from tilelink.runtime.nvshmem import streams as nvshmem_streams
@@ -85,7 +86,7 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_arguments_go_by_name_in_the_kernels_order() -> None:
     kernel, rows, out = Kernel(), torch.zeros(4, 64), torch.zeros(8, 64)[4:]
     Launcher(CPU, {"extern_libs": {"a": "b"}}).launch(
-        kernel, 3, {"out": Descriptor(out, (2, 32)), "rows": rows, "count": 7}, 99, warps=8, stages=2
+        kernel, 3, {"out": Descriptor(out, (2, 32)), "rows": rows, "count": 7}, 99, KernelOptions(8, 2)
     )
     ((grid, stream, (first, second, third)),) = kernel.compiled.launches
     assert (grid, stream) == ((3, 1, 1), 99)
@@ -105,10 +106,10 @@ def test_kernels_are_prepared_once_and_checked_before_they_start() -> None:
     launcher = Launcher(CPU, prepare=prepared.append)
     arguments = {"rows": 0, "count": 1, "out": 2}
     for workers in (2, 1, 8):
-        launcher.launch(kernel, workers, arguments, 0, warps=4, stages=1)
+        launcher.launch(kernel, workers, arguments, 0, KernelOptions(4, 1))
     assert prepared == [kernel.compiled]
     with pytest.raises(TilelinkError, match="TL405"):
-        launcher.launch(kernel, 9, arguments, 0, warps=4, stages=1)
+        launcher.launch(kernel, 9, arguments, 0, KernelOptions(4, 1))
     assert len(kernel.compiled.launches) == 3
 
 
@@ -125,7 +126,7 @@ class Deep(Kernel):
 @pytest.mark.parametrize(("room", "stages"), [(400, 3), (349, 2), (150, 1)])
 def test_a_kernel_has_the_stages_that_shared_memory_holds(room: int, stages: int) -> None:
     kernel, arguments = Deep(), {"rows": 0, "count": 1, "out": 2}
-    Launcher(CPU, room=room).launch(kernel, 1, arguments, 0, warps=4, stages=3)
+    Launcher(CPU, room=room).launch(kernel, 1, arguments, 0, KernelOptions(4, 3))
     assert kernel.options["num_stages"] == stages
     assert len(kernel.compiled.launches) == 1
 
@@ -135,7 +136,7 @@ def test_a_kernel_that_no_shared_memory_holds_is_refused_each_time() -> None:
     kernel, launcher = Deep(), Launcher(CPU, room=149)
     for _ in range(2):
         with pytest.raises(TilelinkError) as found:
-            launcher.launch(kernel, 1, {"rows": 0, "count": 1, "out": 2}, 0, warps=4, stages=3)
+            launcher.launch(kernel, 1, {"rows": 0, "count": 1, "out": 2}, 0, KernelOptions(4, 3))
         assert str(found.value).splitlines()[0] == (
             "TL410: kernel deep needs 150 bytes of shared memory, and a block has 149"
         )
@@ -146,7 +147,7 @@ def test_a_kernel_that_no_shared_memory_holds_is_refused_each_time() -> None:
 def test_an_empty_tensor_has_a_descriptor_of_unused_memory() -> None:
     kernel, launcher = Kernel(), Launcher(CPU)
     empty = Descriptor(torch.zeros(0, 64), (2, 32))
-    launcher.launch(kernel, 1, {"rows": empty, "count": 0, "out": empty}, 0, warps=4, stages=1)
+    launcher.launch(kernel, 1, {"rows": empty, "count": 0, "out": empty}, 0, KernelOptions(4, 1))
     ((_, _, (rows, _, out)),) = kernel.compiled.launches
     assert rows.base is out.base
     assert rows.shape == [2, 32]
@@ -154,19 +155,19 @@ def test_an_empty_tensor_has_a_descriptor_of_unused_memory() -> None:
 
 def test_wrong_arguments() -> None:
     with pytest.raises(TilelinkError, match=r"TL424: .* missing: out; unknown: colums"):
-        Launcher(CPU).launch(Kernel(), 1, {"rows": 1, "count": 1, "colums": 1}, 0, warps=4, stages=1)
+        Launcher(CPU).launch(Kernel(), 1, {"rows": 1, "count": 1, "colums": 1}, 0, KernelOptions(4, 1))
 
 
 def test_a_tensor_elsewhere() -> None:
     with pytest.raises(TilelinkError, match=r"TL425: argument rows is on cpu, and this rank runs on cuda:1"):
-        Launcher(torch.device("cuda", 1)).launch(Kernel(), 1, {"rows": torch.zeros(1)}, 0, warps=4, stages=1)
+        Launcher(torch.device("cuda", 1)).launch(Kernel(), 1, {"rows": torch.zeros(1)}, 0, KernelOptions(4, 1))
 
 
 @pytest.mark.parametrize("tensor", [torch.zeros(4, 3), torch.zeros(64, 4).T, torch.zeros(65)[1:]])
 def test_tensors_without_a_descriptor(tensor: torch.Tensor) -> None:
     arguments = {"rows": Descriptor(tensor, (2,) * tensor.dim())}
     with pytest.raises(TilelinkError, match=r"TL426: argument rows"):
-        Launcher(CPU).launch(Kernel(), 1, arguments, 0, warps=4, stages=1)
+        Launcher(CPU).launch(Kernel(), 1, arguments, 0, KernelOptions(4, 1))
 
 
 class FakeStream:

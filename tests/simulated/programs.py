@@ -8,6 +8,7 @@ import torch
 import tilelink
 from tests.simulated import emitted_ag_gemm, emitted_push_gemm
 from tilelink import Operator
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.session import require
 from tilelink.runtime.simulated import SimulatedWorld
 from tilelink.runtime.world import Descriptor
@@ -83,7 +84,7 @@ def pull(problem: Problem, *, comm: int = 2, workers: int = 6) -> Main:
                 "BN": tile,
                 "BK": tile,
             }
-            world.main_stream().launch(emitted_ag_gemm.ag_gemm, workers, args, warps=4, stages=3)
+            world.main_stream().launch(emitted_ag_gemm.ag_gemm, workers, args, KernelOptions(4, 3))
             outs.append(out)
         return outs
 
@@ -112,7 +113,7 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
             copies.wait(started)
             gate = {"left": left, "bell": bell, "epoch": call + 1, "context": arena.context, "SLOTS": slots}
             if credits:
-                compute.launch(emitted_push_gemm.credit_gate, 1, gate, warps=1, stages=1)
+                compute.launch(emitted_push_gemm.credit_gate, 1, gate, KernelOptions(1, 1))
                 copies.wait_bell(bell)
             for step in range(R):
                 peer = arena.peer((me + step) % R)
@@ -135,7 +136,7 @@ def push(problem: Problem, *, workers: int = 4, slots: int = 2, credits: bool = 
                 "BN": tile,
                 "BK": tile,
             }
-            compute.launch(emitted_push_gemm.matmul, workers, args, warps=4, stages=3)
+            compute.launch(emitted_push_gemm.matmul, workers, args, KernelOptions(4, 3))
             outs.append(out)
         return outs
 

@@ -9,6 +9,7 @@ import torch
 
 from tests.simulated import emitted_races as kernels
 from tests.simulated.programs import Problem, pull, push
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.simulated import Race, RaceDetector, RaceError, SimulatedWorld, accesslog, races, shadow, simulate
 from tilelink.runtime.world import Descriptor
 
@@ -74,7 +75,7 @@ def test_slots_without_credits_are_a_race() -> None:
 def launched(kernel: object, workers: int, size: int = 64) -> Main:
     def main(world: SimulatedWorld) -> None:
         data, words = world.zeros(size, torch.int32), world.zeros(8, torch.int64)
-        world.main_stream().launch(kernel, workers, {"data": data, "words": words}, warps=1, stages=1)
+        world.main_stream().launch(kernel, workers, {"data": data, "words": words}, KernelOptions(1, 1))
 
     return main
 
@@ -104,8 +105,8 @@ def test_launches_on_one_stream_are_in_order() -> None:
         data, words = world.zeros(64, torch.int32), world.zeros(8, torch.int64)
         for workers in (1, 3, 2):
             args = {"data": data, "words": words}
-            world.main_stream().launch(kernels.whole if workers == 1 else kernels.neighbours, workers, args, warps=1,
-                                       stages=1)  # fmt: skip
+            kernel = kernels.whole if workers == 1 else kernels.neighbours
+            world.main_stream().launch(kernel, workers, args, KernelOptions(1, 1))
 
     assert missing(main, 1) == set()
 
@@ -117,7 +118,7 @@ def test_a_tile_in_place_needs_no_fence() -> None:
         def run(world: SimulatedWorld) -> None:
             data = world.zeros(16 * 16, torch.float32)
             args = {"tile": Descriptor(data.view(16, 16), (16, 16)), "data": data}
-            world.main_stream().launch(kernel, 1, args, warps=1, stages=1)
+            world.main_stream().launch(kernel, 1, args, KernelOptions(1, 1))
 
         return run
 

@@ -15,13 +15,14 @@ from triton.runtime.jit import JITFunction
 from tests.simulated import emitted_part, emitted_small
 from tests.simulated.programs import Problem, pull
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.simulated import SimulatedWorld, interpreter, simulate
 from tilelink.runtime.world import Descriptor
 
 
 def run(kernel: Any, count: int = 1, /, **args: Any) -> None:
     def main(world: SimulatedWorld) -> None:
-        world.main_stream().launch(kernel, count, args, warps=1, stages=1)
+        world.main_stream().launch(kernel, count, args, KernelOptions(1, 1))
 
     simulate(main, 1)
 
@@ -126,10 +127,10 @@ def test_spin_loops_need_no_wait_function(kernel: Any) -> None:
         arena = world.arena(64)
         words, other = arena.local.view(torch.int64), world.zeros(1, torch.int64)
         if world.rank == 0:
-            world.main_stream().launch(kernel, 1, {"words": words, "other": other}, warps=1, stages=1)
+            world.main_stream().launch(kernel, 1, {"words": words, "other": other}, KernelOptions(1, 1))
         else:
             args = {"words": words, "value": 1, "context": arena.context, "OP": 9}
-            world.main_stream().launch(emitted_small.signal_all, 1, args, warps=1, stages=1)
+            world.main_stream().launch(emitted_small.signal_all, 1, args, KernelOptions(1, 1))
         world.finish()
         return int(other)
 
@@ -195,7 +196,7 @@ def test_after_an_error_the_next_simulation_works() -> None:
 def _fails(bad: int) -> Any:
     def main(world: SimulatedWorld) -> None:
         args = {"words": world.zeros(1, torch.int64), "rank": world.rank, "bad": bad}
-        world.main_stream().launch(emitted_small.fail_on, 1, args, warps=1, stages=1)
+        world.main_stream().launch(emitted_small.fail_on, 1, args, KernelOptions(1, 1))
         world.barrier()
 
     return main

@@ -7,6 +7,7 @@ import torch
 
 from tests.simulated import emitted_gather, emitted_small
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.simulated import SimulatedWorld, simulate
 from tilelink.runtime.world import Descriptor
 
@@ -14,7 +15,7 @@ from tilelink.runtime.world import Descriptor
 def copy_elements(world: SimulatedWorld, source: torch.Tensor, offset: int, count: int) -> torch.Tensor:
     target = world.zeros(16, source.dtype)
     args = {"source": source, "target": target, "offset": offset, "count": count, "BLOCK": 16}
-    world.main_stream().launch(emitted_small.copy_elements, 1, args, warps=1, stages=1)
+    world.main_stream().launch(emitted_small.copy_elements, 1, args, KernelOptions(1, 1))
     world.finish()
     return target
 
@@ -48,7 +49,7 @@ def test_one_wild_address_among_many() -> None:
     def main(world: SimulatedWorld) -> None:
         table = torch.tensor([0, 1, 1 << 40, 2])
         args = {"source": torch.zeros(64), "table": table, "out": world.zeros(4, torch.float32)}
-        world.main_stream().launch(emitted_gather.gather, 1, args, warps=1, stages=1)
+        world.main_stream().launch(emitted_gather.gather, 1, args, KernelOptions(1, 1))
 
     with pytest.raises(TilelinkError, match="TL502"):
         simulate(main, 1)
@@ -70,7 +71,7 @@ def test_private_memory_of_another_rank() -> None:
         offset = (secret.data_ptr() - arena.local.data_ptr()) // 4
         if world.rank == 0:
             args: dict[str, Any] = {"words": world.zeros(1, torch.int64), "other": secret}
-            world.side_stream(0).launch(emitted_small.spin_volatile, 1, args, warps=1, stages=1)
+            world.side_stream(0).launch(emitted_small.spin_volatile, 1, args, KernelOptions(1, 1))
         if world.rank == 1:
             copy_elements(world, arena.local.view(torch.float32), offset, 4)
 
@@ -83,7 +84,7 @@ def test_a_descriptor_clips() -> None:
         source = torch.arange(96 * 40, dtype=torch.float32).view(96, 40)
         target = world.maker((32, 32), torch.float32)()
         args = {"source": Descriptor(source, (32, 32)), "target": Descriptor(target, (32, 32)), "row": 80, "column": 24}
-        world.main_stream().launch(emitted_small.copy_tile, 1, args, warps=1, stages=1)
+        world.main_stream().launch(emitted_small.copy_tile, 1, args, KernelOptions(1, 1))
         world.finish()
         expected = torch.zeros(32, 32)
         expected[:16, :16] = source[80:, 24:]
@@ -99,7 +100,7 @@ def test_a_block_copy_checks_both_sides() -> None:
         source = torch.arange(2048, dtype=torch.int32)
         if world.rank == 0:
             args = {"target": words, "source": source, "count": count, "pe": 1, "context": arena.context}
-            world.main_stream().launch(emitted_small.put, 1, args, warps=1, stages=1)
+            world.main_stream().launch(emitted_small.put, 1, args, KernelOptions(1, 1))
         world.barrier()
         return words.clone()
 
@@ -118,7 +119,7 @@ def test_a_freed_arena_is_gone() -> None:
         context = arena.context
         arena.free()
         args = {"words": world.zeros(1, torch.int64), "value": 1, "context": context, "OP": 10}
-        world.main_stream().launch(emitted_small.signal_all, 1, args, warps=1, stages=1)
+        world.main_stream().launch(emitted_small.signal_all, 1, args, KernelOptions(1, 1))
 
     with pytest.raises(TilelinkError, match="TL502"):
         simulate(main, 2)

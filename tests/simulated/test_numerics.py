@@ -12,6 +12,7 @@ from triton.runtime import interpreter as stock
 
 from tests.simulated import emitted_numbers
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.simulated import SimulatedWorld, scalars, simulate
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -19,7 +20,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 def run(kernel: Any, **args: Any) -> None:
     def main(world: SimulatedWorld) -> None:
-        world.main_stream().launch(kernel, 1, args, warps=1, stages=1)
+        world.main_stream().launch(kernel, 1, args, KernelOptions(1, 1))
 
     simulate(main, 1)
 

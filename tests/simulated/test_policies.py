@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.simulated import emitted_small
 from tests.simulated.programs import Problem, pull, push
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.simulated import Policy, RaceDetector, Recorder, SimulatedWorld, search, simulate
 from tilelink.runtime.simulated.policy import Turns
 
@@ -76,7 +77,7 @@ def test_a_straggler_runs_only_when_nobody_else_can() -> None:
 def add_without_atomics(world: SimulatedWorld) -> None:
     """Right unless one of two programs is stopped between its read and its write."""
     words, out = world.zeros(2, torch.int64), world.zeros(1, torch.int64)
-    world.main_stream().launch(emitted_small.check_then_act, 2, {"words": words, "out": out}, warps=1, stages=1)
+    world.main_stream().launch(emitted_small.check_then_act, 2, {"words": words, "out": out}, KernelOptions(1, 1))
     world.finish()
     assert int(out) == 2
 

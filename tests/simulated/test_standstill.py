@@ -11,6 +11,7 @@ from tests.simulated.programs import Problem, pull
 from tilelink import sms
 from tilelink.device import peer
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.ir.topology import Device
 from tilelink.ops import ag_gemm
 from tilelink.runtime.simulated import SimulatedWorld, StandstillError, simulate
@@ -30,7 +31,7 @@ def waits_alone(world: SimulatedWorld) -> None:
     words = arena.local.view(torch.int64)
     if world.rank == 0:
         args = {"words": words, "value": 3, "context": arena.context}
-        world.main_stream().launch(emitted_small.wait_for, 2, args, warps=1, stages=1)
+        world.main_stream().launch(emitted_small.wait_for, 2, args, KernelOptions(1, 1))
     world.barrier()
 
 
@@ -82,7 +83,7 @@ def test_a_missing_signal_names_every_role_and_line(monkeypatch: pytest.MonkeyPa
 def test_workers_that_do_not_fit_are_said_to_have_no_sm() -> None:
     def main(world: SimulatedWorld) -> None:
         words = world.zeros(4, torch.int64)
-        world.main_stream().launch(emitted_small.chain, 3, {"words": words}, warps=1, stages=1)
+        world.main_stream().launch(emitted_small.chain, 3, {"words": words}, KernelOptions(1, 1))
 
     simulate(main, 1, device=Device(sms=3))
     with pytest.raises(StandstillError, match="launch of chain: worker 2 has no SM, all 2 are taken"):
@@ -117,7 +118,7 @@ def test_collectives_that_differ() -> None:
 def test_two_satisfied_spins_on_one_word_are_no_standstill() -> None:
     def main(world: SimulatedWorld) -> int:
         words, other = torch.ones(1, dtype=torch.int64), world.zeros(1, torch.int64)
-        world.main_stream().launch(emitted_small.spin, 1, {"words": words, "other": other}, warps=1, stages=1)
+        world.main_stream().launch(emitted_small.spin, 1, {"words": words, "other": other}, KernelOptions(1, 1))
         world.finish()
         return int(other)
 

@@ -6,6 +6,7 @@ import torch
 from tests.simulated import emitted_watch
 from tilelink.device import watch
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.simulated import SimulatedWorld, simulate
 
 LIMIT = 6400
@@ -24,7 +25,7 @@ def look(
         guard.copy_(torch.tensor([LIMIT, int(alarm), 0, report.data_ptr() if host else 0]))
         given.copy_(torch.tensor([0, guard.data_ptr()]))
         args = {"watch": given, "times": torch.tensor([waited, asked]), "out": torch.full((2,), -1)}
-        world.main_stream().launch(emitted_watch.look, 1, args, warps=1, stages=1)
+        world.main_stream().launch(emitted_watch.look, 1, args, KernelOptions(1, 1))
         world.finish()
         before, last = args["out"].tolist()
         return before, last, int(guard[watch.ALARM.value])

@@ -6,6 +6,7 @@ import torch
 from tests.simulated import emitted_small
 from tests.simulated.programs import Problem, pull, push
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.ir.topology import Device
 from tilelink.runtime.simulated import Recorder, SimulatedWorld, simulate
 from tilelink.runtime.world import Arena, Stream, World
@@ -133,7 +134,7 @@ def test_a_bell_wakes_a_stream_and_is_reset() -> None:
         world.side_stream(0).copy(target, torch.ones(1))
         if world.rank == 0:
             args = {"words": words, "value": 1, "context": arena.context, "OP": 9}
-            world.main_stream().launch(emitted_small.signal_all, 1, args, warps=1, stages=1)
+            world.main_stream().launch(emitted_small.signal_all, 1, args, KernelOptions(1, 1))
         world.finish()
         return float(target), int(bell)
 
@@ -146,7 +147,7 @@ def test_barriers_of_device_functions() -> None:
         words = arena.local.view(torch.int64)
         for epoch in (1, 2, 3):
             args = {"words": words, "epoch": epoch, "context": arena.context}
-            world.main_stream().launch(emitted_small.meet, 1, args, warps=1, stages=1)
+            world.main_stream().launch(emitted_small.meet, 1, args, KernelOptions(1, 1))
         world.finish()
         return words.tolist()
 
@@ -161,7 +162,7 @@ def test_put_and_signal() -> None:
         source = torch.arange(1024, dtype=torch.int32)
         args = {"target": data, "source": source, "count": 1000, "word": word, "pe": (world.rank + 1) % 2}
         world.main_stream().launch(
-            emitted_small.put_and_signal, 1, {**args, "context": arena.context}, warps=4, stages=1
+            emitted_small.put_and_signal, 1, {**args, "context": arena.context}, KernelOptions(4, 1)
         )
         world.barrier()
         return int(data.sum()), int(word[0])

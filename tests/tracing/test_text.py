@@ -12,8 +12,8 @@ import torch
 
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
-from tilelink.codegen.functions import Function
-from tilelink.codegen.traced import Root, traced_kernel
+from tilelink.codegen.function import Function
+from tilelink.codegen.trace import Root, traced_kernel
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.stages import Stages, emitted

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tilelink.codegen.scope import Scope, TileNames, in_sixteens
 from tilelink.codegen.text import Lines, atom
@@ -17,6 +19,8 @@ from tilelink.ir.program import Load as LoadOp
 from tilelink.ir.program import Store as StoreOp
 from tilelink.ir.shape import ITEM_BYTES
 from tilelink.ir.wiring import TensorDecl, ViewAxis, entries
+
+Entries: TypeAlias = "Sequence[tuple[ViewAxis, IndexEntry]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def label(dim: str) -> str:
 
 def padded(scope: Scope, size: Formula) -> int:
     """The power of two that holds `size` on every rank."""
-    return power_of_two(max(int(F.evaluate(size, scope.plan.env(r))) for r in (0, scope.plan.topology.ranks - 1)))
+    return power_of_two(max(int(F.evaluate(size, scope.lowered.env(r))) for r in (0, scope.lowered.topology.ranks - 1)))
 
 
 def power_of_two(n: int) -> int:
@@ -103,7 +107,7 @@ def _paired(scope: Scope, tile: TileNames, pairs: Formula, block: int | None) ->
 
 def _fills(scope: Scope, size: Formula, length: int) -> bool:
     """Whether a block of that length has no lanes to spare on any rank."""
-    return all(int(F.evaluate(size, scope.plan.env(r))) == length for r in (0, scope.plan.topology.ranks - 1))
+    return all(int(F.evaluate(size, scope.lowered.env(r))) == length for r in (0, scope.lowered.topology.ranks - 1))
 
 
 def lane_lines(lines: Lines, tile: TileNames) -> None:
@@ -144,21 +148,39 @@ def _conjuncts(test: Formula) -> tuple[Formula, ...]:
     return (test,)
 
 
-def terms(
-    scope: Scope, tensor: TensorDecl, view: tuple[ViewAxis, ...], index: tuple[IndexEntry, ...], found: Accessed
-) -> tuple[list[Term], int]:
+def address(
+    scope: Scope, pointer: str, tensor: TensorDecl, index: Entries, found: Accessed
+) -> tuple[str, str | None]:  # fmt: skip
+    """(pointer expression, mask expression or None). Products are 64 bits wide: offsets may pass 2**31."""
+    with scope.keeping_names():
+        terms, blocks = _terms(scope, tensor, index, found)
+        parts, masks = [pointer], list[str]()
+        for term in terms:
+            side = _expand(term.block, blocks)
+            if term.stride == F.of(1):
+                parts.append(f"{term.position}{side}")
+            else:
+                parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, F.FACTOR)}")
+            if term.mask is not None:
+                masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
+    if len(masks) > 1:
+        masks = [_bracketed(m) if "&" in m or "<" in m else m for m in masks]
+    return " + ".join(parts), " & ".join(masks) or None
+
+
+def _terms(scope: Scope, tensor: TensorDecl, index: Entries, found: Accessed) -> tuple[list[Term], int]:
     """One term per stored axis of the memory that is touched, and the number of block axes.
 
-    Of a tensor that comes by the low-latency protocol the last axis is one of words.
+    Of a tensor that comes by the LL protocol the last axis is one of words.
     """
-    extents = scope.plan.buffer(tensor.name).extents
+    extents = scope.lowered.buffer(tensor.name).extents
     each = elements_of_word(scope, tensor)
     if each > 1:
         extents = (*extents[:-1], pairs_of(scope, tensor, extents[-1]))
     blocks = 0
     gathered: int | None = None
     placed: dict[int, Term] = {}
-    for v, e in zip(view, index, strict=True):
+    for v, e in index:
         block: int | None = None
         kept = v.axis is not None and not tensor.axes[v.axis].own_slice
         if isinstance(e, (OfTile, Whole)) and (kept or (isinstance(e, OfTile) and v.axis is None)):
@@ -169,14 +191,19 @@ def terms(
             block = gathered
         if v.axis is None or not kept:
             continue
-        stored = stored_axis(tensor, v.axis)
-        if each > 1 and stored == len(extents) - 1:
+        axis = stored_axis(tensor, v.axis)
+        if each > 1 and axis == len(extents) - 1:
             assert isinstance(e, (OfTile, Whole))
-            placed[stored] = _paired(scope, _tile(scope, tensor, v, e), extents[-1], block)
+            placed[axis] = _paired(scope, _tile(scope, tensor, v, e), extents[-1], block)
             continue
-        stride = scope.stride(tensor.name, stored, extents)
-        placed[stored] = _term(scope, tensor, v, e, found, found.op.box[stored][0], block, stride)
+        stride = scope.stride(tensor.name, axis, extents)
+        placed[axis] = _term(scope, tensor, v, e, found, found.op.box[axis][0], block, stride)
     return [placed[k] for k in sorted(placed)], blocks
+
+
+def stored(tensor: TensorDecl, index: Entries) -> Entries:
+    """The entries of axes that are in memory."""
+    return [(v, e) for v, e in index if v.axis is not None and not tensor.axes[v.axis].own_slice]
 
 
 def stored_axis(tensor: TensorDecl, axis: int) -> int:
@@ -220,20 +247,22 @@ def _name_position(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: At | Gather
         text = scope.named(f"{tensor.name}_index", expression(scope, e.expr))
         scope.known[at] = Sym(text)
     # What is made of positions alone may well lie past an edge: rows before the first, a tile's last lanes.
-    if scope.watch.checks.debug and not e.expr.positional:
+    if scope.reports.checks.debug and not e.expr.positional:
         report = scope.report("below", f"the index `{e.expr.text}` of `{tensor.name}`", scope.loc)
         size = scope.text(extent(tensor, v, scope.step.axis))
         scope.lines.add(f"shmem.check_below({text}, {size}, {report}, t)", scope.loc)
 
 
-def inside_of(scope: Scope, tensor: TensorDecl, op: LoadOp, index: tuple[IndexEntry, ...]) -> str | None:
+def tiles_of(scope: Scope, op: LoadOp | StoreOp) -> list[TileNames]:
+    """Those of the axes that the block has which is loaded or stored."""
+    tensor = scope.declared(op.param)
+    found = stored(tensor, index_of(scope, op))
+    return [_tile(scope, tensor, v, e) for v, e in found if isinstance(e, (OfTile, Whole))]
+
+
+def inside_of(scope: Scope, op: LoadOp) -> str | None:
     """Which lanes of a tile are elements, as a mask of its block; None: all of them."""
-    view = scope.step.step.binding(op.param).view
-    blocks = [
-        _tile(scope, tensor, v, e)
-        for v, e in zip(view, index, strict=True)
-        if isinstance(e, (OfTile, Whole)) and v.axis is not None and not tensor.axes[v.axis].own_slice
-    ]
+    blocks = tiles_of(scope, op)
     masks = [(mask_of(tile), _expand(k, len(blocks))) for k, tile in enumerate(blocks)]
     return " & ".join(f"{mask}{side}" for mask, side in masks if mask is not None) or None
 
@@ -250,19 +279,11 @@ def pairs_of(scope: Scope, tensor: TensorDecl, size: Formula) -> Formula:
 
 def elements_of_word(scope: Scope, tensor: TensorDecl) -> int:
     """Of a tensor that comes by the low-latency protocol; of others 1."""
-    return DATA // ITEM_BYTES[tensor.dtype] if tensor.name in scope.plan.low_latency else 1
+    return DATA // ITEM_BYTES[tensor.dtype] if scope.is_ll(tensor.name) else 1
 
 
 def _tile(scope: Scope, tensor: TensorDecl, v: ViewAxis, e: OfTile | Whole) -> TileNames:
     return scope.tiles[e.var] if isinstance(e, OfTile) else whole(scope, v.dim, extent(tensor, v, scope.step.axis))
-
-
-def block_shape(scope: Scope, op: LoadOp | StoreOp) -> tuple[int, ...]:
-    """Elements per axis of the block that is loaded or stored."""
-    tensor, view = scope.declared(op.param), scope.step.step.binding(op.param).view
-    found = zip(view, index_of(scope, op), strict=True)
-    kept = [(v, e) for v, e in found if v.axis is not None and not tensor.axes[v.axis].own_slice]
-    return tuple(_tile(scope, tensor, v, e).extent for v, e in kept if isinstance(e, (OfTile, Whole)))
 
 
 def from_data(expr: Expr, text: str, most: str | None = None) -> str:
@@ -278,26 +299,11 @@ def _expand(block: int | None, blocks: int) -> str:
     return "[" + ", ".join(":" if k == block else "None" for k in range(blocks)) + "]"
 
 
-def address(scope: Scope, pointer: str, found: list[Term], blocks: int) -> tuple[str, str | None]:
-    """(pointer expression, mask expression or None). Products are 64 bits wide: offsets may pass 2**31."""
-    parts = [pointer]
-    masks: list[str] = []
-    for term in found:
-        side = _expand(term.block, blocks)
-        if term.stride == F.of(1):
-            parts.append(f"{term.position}{side}")
-        else:
-            parts.append(f"tl.cast({term.position}, tl.int64){side} * {scope.text(term.stride, F.FACTOR)}")
-        if term.mask is not None:
-            masks.append(f"{_bracketed(term.mask)}{side}" if side else term.mask)
-    if len(masks) > 1:
-        masks = [_bracketed(m) if "&" in m or "<" in m else m for m in masks]
-    return " + ".join(parts), " & ".join(masks) or None
-
-
 def _bracketed(text: str) -> str:
     return text if re.fullmatch(r"[\w\[\]:, ]+", text) else f"({text})"
 
 
-def index_of(scope: Scope, op: LoadOp | StoreOp) -> tuple[IndexEntry, ...]:
-    return entries(scope.step.step, op.param, op.index)
+def index_of(scope: Scope, op: LoadOp | StoreOp) -> Entries:
+    """Each axis of the program's view of a tensor, and where the index has it."""
+    step = scope.step.step
+    return list(zip(step.binding(op.param).view, entries(step, op.param, op.index), strict=True))

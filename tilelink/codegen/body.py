@@ -93,7 +93,7 @@ def _let(scope: Scope, op: Let) -> None:
 
 def _check(scope: Scope, op: Check) -> None:
     condition = expression(scope, op.condition)
-    if scope.watch.checks.debug:
+    if scope.reports.checks.debug:
         report = scope.report("holds", op.text or f"`{op.condition.text}`", op.loc)
         scope.lines.add(f"shmem.check({condition}, {report}, t)", op.loc)
     else:

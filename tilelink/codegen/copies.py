@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilelink.codegen import access, low_latency, ops, signals, waits
+from tilelink.codegen import access, ll_protocol, ops, signals, waits
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
@@ -96,7 +96,7 @@ def _copy(scope: Scope, op: Copy) -> None:
     start = scope.arg(Arg(f"{source}_stage", "stage", source)) if staged else scope.tensor(source)
     to = scope.tensor(target)
     context, pe = scope.context(target if pushed else source), scope.text(op.target.rank)
-    by_words = target in scope.plan.low_latency
+    by_words = scope.is_ll(target)
     if by_words:
         to = scope.named(f"{target}_there", f"shmem.ptr({to}, {pe}, {context})")
     into, out = _offset(scope, to, op.target, here, places), _offset(scope, start, op.source, there, places)
@@ -104,11 +104,11 @@ def _copy(scope: Scope, op: Copy) -> None:
     loc = op.source.loc
     assert loc is not None
     if by_words:
-        text = low_latency.store_block(scope, scope.plan.wiring.tensor(target), ends)
+        text = ll_protocol.store_block(scope, scope.plan.wiring.tensor(target), ends)
     elif pushed:
         text = f"putmem_nbi_block({ends}, {pe}, {context})"
-    elif source in scope.plan.low_latency:
-        text = low_latency.load_block(scope, scope.plan.wiring.tensor(source), ends, loc)
+    elif scope.is_ll(source):
+        text = ll_protocol.load_block(scope, scope.plan.wiring.tensor(source), ends, loc)
     elif op.source.rank != scope.step.rank:
         text = f"getmem_nbi_block({ends}, {scope.text(op.source.rank)}, {context})"
     else:  # what stays on its rank may lie in memory that no peer reaches
@@ -140,7 +140,7 @@ def _offset(scope: Scope, start: str, end: Read | Write, axes: list[Axis], place
 # ------------------------------------------------------------------------------------------------- the tile of a mainloop
 def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
     """Push the host's tile from registers to whoever holds it, and tell them."""
-    index = tuple(
+    tile = tuple(
         OfTile(str(k)) if str(k) in tiles else At(Expr(scope.rank, formula=Sym(scope.rank)), coordinate=True)
         for k, _ in enumerate(scope.step.grid)
     )
@@ -151,9 +151,8 @@ def emit_held(scope: Scope, value: str, tiles: dict[str, TileNames]) -> None:
             return
         pe, context = scope.text(op.rank), scope.context(op.buffer)
         there = scope.named(f"{op.buffer}_there", f"shmem.ptr({scope.tensor(op.buffer)}, {pe}, {context})")
-        view = scope.step.step.binding(op.param).view
-        pieces, blocks = access.terms(scope, scope.declared(op.param), view, index, access.Accessed(op, ()))
-        where, mask = access.address(scope, there, pieces, blocks)
+        index = list(zip(scope.step.step.binding(op.param).view, tile, strict=True))
+        where, mask = access.address(scope, there, scope.declared(op.param), index, access.Accessed(op, ()))
         scope.lines.add(f"tl.store({where}, {value}{f', mask={mask}' if mask else ''})")
 
     _name_peer(scope)

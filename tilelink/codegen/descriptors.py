@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from tilelink.codegen import access
 from tilelink.codegen.access import expression, index_of, padded
@@ -40,10 +39,7 @@ class Along:
     tests: tuple[Formula, ...]
 
 
-Stored: TypeAlias = "list[Along]"
-
-
-def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEntry, ...]) -> Tma | None:
+def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: access.Entries) -> Tma | None:
     """The access as a TMA access, where that is possible; else None and pointers are used.
 
     It takes a program of matmul kind, 16-byte alignment, and tiles that end only where the tensor does (a descriptor fills
@@ -52,20 +48,14 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEn
     the last two, or, in a loop over whole tiles, some rows, whole in their last axis, at one position along each other axis.
     (Elsewhere Triton would take such rows into registers.)
     """
-    view = scope.step.step.binding(op.param).view
     device = scope.plan.topology.device
-    if (
-        device.amd
-        or device.capability < 90
-        or not has_dot(scope.step.step.program)
-        or tensor.name in scope.plan.low_latency
-    ):
+    if device.amd or device.capability < 90 or not has_dot(scope.step.step.program) or scope.is_ll(tensor.name):
         return None
     found = access.Accessed.of(scope.part.of(op))
     stored = [
         Along(v, e, found.op.box[access.stored_axis(tensor, v.axis)][0], found.tests)
-        for v, e in zip(view, index, strict=True)
-        if v.axis is not None and not tensor.axes[v.axis].own_slice
+        for v, e in access.stored(tensor, index)
+        if v.axis is not None
     ]
     kinds = [type(along.entry) for along in stored]
     if len(index) == len(kinds) and kinds == [At] * (len(kinds) - 2) + [OfTile, OfTile]:
@@ -75,7 +65,7 @@ def tma(scope: Scope, tensor: TensorDecl, op: Load | Store, index: tuple[IndexEn
     return None
 
 
-def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
+def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma | None:
     tiles = [scope.tiles[s.entry.var] for s in stored if isinstance(s.entry, OfTile)]
     before = len(stored) - 2
     ragged = [a for a, t in enumerate(tiles, before) if not _ends_with_tensor(scope, t)]
@@ -87,49 +77,55 @@ def _tile_of_two(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None
     order = (*range(before), *((before + 1, before) if transposed else (before, before + 1)))
     two = tuple(tiles[a - before].extent for a in order[before:])
     block = (*(1 for _ in range(before)), *two)
-    item = ITEM_BYTES[tensor.dtype]
-    if two[1] * item < 16 or max(two) > 256 or len(block) > 5 or not _aligned(scope, tensor, order):
+    if not _fits(scope, tensor, order, block):
         return None
     coordinates = [_coordinate(scope, tensor, stored[a]) for a in order]
-    parts = None
-    if ragged:
-        at, grid = order.index(ragged[0]), tiles[ragged[0] - before].grid
-        if at == len(order) - 1 or len(block) == 5:
-            return None
-        parts, part = (ragged[0], int(F.evaluate(grid.part, scope.plan.env(0)))), scope.text(grid.part)
-        position = atom(coordinates[at])
-        coordinates[at] = f"{position} % {part}"
-        coordinates, block = [f"{position} // {part}", *coordinates], (1, *block)
-        order = (ragged[0], *(a + 1 if a >= ragged[0] else a for a in order))
-    label = "x".join(str(n) for n in block)
-    name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=block, axes=order, parts=parts))
-    return Tma(
-        name, f"[{', '.join(coordinates)}]", transposed, two if before or ragged else None, block if ragged else ()
-    )
+    if not ragged:
+        name = _descriptor(scope, tensor, order, block)
+        return Tma(name, f"[{', '.join(coordinates)}]", transposed, two if before else None)
+    at, grid = order.index(ragged[0]), tiles[ragged[0] - before].grid
+    if at == len(order) - 1 or len(block) == 5:
+        return None
+    part, position = scope.text(grid.part), atom(coordinates[at])
+    coordinates[at] = f"{position} % {part}"
+    order, block = (ragged[0], *(a + 1 if a >= ragged[0] else a for a in order)), (1, *block)
+    name = _descriptor(scope, tensor, order, block, (ragged[0], int(F.evaluate(grid.part, scope.lowered.env(0)))))
+    return Tma(name, f"[{', '.join([f'{position} // {part}', *coordinates])}]", transposed, two, block)
 
 
-def _rows_at(scope: Scope, tensor: TensorDecl, stored: Stored) -> Tma | None:
+def _rows_at(scope: Scope, tensor: TensorDecl, stored: list[Along]) -> Tma | None:
     block: list[int] = []
-    coordinates: list[str] = []
-    for along in stored:
-        v, e = along.view, along.entry
-        if isinstance(e, OfTile) and not scope.tiles[e.var].whole:
-            return None
-        assert v.axis is not None
-        if isinstance(e, Whole) and tensor.axes[v.axis].over is not None:
-            return None
-        whole = padded(scope, tensor.axes[v.axis].size) if isinstance(e, Whole) else 1
-        block.append(scope.tiles[e.var].extent if isinstance(e, OfTile) else whole)
-        coordinates.append(_coordinate(scope, tensor, along))
-    order, item = tuple(range(len(block))), ITEM_BYTES[tensor.dtype]
+    for v, e in ((along.view, along.entry) for along in stored):
+        if isinstance(e, OfTile):
+            if not scope.tiles[e.var].whole:
+                return None
+            block.append(scope.tiles[e.var].extent)
+        elif isinstance(e, Whole):
+            assert v.axis is not None
+            if tensor.axes[v.axis].over is not None:
+                return None
+            block.append(padded(scope, tensor.axes[v.axis].size))
+        else:
+            block.append(1)
+    coordinates = [_coordinate(scope, tensor, along) for along in stored]
+    order = tuple(range(len(block)))
+    if _row_major(scope, tensor, len(block) - 1) is not False or not _fits(scope, tensor, order, tuple(block)):
+        return None
     shape = tuple(n for n, s in zip(block, stored, strict=True) if not isinstance(s.entry, At))
-    if _row_major(scope, tensor, len(block) - 1) is not False or not _aligned(scope, tensor, order):
-        return None
-    if block[-1] * item < 16 or max(block) > 256 or len(block) > 5:
-        return None
-    label = "x".join(str(n) for n in block)
-    name = scope.arg(Arg(f"{tensor.name}_{label}", "descriptor", tensor.name, block=tuple(block), axes=order))
-    return Tma(name, f"[{', '.join(coordinates)}]", False, shape)
+    return Tma(_descriptor(scope, tensor, order, tuple(block)), f"[{', '.join(coordinates)}]", False, shape)
+
+
+def _fits(scope: Scope, tensor: TensorDecl, order: tuple[int, ...], block: tuple[int, ...]) -> bool:
+    """Whether a descriptor takes such a block: TMA's own limits."""
+    wide = block[-1] * ITEM_BYTES[tensor.dtype] >= 16
+    return wide and max(block) <= 256 and len(block) <= 5 and _aligned(scope, tensor, order)
+
+
+def _descriptor(
+    scope: Scope, tensor: TensorDecl, order: tuple[int, ...], block: tuple[int, ...], parts: tuple[int, int] | None = None
+) -> str:  # fmt: skip
+    name = f"{tensor.name}_{'x'.join(map(str, block))}"
+    return scope.arg(Arg(name, "descriptor", tensor.name, block=block, axes=order, parts=parts))
 
 
 def _coordinate(scope: Scope, tensor: TensorDecl, along: Along) -> str:
@@ -151,15 +147,15 @@ def _ends_with_tensor(scope: Scope, tile: TileNames) -> bool:
     grid = tile.grid
     if grid.ends == "axis" or tile.whole:
         return True
-    length = int(F.evaluate(grid.part, scope.plan.env(0)))
+    length = int(F.evaluate(grid.part, scope.lowered.env(0)))
     return grid.ends == "part" and grid.tile is not None and length % grid.tile == 0
 
 
 def _of_equal_parts(scope: Scope, tile: TileNames) -> bool:
     """Whether the tile ends where its part does, and all parts are of one length."""
-    size, part = (int(F.evaluate(f, scope.plan.env(0))) for f in (tile.grid.size, tile.grid.part))
+    size, part = (int(F.evaluate(f, scope.lowered.env(0))) for f in (tile.grid.size, tile.grid.part))
     cut = tile.grid.ends == "part" and tile.grid.span[0] == F.of(0)
-    return cut and tile.grid.tile is not None and size == part * scope.plan.topology.size(tile.grid.over)
+    return cut and tile.grid.tile is not None and size == part * scope.lowered.topology.size(tile.grid.over)
 
 
 def _row_major(scope: Scope, tensor: TensorDecl, last: int = 1) -> bool | None:
@@ -174,8 +170,8 @@ def _aligned(scope: Scope, tensor: TensorDecl, order: tuple[int, ...]) -> bool:
     """16-byte rows on every rank, and nothing empty (a descriptor has no empty axis)."""
     buffer = scope.plan.buffer(tensor.name)
     item = ITEM_BYTES[tensor.dtype]
-    for rank in (0, scope.plan.topology.ranks - 1):
-        extents = [int(F.evaluate(e, scope.plan.env(rank))) for e in buffer.extents]
+    for rank in (0, scope.lowered.topology.ranks - 1):
+        extents = [int(F.evaluate(e, scope.lowered.env(rank))) for e in buffer.extents]
         if min(extents) < 1 or (extents[order[-1]] * item % 16 and buffer.space != "argument"):
             return False
     return scope.plan.layout(tensor.name).aligned if buffer.space == "argument" else True
@@ -188,7 +184,7 @@ def could_be_tma(scope: Scope, tensor: TensorDecl, loads: list[Load], *, always:
     """
     for op in loads:
         index = index_of(scope, op)
-        unnamed = [e.var for e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
+        unnamed = [e.var for _, e in index if isinstance(e, OfTile) and e.var not in scope.tiles]
         for var in unnamed:
             scope.tiles[var] = _of_loop(scope, var, always)
         known = dict(scope.args)

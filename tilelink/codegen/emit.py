@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilelink.codegen.advising import advice_of
-from tilelink.codegen.checked import check_text
-from tilelink.codegen.enter import (
+from tilelink.codegen.advice import advice_of
+from tilelink.codegen.call_entry import (
     emit_await,
     emit_begin,
     emit_brief,
@@ -18,17 +17,20 @@ from tilelink.codegen.enter import (
     emit_leave,
     emit_ready,
 )
-from tilelink.codegen.functions import Function
-from tilelink.codegen.naming import naming_of
+from tilelink.codegen.deferred_epilogue import emit_deferred
+from tilelink.codegen.function import Function
+from tilelink.codegen.names import naming_of
+from tilelink.codegen.reports import Reports, short
 from tilelink.codegen.scope import File
-from tilelink.codegen.step import emit_behind, emit_step
-from tilelink.codegen.traced import Root, traced_kernel
-from tilelink.codegen.watching import Watch, short
+from tilelink.codegen.step import emit_step
+from tilelink.codegen.syntax import check_text
+from tilelink.codegen.trace import Root, Row, traced_kernel
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.host import Enter, Leave, Stage, Transfer
 from tilelink.ir.kernel import Arg, Checks, KernelDecl, KernelSource, TraceLayout
 from tilelink.ir.lowered import Lowered
+from tilelink.ir.options import ONE_BLOCK
 from tilelink.ir.plan import KernelPlan, Plan, StepPlan
 
 DEVICE_MODULE = {"simulated": "peer", "peer": "peer", "nvshmem": "nvshmem"}
@@ -41,26 +43,21 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
     Raises:
         TilelinkError: TL406, something got into the text that is no kernel.
     """
-    watch = Watch(checks)
-    file = File(plan, lowered, watch)
-    rows: list[tuple[str, Loc | None]] = []
-    declared: list[KernelDecl] = []
-    written: set[str] = set()
-    traces: list[TraceLayout] | None = [] if traced else None
-    if any(isinstance(h, Enter) and not h.kernels for h in plan.host):
-        declared.append(_write_single(rows, emit_enter(file), traces))
+    reports = Reports(checks)
+    file = File(plan, lowered, reports)
+    out = _Text([], [], [] if traced else None)
+    if any(isinstance(h, Enter) for h in plan.host) and not lowered.entry:
+        out.one_block(emit_enter(file))
     if any(isinstance(h, Stage) for h in plan.host):
-        declared.append(_write_single(rows, emit_ready(file), traces))
+        out.one_block(emit_ready(file))
     if any(isinstance(h, Leave) for h in plan.host):
-        declared.append(_write_single(rows, emit_leave(file), traces))
+        out.one_block(emit_leave(file))
     if any(isinstance(h, Transfer) for h in plan.host):
-        declared.append(_write_single(rows, emit_await(file)))
+        out.one_block(emit_await(file), timed=False)
     for kernel in plan.kernels:
-        declared.append(_write_kernel(rows, file, kernel, written, traces))
-    rows = [(line, None) for line in _head(plan, watch)] + rows
-    if any("blocks." in line for line, _ in rows):
-        at = next(i for i, (line, _) in enumerate(rows) if line.startswith("from tilelink.device import"))
-        rows.insert(at, ("from tilelink.device import blocks", None))
+        _write_kernel(out, file, kernel)
+    blocks = ["from tilelink.device import blocks"] if any("blocks." in line for line, _ in out.rows) else []
+    rows = [(line, None) for line in _head(plan, reports, blocks)] + out.rows
     text = "\n".join(line for line, _ in rows) + "\n"
     check_text(text, plan.wiring.name)
     lines = tuple((i, loc) for i, (_, loc) in enumerate(rows, 1) if loc is not None)
@@ -68,11 +65,11 @@ def emit(plan: Plan, lowered: Lowered, checks: Checks = Checks(), *, traced: boo
         name=plan.wiring.name,
         text=text,
         digest=hashlib.sha256(text.encode()).hexdigest()[:16],
-        kernels=tuple(declared),
+        kernels=tuple(out.kernels),
         lines=lines,
         functions=_functions(plan),
-        sites=tuple(watch.sites),
-        traces=tuple(traces or ()),
+        sites=tuple(reports.sites),
+        traces=tuple(out.traces or ()),
         advice=advice_of(plan),
     )
 
@@ -85,7 +82,7 @@ def _functions(plan: Plan) -> tuple[tuple[str, str], ...]:
     return tuple((kernels | {name: path for path, name in by_path}).items())
 
 
-def _head(plan: Plan, watch: Watch) -> list[str]:
+def _head(plan: Plan, reports: Reports, imports: list[str]) -> list[str]:
     out = [
         f'"""{plan.wiring.name}: {plan.wiring.signature}',
         "",
@@ -94,8 +91,9 @@ def _head(plan: Plan, watch: Watch) -> list[str]:
     ]
     width = max(len(s.path) for s in plan.steps)
     out += [f"    {s.path.ljust(width)}  {s}" for s in plan.steps]
-    out += watch.described()
+    out += reports.described()
     out += ['"""', "", "import triton", "import triton.language as tl", ""]
+    out += imports
     out.append(f"from tilelink.device import {DEVICE_MODULE[plan.topology.world]} as shmem")
     constants: dict[str, object] = {}
     helpers: dict[str, str] = {}
@@ -114,6 +112,45 @@ def _literal(value: object) -> str:
     """A constant as Python text; infinities and NaN have no literal of their own."""
     finite = not isinstance(value, float) or value - value == 0
     return repr(value) if finite else f'float("{value}")'
+
+
+@dataclass(slots=True)
+class _Text:
+    """The lines of the file, each with the user's line that it comes from; the kernels in it, and what functions of the traced
+    variant write (None: it is another one)."""
+
+    rows: list[tuple[str, Loc | None]]
+    kernels: list[KernelDecl]
+    traces: list[TraceLayout] | None
+    written: set[str] = field(default_factory=set[str])
+
+    def function(self, f: Function) -> None:
+        """A function that a kernel calls; once, however many do."""
+        if f.name not in self.written:
+            self.written.add(f.name)
+            self._write(f.name, [*f.leading, *map(_parameter, f.args)], "@triton.jit", f.lines)
+
+    def kernel(self, decl: KernelDecl, lines: Sequence[Row]) -> None:
+        self._write(decl.name, [_parameter(a) for a in decl.args], _decorator(decl.args), lines)
+        self.kernels.append(decl)
+
+    def one_block(self, f: Function, *, timed: bool = True) -> None:
+        """A kernel of one block."""
+        if self.traces is not None and timed:
+            found, layout = traced_kernel(f.name, [Root(f.name, 1, F.of(1))], {f.name: f})
+            f = found[f.name]
+            self.traces.append(layout)
+        self.kernel(KernelDecl(f.name, f.args, workers=1, tiles=None, extra=0, options=ONE_BLOCK), f.lines)
+
+    def _write(self, name: str, parameters: list[str], decorator: str, lines: Sequence[Row]) -> None:
+        self.rows += [(line, None) for line in ("", "", decorator, *_signature(name, parameters))]
+        last: Loc | None = None
+        for depth, text, loc in lines:
+            indent = "    " * (depth + 1)
+            if loc is not None and (last is None or (loc.file, loc.line) != (last.file, last.line)):
+                self.rows.append((f"{indent}# {short(loc)}  {loc.source_line().strip()}".rstrip(), loc))
+                last = loc
+            self.rows.append((indent + text if text else "", loc))
 
 
 def _signature(name: str, parameters: list[str]) -> list[str]:
@@ -136,145 +173,125 @@ def _parameter(arg: Arg) -> str:
 def _decorator(args: tuple[Arg, ...]) -> str:
     """The rank differs between processes that share a compiled kernel: it must not be specialised on. Nor what differs
     between the transfers that start one kernel, or between calls."""
-    names = [f'"{a.name}"' for a in args if _is_place(a) or a.kind in ("number", "credits")]
+    varies = (a for a in args if a.kind in ("number", "credits") or (a.kind == "size" and a.of == "rank"))
+    names = [f'"{a.name}"' for a in varies]
     return f"@triton.jit(do_not_specialize=[{', '.join(names)}])" if names else "@triton.jit"
 
 
-def _is_place(arg: Arg) -> bool:
-    """Whether it is this rank's number, or its coordinate on an axis of ranks."""
-    return arg.kind == "size" and arg.of == "rank"
-
-
-def _write(rows: list[tuple[str, Loc | None]], f: Function, head: list[str], decorator: str, first: list[str]) -> None:
-    rows += [("", None), ("", None), (decorator, None)]
-    rows += [(line, None) for line in head]
-    rows += [("    " + line, None) for line in first]
-    last: Loc | None = None
-    for depth, text, loc in f.lines:
-        if loc is not None and (last is None or (loc.file, loc.line) != (last.file, last.line)):
-            rows.append(("    " * (depth + 1) + f"# {short(loc)}  {loc.source_line().strip()}".rstrip(), loc))
-            last = loc
-        rows.append(("    " * (depth + 1) + text if text else "", loc))
-
-
-def _write_called(rows: list[tuple[str, Loc | None]], f: Function) -> None:
-    """A function that a kernel calls."""
-    _write(rows, f, _signature(f.name, [*f.leading, *map(_parameter, f.args)]), "@triton.jit", [])
-
-
-def _write_single(
-    rows: list[tuple[str, Loc | None]], f: Function, traces: list[TraceLayout] | None = None
-) -> KernelDecl:
-    """A one-block kernel."""
-    if traces is not None:
-        found, layout = traced_kernel(f.name, [Root(f.name, 1, F.of(1))], {f.name: f})
-        f = found[f.name]
-        traces.append(layout)
-    _write(rows, f, _signature(f.name, [_parameter(a) for a in f.args]), _decorator(f.args), [])
-    return KernelDecl(f.name, f.args, workers=1, tiles=None, extra=0, warps=1, stages=1)
-
-
-def _write_kernel(
-    rows: list[tuple[str, Loc | None]],
-    file: File,
-    kernel: KernelPlan,
-    written: set[str],
-    traces: list[TraceLayout] | None,
-) -> KernelDecl:
-    plan = file.plan
-    functions: dict[str, Function] = {}
-    for path, _ in kernel.roles:
-        for f in emit_step(file, plan.step(path)):
-            functions[f.name] = f
-    frame = _frame(file, kernel, any(f.stores_async for f in functions.values()))
-    naming = naming_of(plan)
-    roots = [naming.functions[path] for path, _ in kernel.roles]
-    if traces is not None:
-        functions, frame, layout = _traced(file, kernel, functions, frame)
-        traces.append(layout)
-    args = _union([f for name, f in functions.items() if name in roots] + frame.called)
-    functions |= frame.fused
-    for f in (f for f in (frame.begin, frame.end) if f is not None):
-        _write_called(rows, f)
-    for name, f in functions.items():
-        if name not in roots and name not in written:
-            written.add(name)
-            _write_called(rows, f)
-    for f in frame.behind:
-        _write_called(rows, f)
-    if len(roots) == 1:
-        f = functions[roots[0]]
-        first = ["worker = tl.program_id(0)", "workers = tl.num_programs(0)", *_called(frame.begin)]
-        last = [line for after in (*frame.behind, frame.end) for line in _called(after)]
-        f = replace(f, lines=(*f.lines, *((0, line, None) for line in last)))
-        _write(rows, f, _signature(kernel.name, [_parameter(a) for a in args]), _decorator(args), first)
-    else:
-        for name in roots:
-            _write_called(rows, functions[name])
-        parts = [(functions[n], w) for n, (_, w) in zip(roots, kernel.roles, strict=True)]
-        _write_roles(rows, kernel, parts, args, frame)
-    return _declare(file, kernel, args)
-
-
+# ------------------------------------------------------------------------------------------------------------- kernels
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """What a kernel does around its roles: begins the call, ends it, both, or neither; and the fused steps that come behind
-    its tiles: `behind` takes them, `fused` does them."""
+class _Kernel:
+    """The functions of a kernel: those of its `roles`, and what they call; `begin`, `end`: of the call, if it does that;
+    `deferred`: those that take the tiles of deferred epilogues, and what these call."""
 
+    plan: KernelPlan
+    roles: tuple[Function, ...]
+    called: tuple[Function, ...]
     begin: Function | None
     end: Function | None
-    behind: tuple[Function, ...] = ()
-    fused: Mapping[str, Function] = field(default_factory=dict[str, Function])
+    deferred: tuple[tuple[Function, Function], ...]
+
+    @staticmethod
+    def of(file: File, kernel: KernelPlan) -> _Kernel:
+        plan, lowered, naming = file.plan, file.lowered, naming_of(file.plan)
+        functions = {f.name: f for path, _ in kernel.roles for f in emit_step(file, plan.step(path))}
+        roots = [naming.functions[path] for path, _ in kernel.roles]
+        deferred = tuple(emit_deferred(file, s) for s in _deferred(plan, kernel))
+        begin, end = None, None
+        if lowered.entry == kernel.name:
+            begin = emit_brief(file) if lowered.by_epoch else emit_begin(file)
+        if lowered.exit == kernel.name:
+            end = emit_end(file, stores_async=any(f.stores_async for f in functions.values()))
+        called = tuple(f for name, f in functions.items() if name not in roots)
+        return _Kernel(kernel, tuple(functions[n] for n in roots), called, begin, end, deferred)
 
     @property
-    def called(self) -> list[Function]:
-        return [f for f in (self.begin, *self.behind, self.end) if f is not None]
+    def around(self) -> tuple[Function, ...]:
+        """What its own lines call beside its roles."""
+        found = (self.begin, *(driver for driver, _ in self.deferred), self.end)
+        return tuple(f for f in found if f is not None)
+
+    @property
+    def args(self) -> tuple[Arg, ...]:
+        found: dict[str, Arg] = {}
+        for arg in (a for f in (*self.roles, *self.around) for a in f.args):
+            found.setdefault(arg.name, arg)
+        return tuple(sorted(found.values(), key=lambda a: (a.kind == "constant", a.kind == "size")))
+
+    def timed(self, file: File) -> tuple[_Kernel, TraceLayout]:
+        """The same with clocks, but for what begins and ends the call."""
+        functions = (*self.roles, *self.called, *(f for pair in self.deferred for f in pair))
+        found, layout = traced_kernel(self.plan.name, _trace_roots(file, self.plan), {f.name: f for f in functions})
+        roles, called = (tuple(found[f.name] for f in some) for some in (self.roles, self.called))
+        deferred = tuple((found[driver.name], found[does.name]) for driver, does in self.deferred)
+        return replace(self, roles=roles, called=called, deferred=deferred), layout
+
+    def lines(self) -> tuple[Row, ...]:
+        """Of a kernel of several roles the first workers move, the others compute (co-residency: movers come first)."""
+        last = [_call(f) for f in self.around if f is not self.begin]
+        first = ["worker = tl.program_id(0)"]
+        if len(self.roles) == 1 or not self.plan.beside or any("workers" in f.leading for f in self.around):
+            first.append("workers = tl.num_programs(0)")
+        first += [_call(self.begin)] if self.begin is not None else []
+        body = self.roles[0].lines if len(self.roles) == 1 else tuple(self._dispatch())
+        return (*((0, line, None) for line in first), *body, *((0, line, None) for line in last))
+
+    def _dispatch(self) -> Iterator[Row]:
+        base, beside = 0, self.plan.beside
+        for f, (_, workers) in zip(self.roles, beside, strict=False):
+            assert workers is not None
+            yield 0, f"{'elif' if base else 'if'} worker < {base + workers}:", None
+            yield 1, _call(f, f"worker - {base}" if base else "worker", str(workers)), None
+            base += workers
+        if base:
+            yield 0, "else:", None
+        mine = (f"worker - {base}", f"tl.num_programs(0) - {base}") if base else ("worker", "workers")
+        for f in self.roles[len(beside) :]:
+            yield int(base > 0), _call(f, *mine), None
 
 
-def _frame(file: File, kernel: KernelPlan, stores_async: bool) -> Frame:
-    plan = file.plan
-    kernels = next((h.kernels for h in plan.host if isinstance(h, Enter)), ())
-    pairs = [emit_behind(file, s) for s in _behind(plan, kernel)]
-    ends = kernels[-1:] == (kernel.name,) and not plan.brief
-    begin = emit_brief if plan.brief else emit_begin
-    return Frame(
-        begin(file) if kernels[:1] == (kernel.name,) else None,
-        emit_end(file, stores_async=stores_async) if ends else None,
-        tuple(driver for driver, _ in pairs),
-        {does.name: does for _, does in pairs},
+def _call(f: Function, *mine: str) -> str:
+    """A call of a function; `mine`: what is passed for the first of what it takes."""
+    call = f"{f.name}({', '.join([*mine, *f.leading[len(mine) :], *[a.name for a in f.args]])})"
+    return call if f.gives is None else f"{f.gives} = {call}"
+
+
+def _write_kernel(text: _Text, file: File, kernel: KernelPlan) -> None:
+    found = _Kernel.of(file, kernel)
+    if text.traces is not None:
+        found, layout = found.timed(file)
+        text.traces.append(layout)
+    several = found.roles if len(found.roles) > 1 else ()
+    begins, ends = ([f] if f is not None else [] for f in (found.begin, found.end))
+    drivers, does = [driver for driver, _ in found.deferred], [does for _, does in found.deferred]
+    for f in (*begins, *ends, *found.called, *does, *drivers, *several):
+        text.function(f)
+    totals = [_known_total(file, path) for path in kernel.in_turn]
+    known = [t for t in totals if t is not None]
+    decl = KernelDecl(
+        name=kernel.name,
+        args=found.args,
+        workers=kernel.workers,
+        tiles=functools.reduce(F.maximum, known) if len(known) == len(totals) else None,
+        extra=sum(n or 0 for _, n in kernel.beside),
+        options=kernel.options,
     )
-
-
-def _called(f: Function | None) -> list[str]:
-    if f is None:
-        return []
-    call = f"{f.name}({', '.join([*f.leading, *[a.name for a in f.args]])})"
-    return [call if f.gives is None else f"{f.gives} = {call}"]
-
-
-def _traced(
-    file: File, kernel: KernelPlan, functions: dict[str, Function], frame: Frame
-) -> tuple[dict[str, Function], Frame, TraceLayout]:
-    """The same with clocks, but for what begins and ends the call."""
-    behind = {f.name: f for f in frame.behind}
-    found, layout = traced_kernel(kernel.name, _trace_roots(file, kernel), {**functions, **behind, **frame.fused})
-    timed = replace(frame, behind=tuple(found[n] for n in behind), fused={n: found[n] for n in frame.fused})
-    return {n: found[n] for n in functions}, timed, layout
+    text.kernel(decl, found.lines())
 
 
 def _trace_roots(file: File, kernel: KernelPlan) -> list[Root]:
-    plan, naming = file.plan, naming_of(file.plan)
+    naming = naming_of(file.plan)
     names = naming.functions
     roots = [Root(names[path], workers, _known_total(file, path)) for path, workers in kernel.beside]
     roots += [Root(names[path], None, _known_total(file, path), turn) for turn, path in enumerate(kernel.in_turn)]
-    for turn, step in enumerate(_behind(plan, kernel), len(kernel.in_turn)):
-        tickets = step.own_tiles(plan.step(step.executor)) * step.pieces
+    for turn, step in enumerate(_deferred(file.plan, kernel), len(kernel.in_turn)):
+        tickets = file.lowered.loop(step.path).total * step.pieces
         roots.append(Root(naming.drivers[step.path], None, tickets, turn, names[step.path]))
     return roots
 
 
-def _behind(plan: Plan, kernel: KernelPlan) -> list[StepPlan]:
-    """The steps whose tiles come behind those of the kernel's roles."""
+def _deferred(plan: Plan, kernel: KernelPlan) -> list[StepPlan]:
+    """The deferred epilogues of a kernel's roles."""
     return [plan.step(p) for path, _ in kernel.roles for p in plan.step(path).fused if plan.step(p).behind]
 
 
@@ -282,57 +299,3 @@ def _known_total(file: File, path: str) -> F.Formula | None:
     """How many tiles a step has, if data does not say."""
     loop = file.lowered.loop(path)
     return None if loop.by_data is not None else loop.total
-
-
-def _union(functions: list[Function]) -> tuple[Arg, ...]:
-    found: dict[str, Arg] = {}
-    for f in functions:
-        for a in f.args:
-            found.setdefault(a.name, a)
-    return tuple(sorted(found.values(), key=lambda a: (a.kind == "constant", a.kind == "size")))
-
-
-def _write_roles(
-    rows: list[tuple[str, Loc | None]],
-    kernel: KernelPlan,
-    roles: list[tuple[Function, int | None]],
-    args: tuple[Arg, ...],
-    frame: Frame,
-) -> None:
-    """The kernel of several roles: the first workers move, the others compute (co-residency: movers come first)."""
-    rows += [("", None), ("", None), (_decorator(args), None)]
-    rows += [(line, None) for line in _signature(kernel.name, [_parameter(a) for a in args])]
-    rows.append(("    worker = tl.program_id(0)", None))
-    if any("workers" in f.leading for f in frame.called) or not kernel.beside:
-        rows.append(("    workers = tl.num_programs(0)", None))
-    rows += [(f"    {line}", None) for line in _called(frame.begin)]
-    base = 0
-    for k, (f, workers) in enumerate(roles[: len(kernel.beside)]):
-        assert workers is not None
-        rows.append((f"    {'if' if k == 0 else 'elif'} worker < {base + workers}:", None))
-        mine = f"worker - {base}" if base else "worker"
-        rows.append(
-            (f"        {f.name}({', '.join([mine, str(workers), *f.leading[2:], *[a.name for a in f.args]])})", None)
-        )
-        base += workers
-    if base:
-        rows.append(("    else:", None))
-    indent = "        " if base else "    "
-    for f, _ in roles[len(kernel.beside) :]:
-        mine = [f"worker - {base}", f"tl.num_programs(0) - {base}"] if base else ["worker", "workers"]
-        rows.append((f"{indent}{f.name}({', '.join([*mine, *f.leading[2:], *[a.name for a in f.args]])})", None))
-    rows += [(f"    {line}", None) for after in (*frame.behind, frame.end) for line in _called(after)]
-
-
-def _declare(file: File, kernel: KernelPlan, args: tuple[Arg, ...]) -> KernelDecl:
-    totals = [_known_total(file, path) for path in kernel.in_turn]
-    known = [t for t in totals if t is not None]
-    return KernelDecl(
-        name=kernel.name,
-        args=args,
-        workers=kernel.workers,
-        tiles=functools.reduce(F.maximum, known) if len(known) == len(totals) else None,
-        extra=sum(n or 0 for _, n in kernel.beside),
-        warps=kernel.warps,
-        stages=kernel.stages,
-    )

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tilelink.codegen import access, masks, ops, runs, waits
+from tilelink.codegen import access, flag_loops, masks, ops, waits
 from tilelink.codegen.access import expression
-from tilelink.codegen.naming import read_names
+from tilelink.codegen.names import read_names
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
@@ -40,11 +40,11 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
         grid = grid.free
     names = access.tile_names(scope, op.var, grid)
     whole = masks.split(scope, op, grid, low, high)
-    waiting = [o for o in op.body if isinstance(o, Wait) and runs.in_runs(scope, op, o)]
+    waiting = [o for o in op.body if isinstance(o, Wait) and flag_loops.follows_loop(scope, op, o)]
     rest, depth = tuple(o for o in op.body if o not in waiting), scope.lines.depth
     if whole is None:
         body = _emitted(scope, rest, emit)
-        first, last = runs.open_runs(scope, op, waiting, grid, low, high) if waiting else (low, high)
+        first, last = flag_loops.open_flags(scope, op, waiting, grid, low, high) if waiting else (low, high)
         _walked(scope, op, names, body, high, f"for {names.begin} in range({first}, {last}, {scope.text(grid.step)}):")
     else:
         _split(scope, op, names, whole, waiting, rest, (low, high), emit)
@@ -52,9 +52,8 @@ def tiles(scope: Scope, op: Tiles, emit: Emit) -> None:
 
 
 def _emitted(scope: Scope, body: tuple[Op, ...], emit: Emit) -> Lines:
-    outer, scope.lines = scope.lines, Lines()
-    emit(scope, body)
-    inner, scope.lines = scope.lines, outer
+    with scope.apart() as inner:
+        emit(scope, body)
     return inner
 
 
@@ -86,7 +85,7 @@ def _split(
     others = _emitted(scope, rest, emit)
     scope.tiles[op.var] = plain = masks.whole_tile(names)
     bare = _emitted(scope, rest, emit)
-    first, last = runs.open_runs(scope, op, waiting, names.grid, low, high) if waiting else (low, high)
+    first, last = flag_loops.open_flags(scope, op, waiting, names.grid, low, high) if waiting else (low, high)
     scope.loc, begin = op.loc, first
     if whole.start is not None:
         begin = scope.named(f"{op.var}_from", f"tl.minimum(tl.maximum({first}, {whole.start}), {last})")
@@ -134,12 +133,13 @@ def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait,
     """Wait for the words of all ranks at once, one lane each; False, and nothing emitted, where that has no words."""
     each = scope.names.fresh(f"{op.var}_each")
     scope.tiles[op.var] = TileNames(each, f"{each} + 1", "", "", grid, 1)
-    outer, scope.lines, replaced = scope.lines, Lines(), dict(scope.replaced)
-    scope.replaced[op.var] = each
-    done = all(waits.await_each(scope, o, each) for o in waiting)
-    inner, scope.lines, scope.replaced = scope.lines, outer, replaced
+    replaced = dict(scope.replaced)
+    with scope.apart() as inner:
+        scope.replaced[op.var] = each
+        done = all(waits.await_each(scope, o, each) for o in waiting)
+    outer, scope.replaced = scope.lines, replaced
     if done:
-        lanes = access.power_of_two(scope.plan.topology.size(scope.step.axis))
+        lanes = access.power_of_two(scope.lowered.topology.size(scope.step.axis))
         outer.add(f"{each} = tl.arange(0, {lanes})", op.loc)
         outer.extend(inner)
     return done
@@ -147,13 +147,13 @@ def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait,
 
 def _fits(scope: Scope, op: Tiles) -> bool:
     """Whether what the loop loads for all ranks has room in registers; taken in pieces, it has."""
-    if scope.plan.topology.ranks > UNROLLED:
+    if scope.lowered.topology.ranks > UNROLLED:
         return False
     loads = [scope.declared(o.param) for o in op.body if isinstance(o, Load)]
     widest = max((ITEM_BYTES[t.dtype] for t in loads), default=0)
     tile = math.prod(g.tile or access.padded(scope, g.step) for g in scope.step.grid if not g.unit)
-    room = UNDER_WAY * 32 * scope.step.warps
-    return scope.step.pieces > 1 or len(loads) * widest * tile * scope.plan.topology.ranks <= room
+    room = UNDER_WAY * 32 * scope.step.options.num_warps
+    return scope.step.pieces > 1 or len(loads) * widest * tile * scope.lowered.topology.ranks <= room
 
 
 def _same_for_pieces(scope: Scope, op: Wait) -> bool:
@@ -211,7 +211,7 @@ def _constant_sizes(scope: Scope, names: tuple[str, ...]) -> dict[str, str]:
         if op.name in names and op.axis is not None:
             v = scope.step.step.binding(op.param).view[op.axis]
             size = extent(scope.declared(op.param), v, scope.step.axis)
-            found[op.name] = str(F.evaluate(size, scope.plan.env(0)))
+            found[op.name] = str(F.evaluate(size, scope.lowered.env(0)))
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tilelink.codegen import access
 from tilelink.codegen.access import expression
-from tilelink.codegen.naming import bound_in
+from tilelink.codegen.names import bound_in
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.codegen.text import atom
 from tilelink.ir import formula as F

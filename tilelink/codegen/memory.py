@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilelink.codegen import access, descriptors, handed, low_latency, ops
+from tilelink.codegen import access, descriptors, ll_protocol, ops, register_forwarding
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.ir.program import At, Load, Store
@@ -17,8 +17,8 @@ def load(scope: Scope, op: Load) -> None:
     if held is None:
         _load_memory(scope, op, tensor, name)
         return
-    held = handed.at_edges(scope, op, tensor, held, _other(scope, op, tensor))
-    slices = [e for v, e in zip(scope.step.step.binding(op.param).view, index, strict=True) if v.unit]
+    held = register_forwarding.at_edges(scope, op, tensor, held, _other(scope, op, tensor))
+    slices = [e for v, e in index if v.unit]
     if scope.plan.buffer_or_none(tensor.name) is None or not slices:
         scope.lines.add(f"{name} = {held}", op.loc)
         return
@@ -41,17 +41,13 @@ def _load_memory(scope: Scope, op: Load, tensor: TensorDecl, name: str, only_if:
         scope.async_tensors.add(tensor.name)
         scope.lines.add(f"{name} = " + (f"tl.trans({text})" if found.transposed else text), op.loc)
         return
-    view = scope.step.step.binding(op.param).view
-    known = dict(scope.known)
-    pieces, blocks = access.terms(scope, tensor, view, index, access.Accessed.of(scope.part.of(op)))
     start = scope.tensor(tensor.name) if place is None else place.name
-    pointer, mask = access.address(scope, start, pieces, blocks)
-    scope.known = known
+    pointer, mask = access.address(scope, start, tensor, index, access.Accessed.of(scope.part.of(op)))
     if only_if is not None:
         mask = f"{mask} & ({only_if})" if mask else only_if
     other = _other(scope, op, tensor)
-    if tensor.name in scope.plan.low_latency:
-        scope.lines.add(f"{name} = {low_latency.load(scope, op, tensor, pointer, mask)}", op.loc)
+    if scope.is_ll(tensor.name):
+        scope.lines.add(f"{name} = {ll_protocol.load(scope, op, tensor, pointer, mask)}", op.loc)
         return
     tail = f", mask={mask}, other={other}" if mask else ""
     scope.lines.add(f"{name} = tl.load({pointer}{tail})", op.loc)
@@ -99,10 +95,7 @@ def _store_own(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
 
 
 def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: str, found: access.Accessed) -> None:
-    view, known = scope.step.step.binding(op.param).view, dict(scope.known)
-    pieces, blocks = access.terms(scope, tensor, view, access.index_of(scope, op), found)
-    where, mask = access.address(scope, pointer, pieces, blocks)
-    scope.known = known
+    where, mask = access.address(scope, pointer, tensor, access.index_of(scope, op), found)
     masks = [m for m in (mask, expression(scope, op.mask) if op.mask is not None else None) if m]
     tail = ", mask=" + " & ".join(f"({m})" if len(masks) > 1 else m for m in masks) if masks else ""
     scope.lines.add(f"tl.store({where}, {value}{tail})", op.loc)
@@ -110,13 +103,12 @@ def _store_at(scope: Scope, op: Store, tensor: TensorDecl, value: str, pointer: 
 
 def _store_holders(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> None:
     """Of a vector of positions on a split axis each rank takes those that it has."""
-    if tensor.name in scope.plan.low_latency:
-        value = low_latency.packed(scope, op, tensor, value)
-    known, body = dict(scope.known), scope.part.of(op)
+    if scope.is_ll(tensor.name):
+        value = ll_protocol.packed(scope, op, tensor, value)
+    body = scope.part.of(op)
     found = access.Accessed.of(body)
     there = scope.names.fresh(f"{tensor.name}_there")
-    with ops.turns(scope, body[-1], op.loc):
+    with scope.keeping_names(), ops.turns(scope, body[-1], op.loc):
         pe = ops.name(scope, "owner", found.op.rank, op.loc)
         scope.lines.add(f"{there} = shmem.ptr({scope.tensor(tensor.name)}, {pe}, {scope.context(tensor.name)})", op.loc)
         _store_at(scope, op, tensor, value, there, found)
-    scope.known = known

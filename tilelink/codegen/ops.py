@@ -111,8 +111,8 @@ def printed(scope: Scope, op: Wait | Notify) -> bool:
 
 
 def _exists(scope: Scope, flags: str) -> bool:
-    count, ranks = scope.lowered.flag(flags).count, range(scope.plan.topology.ranks)
-    return any(F.evaluate(count, scope.plan.env(rank)) for rank in ranks)
+    count, ranks = scope.lowered.flag(flags).count, range(scope.lowered.topology.ranks)
+    return any(F.evaluate(count, scope.lowered.env(rank)) for rank in ranks)
 
 
 def body_of(scope: Scope, op: Wait | Notify) -> tuple[Op, ...]:

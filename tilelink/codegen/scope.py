@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilelink.codegen.naming import TABLE, Naming, bound, naming_of
+from tilelink.codegen.names import TABLE, Naming, bound, naming_of
+from tilelink.codegen.reports import Reports
 from tilelink.codegen.text import Formulas, Lines, Names, atom
-from tilelink.codegen.watching import Watch
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Binary, Formula, Sym
@@ -74,7 +76,7 @@ class File:
 
     plan: Plan
     lowered: Lowered
-    watch: Watch
+    reports: Reports
 
 
 @dataclass(slots=True)
@@ -120,8 +122,8 @@ class Scope:
         return self.file.lowered
 
     @property
-    def watch(self) -> Watch:
-        return self.file.watch
+    def reports(self) -> Reports:
+        return self.file.reports
 
     @property
     def part(self) -> Part:
@@ -145,6 +147,20 @@ class Scope:
             self.lines.add(f"if {self.text(test)}:", loc)
             self.lines.depth += 1
 
+    @contextmanager
+    def apart(self) -> Generator[Lines]:
+        """What is added meanwhile goes to lines of its own, which are put in later."""
+        outer, self.lines = self.lines, Lines()
+        yield self.lines
+        self.lines = outer
+
+    @contextmanager
+    def keeping_names(self) -> Generator[None]:
+        """What formulas get names for meanwhile has none afterwards."""
+        known = dict(self.known)
+        yield
+        self.known = known
+
     def named(self, wish: str, text: str) -> str:
         """Give a value a name of its own, here."""
         name = self.names.fresh(wish)
@@ -158,8 +174,12 @@ class Scope:
         return name
 
     def tensor(self, name: str) -> str:
-        kind = "ll" if name in self.plan.low_latency else "tensor"
+        kind = "ll" if self.is_ll(name) else "tensor"
         return self.arg(Arg(self.naming.tensors[name], kind, name))
+
+    def is_ll(self, tensor: str) -> bool:
+        """Whether each word of a tensor holds data and the number of the call (the LL protocol)."""
+        return any(f.name == tensor and f.style == "data" for f in self.lowered.flags)
 
     def declared(self, param: str) -> TensorDecl:
         """The tensor that a parameter of the program is bound to."""
@@ -196,7 +216,7 @@ class Scope:
     def report(self, kind: str, of: str, loc: Loc | None, path: str | None = None) -> str:
         """The arguments of a device function that can make a report: where it goes, and the number of this place."""
         site = Site(path or self.step.path, kind, of, loc)
-        return f"{self.arg(Arg('watch_at', 'watch'))}, {self.watch.number(site)}"
+        return f"{self.arg(Arg('watch_at', 'watch'))}, {self.reports.number(site)}"
 
     def text(self, formula: F.Like, outer: int = 0) -> str:
         return self.formulas.text(self.here(F.of(formula)), outer)

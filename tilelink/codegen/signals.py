@@ -7,7 +7,6 @@ from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
-from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.kernel import Arg
 from tilelink.ir.lowered import Flags, For, Op, Signal, walk
@@ -18,8 +17,11 @@ def notify(scope: Scope, op: Notify) -> None:
     """Raise the word of a completed tile at everyone who waits for it."""
     if not ops.printed(scope, op):
         return
-    known = dict(scope.known)
-    body = ops.body_of(scope, op)
+    with scope.keeping_names():
+        _signal_all(scope, op, ops.body_of(scope, op))
+
+
+def _signal_all(scope: Scope, op: Notify, body: tuple[Op, ...]) -> None:
     first = next(o for o in walk(body) if isinstance(o, Signal))
     if first.rank is not None:
         ops.name(scope, "owner", first.rank, op.loc)
@@ -29,76 +31,72 @@ def notify(scope: Scope, op: Notify) -> None:
     if not any(isinstance(o, For) for o in walk(body)):
         ops.name(scope, "c", first.index, op.loc)
     ops.each(scope, body, lambda o: signal(scope, o))
-    scope.known = known
 
 
 def _late(scope: Scope, op: Signal) -> bool:
     """Whether descriptor stores are waited for between the fetch of a word's total and its raise."""
     flags = scope.lowered.flag(op.flags)
-    return scope.stored_async and flags.style == "count" and _rings(scope, flags) and op.rank == scope.step.rank
-
-
-def _rings(scope: Scope, flags: Flags) -> bool:
-    return scope.plan.channel(flags.name).bells
+    return scope.stored_async and flags.rings is not None and op.rank == scope.step.rank
 
 
 def signal(scope: Scope, op: Op) -> None:
     """Raise one flag."""
     if not isinstance(op, Signal) or scope.lowered.flag(op.flags).style == "data":
         return
-    flags, channel = scope.lowered.flag(op.flags), scope.plan.channel(op.flags)
+    flags, lines = scope.lowered.flag(op.flags), scope.lines
     flat = ops.name(scope, "c", op.index, op.loc)
     if flags.style == "doorbell":
         if scope.stored_async:
-            scope.lines.add("shmem.async_store_quiet()")
-        scope.lines.add(f"shmem.count({_bells(scope, channel)} + {flat})", op.loc)
-    elif flags.scope == "gpu" and op.rank == scope.step.rank:
-        _raise_here(scope, op, flags, channel, flat)
-    else:
-        how = "epoch, shmem.SIGNAL_SET" if scope.plan.brief else "1, shmem.SIGNAL_ADD"
-        word, context = f"{waits.pointer(scope, flags)} + {flat}", scope.context(channel.tensor)
-        if op.rank is None:
-            _tell_all(scope.lines, word, f"{how}, {scope.ranks}, {context}", op.loc, flat)
+            lines.add("shmem.async_store_quiet()")
+        lines.add(f"shmem.count({_bells(scope, flags)} + {flat})", op.loc)
+        return
+    word = f"{waits.pointer(scope, flags)} + {flat}"
+    if flags.scope == "gpu" and op.rank == scope.step.rank:
+        if op.amount is None:
+            _count_tiles(scope, op, flags, flat, word)
+        elif flags.rings is not None:
+            _add_and_ring(scope, op, flags, flat, word)
         else:
-            scope.lines.add(f"shmem.signal_op({word}, {how}, {scope.text(op.rank)}, {context})", op.loc)
-
-
-def _raise_here(scope: Scope, op: Signal, flags: Flags, channel: Channel, flat: str) -> None:
-    lines, word = scope.lines, f"{waits.pointer(scope, flags)} + {flat}"
-    if op.amount is None:
-        # The last tile of a run-time split adds for all of them.
-        counts = scope.arg(Arg(f"{channel.tensor}_counts", "counts", channel.name))
-        often = _arrivals(flags, Sym(flat))
-        tiles = scope.text(Sym(f"{channel.joined}_tiles") * often)
-        lines.add(f"if shmem.is_last({counts} + {flat}, {tiles}):", op.loc)
-        lines.add(f"    shmem.local_add({word}, {scope.text(often)})")
-    elif channel.bells:
-        _add_and_ring(scope, op, flags, channel, flat)
+            lines.add(f"shmem.local_add({word}, 1)", op.loc)
+        return
+    how = "1, shmem.SIGNAL_ADD" if flags.style == "count" else "epoch, shmem.SIGNAL_SET"
+    context = scope.context(flags.name)
+    if op.rank is None:
+        _tell_all(lines, word, f"{how}, {scope.ranks}, {context}", op.loc, flat)
     else:
-        lines.add(f"shmem.local_add({word}, 1)", op.loc)
+        lines.add(f"shmem.signal_op({word}, {how}, {scope.text(op.rank)}, {context})", op.loc)
+
+
+def _count_tiles(scope: Scope, op: Signal, flags: Flags, flat: str, word: str) -> None:
+    """The last tile of a run-time split adds for all of them."""
+    counts = scope.arg(Arg(f"{flags.name}_counts", "counts", flags.name))
+    often = _arrivals(flags, Sym(flat))
+    tiles = scope.text(Sym(f"{flags.table}_tiles") * often)
+    with scope.lines.block(f"if shmem.is_last({counts} + {flat}, {tiles}):", op.loc):
+        scope.lines.add(f"shmem.local_add({word}, {scope.text(often)})")
 
 
 def _arrivals(flags: Flags, flag: Formula) -> Formula:
     return F.substitute(flags.arrivals or 1, {"flag": flag})
 
 
-def _bells(scope: Scope, channel: Channel) -> str:
-    return scope.arg(Arg(f"{channel.tensor}_bells", "bells", channel.name))
+def _bells(scope: Scope, flags: Flags) -> str:
+    return scope.arg(Arg(f"{flags.name}_bells", "bells", flags.name))
 
 
-def _add_and_ring(scope: Scope, op: Signal, flags: Flags, channel: Channel, flat: str) -> None:
+def _add_and_ring(scope: Scope, op: Signal, flags: Flags, flat: str, word: str) -> None:
     """Whoever completes a word rings its bell, once."""
     lines, total = scope.lines, waits.due(scope, flags)
-    expected = scope.names.fresh(f"{channel.tensor}_expected")
+    expected = scope.names.fresh(f"{flags.name}_expected")
     lines.add(f"{expected} = tl.load({total} + {flat})", op.loc)
     if _late(scope, op):
         lines.add("shmem.async_store_quiet()")
-    last = f"shmem.local_add({waits.pointer(scope, flags)} + {flat}, 1) + 1 == {expected}"
-    if channel.rings is not None:
-        at = {f"c{k}": index for k, index in enumerate(channel.indices(Sym(flat)))}
-        last = f"({last}) & ({scope.text(F.substitute(channel.rings, at))})"
-    lines.add(f"if {last}:", op.loc)
-    lines.add(f"    shmem.ring_bell({_bells(scope, channel)} + {flat})")
+    last = f"shmem.local_add({word}, 1) + 1 == {expected}"
+    rings = F.substitute(flags.rings or 1, {"flag": Sym(flat)})
+    if rings != F.of(1):
+        last = f"({last}) & ({scope.text(rings)})"
+    with lines.block(f"if {last}:", op.loc):
+        lines.add(f"shmem.ring_bell({_bells(scope, flags)} + {flat})")
 
 
 def _tell_all(lines: Lines, word: str, how: str, loc: Loc | None, flat: str) -> None:
@@ -117,9 +115,10 @@ def notify_for_none(scope: Scope) -> None:
     """A run-time split that makes no tile at all has no last one: the first worker notifies."""
     signals = (o for _, body in scope.part.said for o in walk(body) if isinstance(o, Signal) and o.amount is None)
     for op in signals:
-        flags, channel = scope.lowered.flag(op.flags), scope.plan.channel(op.flags)
-        word = scope.names.fresh("c")
-        scope.lines.add(f"if (worker == 0) & ({scope.text(Sym(f'{channel.joined}_tiles'))} == 0):", op.loc)
-        scope.lines.add(f"    for {word} in range({scope.text(flags.count)}):")
-        often = scope.text(_arrivals(flags, Sym(word)))
-        scope.lines.add(f"        shmem.local_add({waits.pointer(scope, flags)} + {word}, {often})")
+        flags, word = scope.lowered.flag(op.flags), scope.names.fresh("c")
+        with (
+            scope.lines.block(f"if (worker == 0) & ({scope.text(Sym(f'{flags.table}_tiles'))} == 0):", op.loc),
+            scope.lines.block(f"for {word} in range({scope.text(flags.count)}):"),
+        ):
+            often = scope.text(_arrivals(flags, Sym(word)))
+            scope.lines.add(f"shmem.local_add({waits.pointer(scope, flags)} + {word}, {often})")

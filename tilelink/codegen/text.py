@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import keyword
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tilelink.errors import Loc
@@ -26,6 +28,14 @@ class Lines:
 
     def add(self, text: str, loc: Loc | None = None) -> None:
         self.rows.append((self.depth, text, loc))
+
+    @contextmanager
+    def block(self, head: str, loc: Loc | None = None) -> Generator[None]:
+        """What is added meanwhile stands under this line."""
+        self.add(head, loc)
+        self.depth += 1
+        yield
+        self.depth -= 1
 
     def say(self, words: str) -> None:
         """A comment, for whoever reads the file; a line has to follow."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tilelink.codegen import descriptors, ops
 from tilelink.codegen.access import power_of_two
 from tilelink.codegen.scope import Place, Scope
-from tilelink.codegen.text import Lines
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.host import Enter
 from tilelink.ir.kernel import Arg
 from tilelink.ir.lowered import STATES, Await, Flags, For, If, Op
 from tilelink.ir.lowered import walk as lowered_ops
@@ -44,7 +43,7 @@ def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> 
     """Wait until a word is at least `value`; with a time limit where the plan is emitted so."""
     name = "signal_wait" if word.remote else "local_wait"
     what = f"{word.pointer} + {word.index}, shmem.CMP_GE, {value}"
-    if not scope.watch.checks.watchdog:
+    if not scope.reports.checks.watchdog:
         scope.lines.add(f"shmem.{name}_until({what})", loc)
         return
     report = scope.report(word.kind, word.of, loc, word.path)
@@ -55,20 +54,15 @@ def wait_until(scope: Scope, word: Word, value: str, loc: Loc | None = None) -> 
 # --------------------------------------------------------------------------------------------------------------- flags
 def pointer(scope: Scope, flags: Flags) -> str:
     """The parameter that points to them: counts of notifies, or numbers of calls."""
-    if not _of_channel(scope, flags):
+    if flags.name in STATES:
         state = STATES[flags.name]
         return scope.arg(Arg(f"{state}_at", "state", state))
-    tensor = scope.plan.channel(flags.name).tensor
-    return scope.arg(Arg(f"{tensor}_words", "flags" if scope.plan.brief else "words", flags.name))
+    return scope.arg(Arg(f"{flags.name}_words", "flags" if scope.lowered.by_epoch else "words", flags.name))
 
 
 def due(scope: Scope, flags: Flags) -> str:
     """The parameter that points to what they come to."""
-    return scope.arg(Arg(f"{scope.plan.channel(flags.name).tensor}_due", "due", flags.name))
-
-
-def _of_channel(scope: Scope, flags: Flags) -> bool:
-    return any(c.name == flags.name for c in scope.plan.channels)
+    return scope.arg(Arg(f"{flags.name}_due", "due", flags.name))
 
 
 def arrivals(scope: Scope, flags: Flags, word: Formula) -> str:
@@ -82,9 +76,9 @@ def arrivals(scope: Scope, flags: Flags, word: Formula) -> str:
 def _value(scope: Scope, flags: Flags, flat: str, mask: str = "") -> str:
     """What a flag comes to in this call. Where the call's own kernels begin it, they raise the totals behind the waits."""
     if flags.style == "epoch":
-        return "epoch" if scope.plan.brief else f"tl.load({scope.epoch()})"
+        return "epoch" if scope.lowered.by_epoch else f"tl.load({scope.epoch()})"
     total = f"tl.load({due(scope, flags)} + {flat}{mask})"
-    if not any(isinstance(h, Enter) and h.kernels for h in scope.plan.host):
+    if not scope.lowered.entry:
         return total
     if "flag" in F.symbols(flags.arrivals or 1) and not flat.isidentifier():
         word = scope.names.fresh("c")
@@ -121,7 +115,7 @@ class Span:
     def of_ranks(self, scope: Scope) -> For | None:
         """The loop over one flag of each rank, which one wait can look at together. With a time limit each has its own, since a
         report names the word."""
-        if len(self.loops) != 1 or scope.watch.checks.watchdog or self.flags.scope != "sys":
+        if len(self.loops) != 1 or scope.reports.checks.watchdog or self.flags.scope != "sys":
             return None
         return self.loops[0] if self.loops[0].count == scope.step.ranks else None
 
@@ -130,29 +124,28 @@ def wait(scope: Scope, op: Wait) -> None:
     """A wait of a program."""
     if not ops.printed(scope, op):
         return
-    known = dict(scope.known)
+    tensor = scope.declared(op.param).name
     fence = ("shmem.async_load_fence()",) if read_by_tma(scope, op) else ()
-    own = next((i for i in scope.step.in_place if i.tensor == scope.declared(op.param).name), None)
-    once = own is None and scope.declared(op.param).name not in scope.forwarded and _once(scope, op)
-    if once and _await_members(scope, op, fence):
-        scope.known = known
-        return
-    body = ops.body_of(scope, op)
-    if own is not None:
-        _await_others(scope, op, body, own, fence)
-    elif once:
-        await_once(scope, op, body, fence)
-    else:
-        await_all(scope, op, body)
-        for line in fence:
-            scope.lines.add(line)
-    scope.known = known
+    own = next((i for i in scope.step.in_place if i.tensor == tensor), None)
+    once = own is None and tensor not in scope.forwarded and _once(scope, op)
+    with scope.keeping_names():
+        if once and _await_members(scope, op, fence):
+            return
+        body = ops.body_of(scope, op)
+        if own is not None:
+            _await_others(scope, op, body, own, fence)
+        elif once:
+            await_once(scope, op, body, fence)
+        else:
+            await_all(scope, op, body)
+            for line in fence:
+                scope.lines.add(line)
 
 
 def _once(scope: Scope, op: Wait) -> bool:
     """Whether a worker is to remember what it has waited for."""
     flags = next(o.flags for o in lowered_ops(scope.part.of(op)) if isinstance(o, Await))
-    if not _of_channel(scope, scope.lowered.flag(flags)):
+    if flags in STATES:
         return False
     return scope.step.engine == "workers" and op in _unrolled(scope.step.step.program.body)
 
@@ -184,13 +177,13 @@ def await_one(scope: Scope, op: Await, tensor: str) -> None:
     """Wait for one flag, which stands for a tile of `tensor`."""
     flags = scope.lowered.flag(op.flags)
     wish = scope.text(op.index, F.SUMMAND)
-    if _of_channel(scope, flags) and not (wish.isidentifier() or wish.isdigit()):
+    if flags.name not in STATES and not (wish.isidentifier() or wish.isdigit()):
         wish = ops.name(scope, "c", op.index, op.loc)
     _wait_for(scope, flags, wish, op.loc, tensor)
 
 
 def _wait_for(scope: Scope, flags: Flags, word: str, loc: Loc | None, tensor: str = "") -> None:
-    kind, of = ("channel", flags.name) if _of_channel(scope, flags) else (STATES[flags.name], tensor)
+    kind, of = (STATES[flags.name], tensor) if flags.name in STATES else ("channel", flags.name)
     start, value = pointer(scope, flags), _value(scope, flags, word)
     wait_until(scope, Word(start, word, kind, of, flags.scope == "sys"), value, loc)
 
@@ -198,7 +191,7 @@ def _wait_for(scope: Scope, flags: Flags, word: str, loc: Loc | None, tensor: st
 def _wait_for_all(scope: Scope, span: Span, loop: For, loc: Loc | None) -> None:
     """Wait for the flags of all ranks."""
     every, word = scope.names.fresh("every"), scope.names.fresh("c_each")
-    scope.lines.add(f"{every} = tl.arange(0, {power_of_two(scope.plan.topology.size(scope.step.axis))})", loc)
+    scope.lines.add(f"{every} = tl.arange(0, {power_of_two(scope.lowered.topology.size(scope.step.axis))})", loc)
     scope.lines.add(f"{word} = {scope.text(F.substitute(span.index, {loop.var: Sym(every)}))}")
     await_block(scope, span.flags, word, f"{every} < {scope.text(loop.count)}", loc)
 
@@ -214,7 +207,7 @@ def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
     """Wait at once for the flags of a block of ranks, `lanes` by name; False, and no line, where they are polled one by one."""
     if not ops.printed(scope, op):
         return True
-    if any(isinstance(e, Gather) for e in op.index or ()) or scope.watch.checks.watchdog:
+    if any(isinstance(e, Gather) for e in op.index or ()) or scope.reports.checks.watchdog:
         return False
     if any(i.tensor == scope.declared(op.param).name for i in scope.step.in_place):
         return False
@@ -222,13 +215,12 @@ def await_each(scope: Scope, op: Wait, lanes: str) -> bool:
     if isinstance(body[0], If):
         inside, body = f"({inside}) & ({scope.text(body[0].test or 1)})", body[0].body
     span = Span.of(scope, body)
-    if span.loops or span.flags.scope != "sys" or not _of_channel(scope, span.flags):
+    if span.loops or span.flags.scope != "sys" or span.flags.name in STATES:
         return False
     if lanes not in F.symbols(scope.here(span.index)):
         return False
-    known = dict(scope.known)
-    await_block(scope, span.flags, ops.name(scope, "c_each", span.index, op.loc), inside, op.loc)
-    scope.known = known
+    with scope.keeping_names():
+        await_block(scope, span.flags, ops.name(scope, "c_each", span.index, op.loc), inside, op.loc)
     if read_by_tma(scope, op):
         scope.lines.add("shmem.async_load_fence()")
     return True
@@ -243,74 +235,48 @@ def await_once(scope: Scope, op: Wait, body: tuple[Op, ...], then: tuple[str, ..
     A worker's tiles mostly share a flag with the one before, and a look at one costs a trip to L2. Without a loop of
     its own this wait also lets Triton fuse the loop over tiles with the loop inside a tile.
     """
-    lines, span = scope.lines, Span.of(scope, body)
-    depth, run, loop = lines.depth, span.run, span.of_ranks(scope)
-    kept: list[str] = []
-    if loop is not None:
-        first = F.substitute(span.index, {loop.var: 0})
-        kept = _await_new(scope, span, first, only_if, op.loc, lambda _: _wait_for_all(scope, span, loop, op.loc))
-    elif run is None:
-        if only_if is not None:
-            _open_if(lines, only_if, op.loc)
-        ops.each(scope, body, lambda o: _leaf(scope, o, op))
-    elif not span.loops:
-        one = _one(scope, span.flags, op.loc)
-        kept = _await_new(scope, span, span.index, only_if, op.loc, one)
-    else:
-        kept = _await_new_run(scope, span, op, run, only_if)
-    for line in then:
-        lines.add(line)
-    lines.depth = depth
+    span, lines = Span.of(scope, body), scope.lines
+    new, kept, wait = _not_awaited(scope, op, span, body)
+    test = new if only_if is None else only_if if new is None else f"{only_if} & ({new})"
+    with nullcontext() if test is None else lines.block(f"if {test}:", op.loc):
+        wait()
+        for line in then:
+            lines.add(line)
     # Outside the branch: what a branch makes and a later tile reads keeps Triton from pipelining a flattened loop.
     for line in kept:
         lines.add(line)
 
 
-def _one(scope: Scope, flags: Flags, loc: Loc) -> Callable[[str], None]:
-    return lambda word: _wait_for(scope, flags, word, loc)
+def _not_awaited(
+    scope: Scope, op: Wait, span: Span, body: tuple[Op, ...]
+) -> tuple[str | None, list[str], Callable[[], None]]:
+    """The test of flags that this worker has not awaited here last (None: it remembers none), the lines by which it remembers
+    them, and what adds the wait itself."""
+    flags, run, loop = span.flags, span.run, span.of_ranks(scope)
+    if run is None and loop is None:
+        return None, [], lambda: ops.each(scope, body, lambda o: _leaf(scope, o, op))
+    if run is None or loop is not None or not span.loops:
+        first = span.index if loop is None else F.substitute(span.index, {loop.var: 0})
+        word = ops.name(scope, "c", first, op.loc)
+        waited = scope.carried(f"{flags.name}_waited", "-1")
+        test, kept = f"{word} != {waited}", [f"{waited} = {word}"]
+        if loop is not None:
+            return test, kept, lambda: _wait_for_all(scope, span, loop, op.loc)
+        return test, kept, lambda: _wait_for(scope, flags, word, op.loc)
+    first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), run, strict=True))
+    low, high = remembered(scope, flags.name)
+    # The flags of a vector are anywhere, and those of the next tile elsewhere: all that touch one another are remembered.
+    anywhere = any(isinstance(e, Gather) for e in op.index or ())
+    kept = joined(scope, first, last, low, high) if anywhere else [f"{low} = {first}", f"{high} = {last}"]
 
+    def each() -> None:
+        word = scope.names.fresh("c")
+        with scope.lines.block(f"for {word} in range({first}, {last} + 1):"):
+            known = scope.lines.block(f"if ({word} < {low}) | ({word} > {high}):") if anywhere else nullcontext()
+            with known:
+                _wait_for(scope, flags, word, op.loc)
 
-def _open_if(lines: Lines, test: str, loc: Loc | None) -> None:
-    lines.add(f"if {test}:", loc)
-    lines.depth += 1
-
-
-def _tensor(scope: Scope, flags: Flags) -> str:
-    return scope.plan.channel(flags.name).tensor
-
-
-def _await_new(
-    scope: Scope, span: Span, index: Formula, only_if: str | None, loc: Loc, wait: Callable[[str], None]
-) -> list[str]:
-    """Wait for one flag, or one and its like of all ranks, if it is not the last one awaited here. Leaves a branch open;
-    gives what is to be remembered behind it."""
-    word = ops.name(scope, "c", index, loc)
-    waited = scope.carried(f"{_tensor(scope, span.flags)}_waited", "-1")
-    new = f"{word} != {waited}"
-    _open_if(scope.lines, new if only_if is None else f"{only_if} & ({new})", loc)
-    wait(word)
-    return [f"{waited} = {word}"]
-
-
-def _await_new_run(scope: Scope, span: Span, op: Wait, ends: tuple[Formula, Formula], only_if: str | None) -> list[str]:
-    """The same of flags that follow one another."""
-    lines = scope.lines
-    first, last = (ops.name(scope, n, f, op.loc) for n, f in zip(("first", "last"), ends, strict=True))
-    low, high = remembered(scope, _tensor(scope, span.flags))
-    new = f"({first} < {low}) | ({last} > {high})"
-    _open_if(lines, new if only_if is None else f"{only_if} & ({new})", op.loc)
-    inside = lines.depth
-    word = scope.names.fresh("c")
-    lines.add(f"for {word} in range({first}, {last} + 1):")
-    lines.depth += 1
-    kept = [f"{low} = {first}", f"{high} = {last}"]
-    if any(isinstance(e, Gather) for e in op.index or ()):
-        # The flags of a vector are anywhere, and those of the next tile elsewhere: all that touch one another are remembered.
-        _open_if(lines, f"({word} < {low}) | ({word} > {high})", None)
-        kept = joined(scope, first, last, low, high)
-    _wait_for(scope, span.flags, word, op.loc)
-    lines.depth = inside
-    return kept
+    return f"({first} < {low}) | ({last} > {high})", kept, each
 
 
 def remembered(scope: Scope, tensor: str) -> tuple[str, str]:
@@ -329,8 +295,8 @@ def joined(scope: Scope, first: str, last: str, low: str, high: str) -> list[str
 
 
 def _most(scope: Scope, flags: Flags) -> int:
-    ranks = range(scope.plan.topology.ranks)
-    return max(int(F.evaluate(flags.count, scope.plan.env(r))) for r in ranks)
+    ranks = range(scope.lowered.topology.ranks)
+    return max(int(F.evaluate(flags.count, scope.lowered.env(r))) for r in ranks)
 
 
 def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
@@ -346,20 +312,18 @@ def _await_members(scope: Scope, op: Wait, then: tuple[str, ...]) -> bool:
     vector, inside, run = ops.vector(scope, entry), scope.text(test), span.run
     count = power_of_two(_most(scope, span.flags))
     wanted, missing, word = (scope.names.fresh(n) for n in ("wanted", "missing", "c"))
-    seen = scope.carried(f"{_tensor(scope, span.flags)}_seen", "0")
+    seen = scope.carried(f"{span.flags.name}_seen", "0")
     number = scope.text(F.substitute(run[0], {f".{entry.expr.text}.low": Sym(vector)}))
     lines.add(f"{wanted} = blocks.members(tl.where({inside}, {number}, -1), {count})", op.loc)
     lines.add(f"{missing} = {wanted} & ~{seen}")
-    lines.add(f"if {missing} != 0:")
-    lines.add(f"    for {word} in range(0, {count}):")
-    lines.add(f"        if ({missing} >> {word}) & 1 != 0:")
-    depth = lines.depth
-    lines.depth += 3
-    _wait_for(scope, span.flags, word, op.loc)
-    lines.depth = depth + 1
-    for line in then:
-        lines.add(line)
-    lines.depth = depth
+    with lines.block(f"if {missing} != 0:"):
+        with (
+            lines.block(f"for {word} in range(0, {count}):"),
+            lines.block(f"if ({missing} >> {word}) & 1 != 0:"),
+        ):
+            _wait_for(scope, span.flags, word, op.loc)
+        for line in then:
+            lines.add(line)
     # Outside the branch, as in `await_once`.
     lines.add(f"{seen} = {seen} | {wanted}")
     return True
@@ -384,9 +348,9 @@ def _await_others(scope: Scope, op: Wait, body: tuple[Op, ...], own: InPlace, fe
         (f"if {away}:", names[0], "0"),
         ("else:", names[1], scope.text(scope.step.rank * part(tensors[0].axes[own.axis].size))),
     ):
-        lines.add(test_of, op.loc)
-        lines.add(f"    {place} = {name}")
-        lines.add(f"    {first} = {begin}")
+        with lines.block(test_of, op.loc):
+            lines.add(f"{place} = {name}")
+            lines.add(f"{first} = {begin}")
     scope.places[own.tensor] = Place(place, first, own.axis, all(found))
 
 

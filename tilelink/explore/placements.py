@@ -23,6 +23,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "push": ("True or False", lambda v: v is None or isinstance(v, bool)),
     "num_warps": ("a number", lambda v: is_number(v) and v > 0),
     "num_stages": ("a number", lambda v: is_number(v) and v > 0),
+    "maxnreg": ("a number of registers from 24 to 255", lambda v: v is None or (is_number(v) and 24 <= v <= 255)),
     "own_kernel": ("True or False", lambda v: isinstance(v, bool)),
     "joins": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "streams": ("a number of side streams", lambda v: is_number(v) and v > 0),

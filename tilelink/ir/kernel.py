@@ -9,6 +9,7 @@ from typing import Literal
 
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
+from tilelink.ir.options import KernelOptions
 from tilelink.ir.shape import RANK_AXIS
 
 AWAIT_WORD = "await_word"
@@ -73,13 +74,13 @@ class Advice:
 class Arg:
     """A kernel parameter and what to pass for it.
 
-    `kind`: `word` (one word, given by a transfer), `number` (the same, a number), `watch` (where reports go), `tensor`
-    (this call's slot of buffer `of`), `ll` (the same, whose words hold data and the number of a call), `descriptor` (the same
-    as a TMA descriptor with `block`; `axes` gives the order of its axes; `parts`: an axis that is made two before, and the
-    length of the second one), `words` | `flags` | `due` | `bells` | `counts` (of channel `of`), `made` | `tickets` (of step
-    `of`, which comes behind its host), `stage` (symmetric slot of a staged argument), `order` (int32 table of step `of`),
-    `state` (`of`: epoch | heard | last | through | entered | ready | left), `context` (of the arena that holds `of`, for the
-    ranks along axis `along`),
+    `kind`: `word` (one word, given by a stream's wait as its `of`), `number` (the same, a number), `watch` (where reports
+    go), `tensor` (this call's slot of buffer `of`), `ll` (the same, whose words hold data and the number of a call),
+    `descriptor` (the same as a TMA descriptor with `block`; `axes` gives the order of its axes; `parts`: an axis that is made
+    two before, and the length of the second one), `words` | `flags` | `due` | `bells` | `counts` (of channel `of`), `made` |
+    `tickets` (of step `of`, which comes behind its host), `stage` (symmetric slot of a staged argument), `order` (int32 table
+    of step `of`), `state` (`of`: epoch | heard | last | through | entered | ready | left), `context` (of the arena that holds
+    `of`, for the ranks along axis `along`),
     `size` (`formula`), `stride` (axis `axis` of tensor `of`), `scalar` (run-time constant `of`: step path and name
     joined by a dot), `credits` (1: wait for them), `constant` (`value`), `trace` (int64 memory for the events of kernel
     `of`), `trace_tiles` (for how many tiles of each worker there is room).
@@ -107,8 +108,7 @@ class KernelDecl:
     tiles: Formula | None
     """Never more workers than this many tiles, plus `extra` (those of other roles)."""
     extra: int
-    warps: int
-    stages: int
+    options: KernelOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class Flags:
     the number of the call travels beside each word of the data, and nothing is printed: an await of it is sure of what the tile
     that signals has written to the buffer of the flags' name, and of no other memory. `arrivals`: of flag `flag` on rank `rank`,
     by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`. `rings`: whoever
-    completes flag `flag` rings its bell, for a stream, where this is not 0; None: there are no bells.
+    completes flag `flag` rings its bell, for a stream, where this is not 0; None: there are no bells. `table`: the offsets whose
+    tiles signal it, where these are counted on the device, and the last of them signals for all.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Flags:
     style: Style = "count"
     scope: str = "sys"
     rings: Formula | None = None
+    table: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,24 @@ class Executor:
     kernel: str = ""
 
 
+AT = "at"
+"""What a `Walk` calls a position, as the program counts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The flags of a wait in a loop over tiles, where each tile of the loop has flags of its own: `index` of a position `at`,
+    `first` of position 0, and the positions `[begin, end)` of flag `flag`, along the axis that the loop walks. `alone`: no
+    other axis has flags."""
+
+    wait: Statement
+    index: Formula
+    first: Formula
+    begin: Formula
+    end: Formula
+    alone: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """What a step does for one of its tiles, in the names of its own program, for text.
@@ -252,9 +272,10 @@ class Part:
     dimension.
 
     `tiles`: of the domain, by variable: where one begins and ends, by the indices `i0`, `i1`, … alone; of a run-time split a
-    table says it. `tests`: under which this rank takes the tile. `body`: of a copy program. `said`: what the statements of others
-    become: waits, notifies, loads and stores; `values`: what others come to: sizes, the ranks that hold tiles, and from where to
-    where loops over tiles go.
+    table says it; of an epilogue, by the variables of its mainloop step. `tests`: under which this rank takes the tile.
+    `body`: of a copy program. `said`: what the statements of others become: waits, notifies, loads and stores; `values`: what
+    others come to: sizes, the ranks that hold tiles, and from where to where loops over tiles go; `walks`: by the variable of
+    a loop over tiles, the flags that it walks.
     """
 
     path: str
@@ -263,6 +284,7 @@ class Part:
     body: tuple[Op, ...]
     said: tuple[tuple[Statement, tuple[Op, ...]], ...]
     values: tuple[tuple[Statement, tuple[Formula, ...]], ...]
+    walks: tuple[tuple[str, Walk], ...] = ()
 
     @property
     def copies(self) -> bool:
@@ -275,6 +297,10 @@ class Part:
     def value(self, statement: Statement) -> tuple[Formula, ...]:
         return next(value for said, value in self.values if said == statement)
 
+    def walk(self, var: str, wait: Statement) -> Walk | None:
+        """None: what is waited for does not change with the loop's tile."""
+        return next((w for v, w in self.walks if (v, w.wait) == (var, wait)), None)
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -282,7 +308,9 @@ class Lowered:
     that of neighbours. `slots`: calls take turns with flags as with memory, and the flags of a call are used again so many
     calls later, but for those of the call itself (that a rank has entered, staged, left). `tables`: for each rank the
     positions of its tiles, where an order is sorted. `ends`: the executors whose end is the call's end. `parts`: what
-    the loops of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for."""
+    the loops of workers are made of, step by step. `sms`: that a rank has for workers, and for what streams need one for.
+    `entry`, `exit`: the kernels whose workers begin and end the call, if that takes no kernel of its own; where it has such an
+    entry and no exit, each worker counts the calls for itself."""
 
     name: str
     ranks: tuple[tuple[str, int], ...]
@@ -296,6 +324,13 @@ class Lowered:
     sms: int = 0
     loc: Loc | None = None
     parts: tuple[Part, ...] = ()
+    entry: str = ""
+    exit: str = ""
+
+    @property
+    def by_epoch(self) -> bool:
+        """Whether workers signal flags by the number of the call."""
+        return bool(self.entry) and not self.exit
 
     def part(self, path: str) -> Part:
         return next(p for p in self.parts if p.path == path)

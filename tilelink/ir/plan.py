@@ -19,6 +19,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.host import MAIN, HostStep
+from tilelink.ir.options import AS_GIVEN, KernelOptions
 from tilelink.ir.partition import GridAxis, here
 from tilelink.ir.program import Notify, Tiles, Wait, is_raw
 from tilelink.ir.schedule import Library, Schedule, SortKey
@@ -67,8 +68,7 @@ class StepPlan:
     sort_key: SortKey | None = None
     """A user's order. `order` then begins by looking `t` up in the plan's table of this step."""
     push: bool | None = None
-    warps: int = 4
-    stages: int = 3
+    options: KernelOptions = AS_GIVEN
     workers: int | None = None
     own_kernel: bool = False
     joins: str | None = None
@@ -282,8 +282,7 @@ class KernelPlan:
     name: str
     roles: tuple[tuple[str, int | None], ...]
     stream: int
-    warps: int
-    stages: int
+    options: KernelOptions
     turns: int = 1
 
     @property

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from tilelink.ir.options import KernelOptions
+
 SortKey: TypeAlias = Callable[[tuple[int, ...], int, int], Any]
 """A user's order: `key(tile, rank, ranks)` of the tile's index per axis; tiles are taken by rising key."""
 Order: TypeAlias = "tuple[str | SortKey, ...]"
@@ -42,7 +44,7 @@ class Sms:
     `count`: SMs of its own (None: all that are left), or `part`: their part of the device's; `tile`: elements per dimension of
     the program; `order`: names that compose, the first outermost: row | column | `group N` | ring | ring+N | across |
     `across N` (segments), and a sort key, by which the tiles are sorted, stably, after the others have ordered them;
-    `push`: direction of a movement (None: as written); `warps`, `stages`: Triton's num_warps and num_stages;
+    `push`: direction of a movement (None: as written); `warps`, `stages`, `maxnreg`: Triton's num_warps, num_stages, and maxnreg;
     `own_kernel`: a kernel of its own on a side stream instead of a role in its neighbour's kernel; `joins`: the computing step
     in whose kernel a computing step runs, in turn after it, with its warps and stages.
     """
@@ -56,6 +58,12 @@ class Sms:
     own_kernel: bool = False
     joins: str | None = None
     part: float | None = None
+    maxnreg: int | None = None
+
+    @property
+    def options(self) -> KernelOptions:
+        """What Triton is told."""
+        return KernelOptions(self.warps, self.stages, self.maxnreg)
 
     def __repr__(self) -> str:
         given = [str(n) for n in (self.count, self.part) if n is not None]
@@ -67,6 +75,7 @@ class Sms:
             push=(self.push, None),
             num_warps=(self.warps, 4),
             num_stages=(self.stages, 3),
+            maxnreg=(self.maxnreg, None),
             own_kernel=(self.own_kernel, False),
             joins=(self.joins, None),
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tilelink.cost.tiles import MORE
 from tilelink.ir import formula as F
+from tilelink.ir.options import AS_GIVEN
 from tilelink.ir.partition import GridAxis, extent, part
 from tilelink.ir.plan import StepPlan
 from tilelink.ir.program import Tiles, walk
@@ -43,8 +44,7 @@ def standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[str
         order_names=words(placement.order) + (() if key is None else (f"by {key.__name__}",)),
         sort_key=key,
         push=push,
-        warps=placement.warps if isinstance(placement, Sms) else 4,
-        stages=placement.stages if isinstance(placement, Sms) else 3,
+        options=placement.options if isinstance(placement, Sms) else AS_GIVEN,
         workers=placement.count if isinstance(placement, Sms) else None,
         own_kernel=isinstance(placement, Sms) and placement.own_kernel,
         joins=placement.joins if isinstance(placement, Sms) else None,

@@ -113,9 +113,7 @@ def _kernel(name: str, members: list[str], steps: dict[str, StepPlan], stream: i
     counted = [m for m in members if steps[m].workers is not None]
     turns = [m for m in steps if m in members and m not in counted]
     roles = tuple((m, steps[m].workers) for m in (*counted, *turns))
-    # 64 KiB hold no more, and AMD's compiler unrolls them: eight took it half a minute.
-    stages = min(lead.stages, 2) if device.amd else lead.stages
-    return KernelPlan(name, roles, stream, lead.warps, stages, max(len(turns), 1))
+    return KernelPlan(name, roles, stream, lead.options.on(device), max(len(turns), 1))
 
 
 def _share_sms(kernels: list[KernelPlan], steps: dict[str, StepPlan], topology: Topology) -> list[KernelPlan]:

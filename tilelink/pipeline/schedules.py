@@ -83,6 +83,7 @@ def sms(
     push: bool | None = None,
     num_warps: int = 4,
     num_stages: int = 3,
+    maxnreg: int | None = None,
     own_kernel: bool = False,
     joins: str | None = None,
     **tile: int,
@@ -99,6 +100,8 @@ def sms(
         push: of a movement, run it at the rank that has the data (True) or that wants it (False); default: as written.
         num_warps: Triton's.
         num_stages: Triton's; fewer where a GPU's shared memory does not hold them, two at most on AMD's.
+        maxnreg: Triton's: at most so many registers for a thread, from 24 to 255 (default: what the compiler takes). Fewer
+            than a kernel needs are made up for with memory. AMD's compiler has no such limit, and is given none.
         own_kernel: a kernel of its own on a side stream, rather than a role in its neighbour's kernel.
         joins: of a computing step, an earlier one: no kernel of its own, but its turn in that one's, on the same workers
             with the same warps and stages, when each is through with its tiles of that step.
@@ -113,6 +116,8 @@ def sms(
     whole = None if isinstance(count, float) else count
     _numbers(**({} if whole is None else {"count": whole}), num_warps=num_warps, num_stages=num_stages)
     _flags(push=push, own_kernel=own_kernel)
+    if maxnreg is not None and not (is_number(maxnreg) and 24 <= maxnreg <= 255):
+        raise refuse("`maxnreg`", maxnreg, "a number of registers from 24 to 255")
     if joins is not None and not isinstance(joins, str):
         raise refuse("`joins`", joins, 'the name of a step, as "matmul"')
     return Sms(
@@ -123,6 +128,7 @@ def sms(
         push=push,
         warps=num_warps,
         stages=num_stages,
+        maxnreg=maxnreg,
         own_kernel=own_kernel,
         joins=joins,
     )

@@ -19,6 +19,7 @@ from tilelink.ir import host as H
 from tilelink.ir import lowered as L
 from tilelink.ir import streams as S
 from tilelink.ir.kernel import AWAIT_WORD, Arg, KernelDecl, KernelSource
+from tilelink.ir.options import ONE_BLOCK
 from tilelink.ir.plan import COPIES, Plan, order_of
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
@@ -246,12 +247,13 @@ class _Preparation:
         own = L.STATES.get(action.flags)
         words = self.words(action.flags, "words") if own is None else self._state(own)
         due = self.words(action.flags, "due")[action.index :] if action.style == "count" else self._state("epoch")
-        args: dict[str, W.Value] = {"word_at": words[action.index :], "value_at": due}
-        if any(a.kind == "watch" for a in self.loaded.source.kernel(AWAIT_WORD).args):
+        given: dict[str, W.Value] = {"word_at": words[action.index :], "value_at": due}
+        declared = self.loaded.source.kernel(AWAIT_WORD).args
+        if any(a.kind == "watch" for a in declared):
             sites = [(s.path, s.kind, s.of if s.kind == "channel" else "") for s in self.loaded.source.sites]
             site = (path, "channel", action.flags) if own is None else (path, own, "")
-            args |= {"watch_at": self.watch, "site": sites.index(site), "word": action.index}
-        return W.Launch(self.loaded.module.await_word, 1, args, 1, 1)
+            given |= {"watch_at": self.watch, "site": sites.index(site), "word": action.index}
+        return W.Launch(self.loaded.module.await_word, 1, {a.name: given[a.of] for a in declared}, ONE_BLOCK)
 
     def _apply(self, path: str, action: S.Compute) -> W.Apply:
         step = self.plan.step(path)
@@ -315,7 +317,7 @@ class _Preparation:
     def _launch(self, name: str, stream: int) -> Placed:
         decl = self.loaded.source.kernel(name)
         args = {a.name: self._value(a) for a in decl.args}
-        return stream, W.Launch(getattr(self.loaded.module, name), self._workers(decl), args, decl.warps, decl.stages)
+        return stream, W.Launch(getattr(self.loaded.module, name), self._workers(decl), args, decl.options)
 
     def _workers(self, decl: KernelDecl) -> int:
         assert decl.workers is not None

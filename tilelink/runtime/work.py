@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from tilelink.ir.host import MAIN
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.world import Descriptor
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ class Launch:
     kernel: Any
     workers: int
     args: Mapping[str, Value]
-    warps: int
-    stages: int
+    options: KernelOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def plain_step(work: Work, number: int, world: World) -> Step:
         def launch(call: Call) -> None:
             args = {name: value_of(value, call, world) for name, value in work.args.items()}
             stream = stream_of(number, call, world)
-            stream.launch(work.kernel, work.workers, args, warps=work.warps, stages=work.stages)
+            stream.launch(work.kernel, work.workers, args, work.options)
 
         return launch
     if isinstance(work, WaitBell):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from tilelink.ir.options import KernelOptions
 from tilelink.ir.topology import Topology
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Event(Protocol):
 class Stream(Protocol):
     """Work in order. Everything here is asynchronous to the host and legal under CUDA-graph capture."""
 
-    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
         """Start `workers` instances of a `triton.jit` kernel; `args` by parameter name."""
         ...
 

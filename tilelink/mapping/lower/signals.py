@@ -18,16 +18,16 @@ from tilelink.mapping.lower.lanes import Lanes
 
 def flags_of(plan: Plan, c: Channel) -> Flags:
     """The flags of a channel."""
-    at = {f"c{k}": index for k, index in enumerate(c.indices(Sym("flag")))}
     if c.tensor in plan.low_latency:
         return Flags(c.name, c.words, style="data", scope=c.scope)
     if c.writers == "stream" or plan.brief:
         return Flags(c.name, c.words, style="epoch", scope=c.scope)
-    arrivals = F.substitute(c.target if c.guard is None else F.select(c.guard, c.target, 0), at)
+    at = c.indices(Sym("flag"))
+    arrivals = c.target if c.guard is None else F.select(c.guard, c.target, 0)
+    arrivals = F.substitute(arrivals, {f"c{k}": index for k, index in enumerate(at)})
     if c.counted:
         return Flags(c.name, c.words, arrivals, "doorbell", c.scope)
-    rings = F.substitute(F.of(1) if c.rings is None else c.rings, at) if c.bells else None
-    return Flags(c.name, c.words, arrivals, "count", c.scope, rings)
+    return Flags(c.name, c.words, arrivals, "count", c.scope, _rung(c, at) if c.bells else None, c.joined)
 
 
 def said(frame: Frame, op: Wait | Notify) -> Said | None:

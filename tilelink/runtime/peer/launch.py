@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
 from tilelink.runtime.refusals import tensor_descriptor
 from tilelink.runtime.unaccepted import compiling
@@ -38,45 +40,41 @@ class Launcher:
         self._admitted: dict[Any, int] = {}
         self._unused: dict[tuple[torch.dtype, tuple[int, ...]], torch.Tensor] = {}
 
-    def launch(
-        self, kernel: Any, workers: int, args: Mapping[str, Any], stream: int, *, warps: int, stages: int
-    ) -> None:
+    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], stream: int, options: KernelOptions) -> None:
         """Start `workers` instances of a `triton.jit` function on the CUDA stream with handle `stream`.
 
         The first launch of each specialisation compiles it; `warmup` finds the later ones in Triton's own cache, and
         starting what it gives spares a second look at the arguments.
 
-        Its loops have `stages` stages, or as many as shared memory holds.
+        Its loops have as many stages as asked for, or as shared memory holds.
 
         Raises:
             TilelinkError: TL405 more workers than can run at once, TL410 more shared memory than there is, TL412 a line
                 that Triton does not accept, TL424 arguments and parameters differ, TL425 a tensor is elsewhere, TL426 a
                 tensor has no TMA descriptor.
         """
-        compiled, values = self.load(kernel, workers, args, warps=warps, stages=stages)
+        compiled, values = self.load(kernel, workers, args, options)
         compiled[(workers, 1, 1)](*values, stream=stream)
 
-    def load(
-        self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int
-    ) -> tuple[Any, list[Any]]:
+    def load(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> tuple[Any, list[Any]]:
         """The compiled kernel, loaded and checked, and the values to start it with in order; raises as `launch`."""
         values = {name: self._value(name, value) for name, value in args.items()}
         if values.keys() != set(kernel.arg_names):
             raise _mismatch(kernel.arg_names, values)
-        compiled = self._compiled(kernel, stages, dict(grid=(workers,), num_warps=warps, **self._options, **values))
+        compiled = self._compiled(kernel, options, dict(grid=(workers,), **self._options, **values))
         _ = compiled.run  # loads it, which checks and preparations need
         if self._admitted.get(compiled, 0) < workers:
             self._admit(compiled, workers)
         return compiled, [values[name] for name in kernel.arg_names]
 
-    def _compiled(self, kernel: Any, stages: int, options: Mapping[str, Any]) -> Any:
-        """The kernel with the most stages, up to `stages`, that it has the shared memory for."""
+    def _compiled(self, kernel: Any, options: KernelOptions, given: Mapping[str, Any]) -> Any:
+        """The kernel with the most stages, up to those asked for, that it has the shared memory for."""
         with compiling(kernel):
-            compiled = kernel.warmup(num_stages=stages, **options)
+            compiled = kernel.warmup(**options.given(), **given)
         if self._room is None or compiled.metadata.shared <= self._room:
             return compiled
-        if stages > 1:
-            return self._compiled(kernel, stages - 1, options)
+        if options.num_stages > 1:
+            return self._compiled(kernel, replace(options, num_stages=options.num_stages - 1), given)
         raise TilelinkError(
             "TL410",
             f"kernel {compiled.name} needs {compiled.metadata.shared} bytes of shared memory, and a block has {self._room}",

@@ -127,7 +127,7 @@ class Packed:
 def pack(work: W.Launch, world: GpuWorld, first: W.Call) -> Packed | None:
     """The launch laid out, its kernel compiled and loaded; None where only Triton's own launcher is known to be right."""
     args = {name: W.value_of(value, first, world) for name, value in work.args.items()}
-    compiled, _ = world.launcher.load(work.kernel, work.workers, args, warps=work.warps, stages=work.stages)
+    compiled, _ = world.launcher.load(work.kernel, work.workers, args, work.options)
     kinds = compiled.src.signature
     if torch.version.hip or not is_plain(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
         return None

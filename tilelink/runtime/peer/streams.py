@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tilelink.errors import TilelinkError
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.peer import driver
 from tilelink.runtime.peer.launch import Launcher
 from tilelink.runtime.peer.pieces import pieces
@@ -26,9 +27,9 @@ class CudaStream:
         self.handle: int = stream.cuda_stream
         self._launcher = launcher
 
-    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
+    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
         """Start `workers` instances of a `triton.jit` kernel; raises as `Launcher.launch` does."""
-        self._launcher.launch(kernel, workers, args, self.handle, warps=warps, stages=stages)
+        self._launcher.launch(kernel, workers, args, self.handle, options)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy bytes by a copy engine; either side may be a peer's memory.

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import AWAIT_WORD
+from tilelink.ir.options import KernelOptions
 from tilelink.runtime.kernels import LINES
 from tilelink.runtime.memory import extent
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
@@ -89,13 +90,13 @@ class SimulatedStream:
         self.idle = True
 
     # ------------------------------------------------------------------------------------------------------ work, queued
-    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], *, warps: int, stages: int) -> None:
-        """Warps and stages are nothing that an interpreter could tell apart.
+    def launch(self, kernel: Any, workers: int, args: Mapping[str, Any], options: KernelOptions) -> None:
+        """Options of a compiler are nothing that an interpreter could tell apart.
 
         Raises:
             TilelinkError: TL424 arguments and parameters differ, TL426 a tensor has no TMA descriptor.
         """
-        del warps, stages
+        del options
         check_arguments(kernel, args)
         file = inspect.getsourcefile(kernel.fn) or ""
         lines = kernel.fn.__globals__.get(LINES, ())

@@ -10,11 +10,12 @@ import builtins
 import keyword
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 from tilelink.ir.kernel import OF_EVERY_FILE, OF_EVERY_FUNCTION, PLANNED
 from tilelink.ir.plan import Plan, StepPlan, order_of
-from tilelink.ir.program import Bounds, Holder, Let, Load, Loop, OfTile, Op, Raw, Tile, TileProgram, Tiles, walk
+from tilelink.ir.program import Bounds, Expr, Holder, Let, Load, Loop, Op, Raw, Tile, TileProgram, Tiles, walk
 from tilelink.ir.shape import rank_along, ranks_along
 
 _OF_TENSOR = r"_(words|due|bells|counts|stage|ctx|stride_\d+|\d+(x\d+)+)"
@@ -140,17 +141,15 @@ def bound_in(body: tuple[Op, ...]) -> set[str]:
 
 def read_names(body: tuple[Op, ...]) -> set[str]:
     """Every name that expressions of these ops read."""
-    out: set[str] = set()
-    for op in walk(body):
-        for name in ("value", "test", "header", "mask", "other", "stop", "start", "condition"):
-            expr = getattr(op, name, None)
-            if expr is not None:
-                out |= set(expr.names)
-        out |= {n for e in getattr(op, "args", ()) for n in e.names}
-        for e in getattr(op, "index", None) or ():
-            if not isinstance(e, OfTile) and hasattr(e, "expr"):
-                out |= set(e.expr.names)
-    return out
+    return {n for op in walk(body) for e in expressions(op) for n in e.names}
+
+
+def expressions(op: Op) -> Iterator[Expr]:
+    """Those of an op, of its body none."""
+    for value in (getattr(op, f.name) for f in fields(op)):
+        several = cast("tuple[Any, ...]", value if isinstance(value, tuple) else (value,))
+        found = (getattr(one, "expr", one) for one in several)
+        yield from (expr for expr in found if isinstance(expr, Expr))
 
 
 def _names(op: Op) -> Iterator[str]:

@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from tilelink.codegen import ops, waits
 from tilelink.codegen.scope import Scope, TileNames
 from tilelink.ir import formula as F
-from tilelink.ir.channel import ChannelAxis
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import For, Op, mapped
+from tilelink.ir.lowered import AT, Await, For, Op, Walk, mapped
+from tilelink.ir.lowered import walk as lowered_ops
 from tilelink.ir.partition import GridAxis
-from tilelink.ir.program import OfTile, Tiles, Wait
-from tilelink.ir.wiring import indexed
+from tilelink.ir.program import Tiles, Wait
 
 
-def in_runs(scope: Scope, loop: Tiles, op: Wait) -> bool:
+def follows_loop(scope: Scope, loop: Tiles, op: Wait) -> bool:
     """Whether the wait's word depends on the loop's tile: it goes to an outer loop over words."""
-    return ops.printed(scope, op) and _axis_of_loop(scope, loop, op) is not None
+    return ops.printed(scope, op) and scope.part.walk(loop.var, op) is not None
 
 
-def open_runs(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
+def open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low: str, high: str) -> tuple[str, str]:
     """Open an outer loop over the words of the first wait: await one, then walk the tiles that it completes.
 
     A tile belongs to the run of the last word that it touches. Words are awaited in order, so all of them are complete.
@@ -28,21 +27,18 @@ def open_runs(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low:
     an earlier tile makes one run of them.
     """
     lines, fresh = scope.lines, scope.names.fresh
-    found = _axis_of_loop(scope, op, waiting[0])
-    assert found is not None
-    axis, local = found
+    walks = [w for w in (scope.part.walk(op.var, wait) for wait in waiting) if w is not None]
+    walk = walks[0]
     run, begin, end = fresh("run"), fresh("run_begin"), fresh("run_end")
-    shift = axis.rank * axis.part if local else F.of(0)
-    lo, hi = (edge - shift for edge in axis.interval(Sym(run)))
-    base = axis.first(local=local)
-    start = "0" if low == "0" and base == F.of(0) else scope.text(axis.index(base + _symbol(low)))
-    stop = scope.text(axis.index(base + _symbol(high) - 1))
+    lo, hi = (F.substitute(edge, {"flag": Sym(run)}) for edge in (walk.begin, walk.end))
+    last_index = _index(walk, _symbol(high) - 1)
+    start = scope.text(walk.first if low == "0" else _index(walk, _symbol(low)))
+    stop = scope.text(last_index)
     until = scope.text(F.minimum(hi, _symbol(high)))
-    known = _awaited_before(scope, op, waiting, start, stop) if _alike(scope, op, waiting) else None
+    alike = scope.step.engine == "workers" and all(replace(w, wait=walk.wait) == walk and w.alone for w in walks)
+    known = _awaited_before(scope, op, waiting, start, stop) if alike else None
     if known is None:
-        lines.add(
-            f"for {run} in range({start}, {scope.text(axis.index(base + _symbol(high) - 1) + 1)}):", waiting[0].loc
-        )
+        lines.add(f"for {run} in range({start}, {scope.text(last_index + 1)}):", waiting[0].loc)
     else:
         lines.add(
             f"for {run} in range({known.first}, tl.where({known.new}, {known.last}, {known.first}) + 1):",
@@ -56,7 +52,7 @@ def open_runs(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low:
     if known is not None:
         lines.add(f"if {known.new}:")
         lines.depth += 1
-    word = axis.index(base + Sym(f"{op.var}.begin"))
+    word = _index(walk, Sym(f"{op.var}.begin"))
     _await_run(scope, op, waiting, word, TileNames(begin, end, "", "", grid.free, 1), run)
     lines.depth = depth
     first, last = fresh(f"{op.var}_first"), fresh(f"{op.var}_last")
@@ -72,15 +68,6 @@ class Awaited:
     first: str
     last: str
     new: str
-
-
-def _alike(scope: Scope, op: Tiles, waiting: list[Wait]) -> bool:
-    """Whether all waits are for words of the loop's axis alone, cut alike: who has awaited those of one has those of all."""
-    if scope.step.engine != "workers":
-        return False
-    channels = [scope.plan.channel(scope.plan.signal(scope.step.path, w).channel or "") for w in waiting]
-    found = [_axis_of_loop(scope, op, w) for w in waiting]
-    return all(len(c.axes) == 1 and f == found[0] for c, f in zip(channels, found, strict=True))
 
 
 def _awaited_before(scope: Scope, op: Tiles, waiting: list[Wait], start: str, stop: str) -> Awaited:
@@ -99,10 +86,10 @@ def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], word: Formula, span
     # Asked of the loop's own tiles, not of the run that takes their place.
     fenced = [waits.read_by_tma(scope, wait) for wait in waiting]
     kept, scope.tiles[op.var], known = scope.tiles[op.var], span, dict(scope.known)
-    first = scope.plan.signal(scope.step.path, waiting[0]).channel
+    first = _flags(scope, waiting[0])
     for wait, fence in zip(waiting, fenced, strict=True):
         body = ops.body_of(scope, wait)
-        if scope.plan.signal(scope.step.path, wait).channel == first:
+        if _flags(scope, wait) == first:
             scope.known[word] = Sym(run)
             body = _one_word(body, f"{op.var}.begin")
         waits.await_all(scope, wait, body)
@@ -110,6 +97,10 @@ def _await_run(scope: Scope, op: Tiles, waiting: list[Wait], word: Formula, span
         if fence:
             scope.lines.add("shmem.async_load_fence()")
     scope.tiles[op.var] = kept
+
+
+def _flags(scope: Scope, op: Wait) -> str:
+    return next(o.flags for o in lowered_ops(scope.part.of(op)) if isinstance(o, Await))
 
 
 def _one_word(body: tuple[Op, ...], begin: str) -> tuple[Op, ...]:
@@ -123,13 +114,8 @@ def _one_word(body: tuple[Op, ...], begin: str) -> tuple[Op, ...]:
     return (replace(op, body=_one_word(op.body, begin)),)
 
 
-def _axis_of_loop(scope: Scope, loop: Tiles, op: Wait) -> tuple[ChannelAxis, bool] | None:
-    """The channel's axis that the loop walks, and whether the loop counts from the part's own begin."""
-    name = scope.plan.signal(scope.step.path, op).channel
-    for v, e in indexed(scope.step.step, op.param, op.index):
-        if isinstance(e, OfTile) and e.var == loop.var and name is not None:
-            return next(((a, v.local) for a in scope.plan.channel(name).axes if a.axis == v.axis), None)
-    return None
+def _index(walk: Walk, position: F.Like) -> Formula:
+    return F.substitute(walk.index, {AT: position})
 
 
 def _begin_of(position: Formula, low: Formula, grid: GridAxis) -> Formula:

@@ -21,7 +21,7 @@ def head(scope: Scope) -> Lines:
         ends = f"tl.load({table} + {table}_lane + 1, mask={table}_lane < {scope.text(segments)}, other=0)"
         begins = f"tl.load({table} + {table}_lane, mask={table}_lane < {scope.text(segments)}, other=0)"
         pieces = _narrow(scope, g.table, f"tl.cdiv({ends} - {begins}, {scope.text(g.step)})")
-        if scope.watch.checks.debug:
+        if scope.reports.checks.debug:
             most = scope.text(g.size)
             said = f"offsets `{g.table}`, from 0, sorted, up to {most}"
             report = scope.report("holds", said, scope.tile_loc)

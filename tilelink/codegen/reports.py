@@ -9,7 +9,7 @@ from tilelink.ir.kernel import Checks, Site
 
 
 @dataclass(slots=True)
-class Watch:
+class Reports:
     """The sites of one emitted file, in the order in which they are met."""
 
     checks: Checks = field(default_factory=Checks)

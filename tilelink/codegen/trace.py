@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tilelink.codegen.functions import Function
+from tilelink.codegen.function import Function
 from tilelink.errors import Loc
 from tilelink.ir.formula import Formula
 from tilelink.ir.kernel import Arg, TraceLayout, TraceRole, TraceSite
@@ -53,7 +53,7 @@ def traced_kernel(
     found = dict(functions)
     bodies = {root.function: _Body(functions, root) for root in roots}
     for name, body in bodies.items():
-        body.head, inner, body.tail = _split(_flat(functions[name]), DRAWN_LOOP if body.root.drawn else TILE_LOOP)
+        body.head, inner, body.tail = _split([*functions[name].lines], DRAWN_LOOP if body.root.drawn else TILE_LOOP)
         body.rows = body.timed(inner, body.root.does)
         for part, made in body.parts.items():
             f = functions[part]
@@ -134,7 +134,7 @@ class _Body:
         made = self.parts.get(function)
         if made is None:
             first, sites = self.slots, len(self.sites)
-            rows = self.timed(_flat(self.functions[function]), function)
+            rows = self.timed([*self.functions[function].lines], function)
             self.parts[function] = _Part(tuple(rows), first, self.slots, tuple(self.sites[sites:]))
             return "trace_tile"
         shift = self.slots - made.first
@@ -170,15 +170,6 @@ def _assembled(body: _Body, slots: int, turns: int) -> list[Row]:
 
 def _store(slot: int) -> str:
     return f"tl.store(trace_tile{f' + {slot}' if slot else ''}, shmem.clock())"
-
-
-def _flat(f: Function) -> list[Row]:
-    """Lines whose depth says all: some are emitted with blanks of their own."""
-    rows: list[Row] = []
-    for depth, text, loc in f.lines:
-        bare = text.lstrip(" ")
-        rows.append((depth + (len(text) - len(bare)) // 4, bare, loc))
-    return rows
 
 
 def _split(rows: list[Row], loop: re.Pattern[str]) -> tuple[list[Row], list[Row], list[Row]]:

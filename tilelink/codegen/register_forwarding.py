@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
-from tilelink.codegen.access import index_of, inside_of
+from tilelink.codegen.access import inside_of
+from tilelink.codegen.names import expressions
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
-from tilelink.ir.program import Expr, Load, TileProgram, walk
+from tilelink.ir.program import Load, TileProgram, walk
 from tilelink.ir.wiring import TensorDecl
 
 LANEWISE = frozenset(
@@ -23,13 +23,12 @@ _CALLED = re.compile(r"([\w.]+)\s*\(")
 
 def at_edges(scope: Scope, op: Load, tensor: TensorDecl, held: str, other: str) -> str:
     """The host's tile as a load of it would be: `other` where the tensor has no elements, if that can make a difference."""
-    inside = None if lanewise(scope.step.step.program) else inside_of(scope, tensor, op, index_of(scope, op))
+    inside = None if lanewise(scope.step.step.program) else inside_of(scope, op)
     return held if inside is None else f"tl.where({inside}, {held}, {other}).to({TRITON_DTYPES[tensor.dtype]})"
 
 
 def lanewise(program: TileProgram) -> bool:
     """Whether all that the program computes of a block it computes lane by lane."""
-    found = (getattr(op, f.name) for op in walk(program.body) for f in fields(op))
-    texts = [e.text for e in found if isinstance(e, Expr)]
+    texts = [e.text for op in walk(program.body) for e in expressions(op)]
     called = {name for text in texts for name in _CALLED.findall(text)}
     return "@" not in "".join(texts) and all(name in LANEWISE or name.endswith(".to") for name in called)

@@ -12,7 +12,7 @@ from tilelink.ir.wiring import TensorDecl
 def packed(scope: Scope, op: Store, tensor: TensorDecl, value: str) -> str:
     """The words of what is stored, by name."""
     if not _is_tile(scope, op):
-        value = f"tl.broadcast_to({value}, {list(access.block_shape(scope, op))})"
+        value = f"tl.broadcast_to({value}, {_shape(scope, op)})"
     _say_words(scope)
     return scope.named(f"{tensor.name}_pack", f"shmem.ll_pack({value}, epoch, {TRITON_DTYPES[tensor.dtype]})")
 
@@ -24,13 +24,17 @@ def _is_tile(scope: Scope, op: Store) -> bool:
     if len(binding) != 1 or binding[0].index != op.index:
         return False
     # Axes of other lengths may go by the same index.
-    return access.block_shape(scope, binding[0]) == access.block_shape(scope, op)
+    return _shape(scope, binding[0]) == _shape(scope, op)
+
+
+def _shape(scope: Scope, op: Load | Store) -> list[int]:
+    return [tile.extent for tile in access.tiles_of(scope, op)]
 
 
 def load(scope: Scope, op: Load, tensor: TensorDecl, pointer: str, mask: str | None) -> str:
     """What a load becomes."""
     given = f"{pointer}, epoch, {mask}, {TRITON_DTYPES[tensor.dtype]}"
-    if not scope.watch.checks.watchdog:
+    if not scope.reports.checks.watchdog:
         return f"shmem.ll_load({given})"
     return f"shmem.ll_load_within({given}, {_report(scope, tensor, op.loc)})"
 
@@ -48,7 +52,7 @@ def store_block(scope: Scope, tensor: TensorDecl, ends: str) -> str:
 def load_block(scope: Scope, tensor: TensorDecl, ends: str, loc: Loc) -> str:
     """What a copy of own words becomes."""
     given = f"{ends}, epoch, {TRITON_DTYPES[tensor.dtype]}"
-    if not scope.watch.checks.watchdog:
+    if not scope.reports.checks.watchdog:
         return f"ll_load_block({given})"
     return f"ll_load_block_within({given}, {_report(scope, tensor, loc)})"
 

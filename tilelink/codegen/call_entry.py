@@ -11,18 +11,21 @@ from dataclasses import replace
 
 from tilelink.codegen import waits
 from tilelink.codegen.access import power_of_two
-from tilelink.codegen.functions import Function, arguments
+from tilelink.codegen.function import Function, arguments
 from tilelink.codegen.scope import File, Scope, open_scope
 from tilelink.codegen.text import Names
 from tilelink.codegen.waits import Word
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Sym
-from tilelink.ir.host import Transfer
 from tilelink.ir.kernel import AWAIT_WORD, Arg, Site
-from tilelink.ir.lowered import Flags
-from tilelink.ir.plan import COPIES, Plan
+from tilelink.ir.lowered import STATES, Await, Executor, Flags, walk
+from tilelink.ir.plan import COPIES
+from tilelink.ir.program import Wait
+from tilelink.ir.program import walk as statements
 
 LANES = 1024
+AWAITED = {"watch_at": "watch", "site": "number", "word": "number"}
+"""What a report on a stream's wait takes: where it goes, and the numbers of the place and of the flag."""
 
 
 def emit_enter(file: File) -> Function:
@@ -46,10 +49,8 @@ def emit_begin(file: File) -> Function:
     """The begin of a call in its first kernel: one worker tells the peers, all take the credits."""
     scope = _single(file)
     scope.lines.say("a call begins, and the peers hear of it")
-    scope.lines.add("if worker == 0:")
-    scope.lines.depth = 1
-    _tell(scope, "entered", f"tl.load({scope.epoch()}) + 1")
-    scope.lines.depth = 0
+    with scope.lines.block("if worker == 0:"):
+        _tell(scope, "entered", f"tl.load({scope.epoch()}) + 1")
     _credits(scope)
     return _function("enter", scope, "worker")
 
@@ -59,22 +60,16 @@ def emit_brief(file: File) -> Function:
     scope = _single(file)
     lines, epoch, last = scope.lines, scope.epoch(), scope.arg(Arg("last_at", "state", "last"))
     heard, credits = scope.arg(Arg("heard_at", "state", "heard")), scope.arg(Arg("take_credits", "credits"))
+    used, copy = scope.names.fresh("used"), scope.names.fresh("copy")
     lines.say("each worker counts the calls for itself")
     lines.add(f"epoch = tl.load({epoch} + worker) + 1")
     lines.say("whoever was heard in a later call has left the one that had these buffers last: they are free")
-    lines.add(f"if {credits} != 0:")
-    lines.depth += 1
-    used = scope.names.fresh("used")
-    lines.add(f"{used} = tl.load({last} + worker)")
-    lines.add(f"if {used} >= tl.load({heard} + worker):")
-    lines.depth += 1
-    lines.add("if worker == 0:")
-    lines.depth += 1
-    _tell(scope, "entered", "epoch")
-    lines.depth -= 1
-    _hear_all(scope, "entered", f"{used} + 1", "enter")
-    lines.depth = 0
-    copy = scope.names.fresh("copy")
+    with lines.block(f"if {credits} != 0:"):
+        lines.add(f"{used} = tl.load({last} + worker)")
+        with lines.block(f"if {used} >= tl.load({heard} + worker):"):
+            with lines.block("if worker == 0:"):
+                _tell(scope, "entered", "epoch")
+            _hear_all(scope, "entered", f"{used} + 1", "enter")
     lines.say(
         "all threads have read what some of them write, also for those who take part in calls of other sizes only"
     )
@@ -103,14 +98,12 @@ def emit_end(file: File, *, stores_async: bool) -> Function:
     if stores_async:
         lines.add("shmem.async_store_quiet()")
     lines.say("the call is over when the last worker is through")
-    lines.add(f"if shmem.is_last({through}, workers):")
-    lines.depth = 1
-    lines.add(f"epoch = tl.load({epoch}) + 1")
-    copy = _copies(scope)
-    lines.add(f"tl.store({epoch} + {copy}, epoch)")
-    lines.add(f"tl.store({last} + {copy}, epoch)")
-    _all_totals(scope)
-    lines.depth = 0
+    with lines.block(f"if shmem.is_last({through}, workers):"):
+        lines.add(f"epoch = tl.load({epoch}) + 1")
+        copy = _copies(scope)
+        lines.add(f"tl.store({epoch} + {copy}, epoch)")
+        lines.add(f"tl.store({last} + {copy}, epoch)")
+        _all_totals(scope)
     return _function("finish", scope, "workers")
 
 
@@ -128,28 +121,23 @@ def _tell(scope: Scope, what: str, epoch: str) -> None:
 
 def _credits(scope: Scope) -> None:
     """Wait until every rank has left the call that used this slot last, if this call takes its credits."""
-    lines = scope.lines
+    lines, used = scope.lines, scope.names.fresh("used")
     credits, last = scope.arg(Arg("take_credits", "credits")), scope.arg(Arg("last_at", "state", "last"))
-    used = scope.names.fresh("used")
     lines.say("who has entered a later call has left the one that had these buffers last: they are free")
-    lines.add(f"if {credits} != 0:")
-    lines.depth += 1
-    lines.add(f"{used} = tl.load({last})")
-    _hear_all(scope, "entered", f"{used} + 1", "enter")
-    lines.depth -= 1
+    with lines.block(f"if {credits} != 0:"):
+        lines.add(f"{used} = tl.load({last})")
+        _hear_all(scope, "entered", f"{used} + 1", "enter")
 
 
 def _hear_all(scope: Scope, what: str, value: str, path: str) -> None:
     """Wait until every rank has said that it has `entered` call `value`, or `left` it."""
     lines, pe = scope.lines, scope.names.fresh("pe")
     flags = scope.arg(Arg(f"{what}_at", "state", what))
-    if scope.watch.checks.watchdog:
-        lines.add(f"for {pe} in range(RANKS):")
-        lines.depth += 1
-        waits.wait_until(scope, Word(flags, pe, what, "", path=path), value)
-        lines.depth -= 1
+    if scope.reports.checks.watchdog:
+        with lines.block(f"for {pe} in range(RANKS):"):
+            waits.wait_until(scope, Word(flags, pe, what, "", path=path), value)
     else:
-        lines.add(f"{pe} = tl.arange(0, {power_of_two(scope.plan.topology.ranks)})")
+        lines.add(f"{pe} = tl.arange(0, {power_of_two(scope.lowered.topology.ranks)})")
         lines.add(f"shmem.signal_wait_each({flags} + {pe}, shmem.CMP_GE, {value}, {pe} < RANKS)")
 
 
@@ -176,23 +164,23 @@ def _totals(scope: Scope, flags: Flags, start: str, word: str, inside: str) -> N
         return
     total = scope.names.fresh(f"{flags.name}_count")
     lines.add(f"{total} = {scope.text(flags.count)}")
-    lines.add(f"for {start} in range(0, {total}, {LANES}):")
-    lines.depth += 1
-    lines.add(f"{word} = {start} + tl.arange(0, {LANES})")
-    lines.add(f"{inside} = {word} < {total}")
-    at, mask = f"{due} + {word}", f"mask={inside}"
-    more = waits.arrivals(scope, flags, Sym(word))
-    lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
-    lines.depth -= 1
+    with lines.block(f"for {start} in range(0, {total}, {LANES}):"):
+        lines.add(f"{word} = {start} + tl.arange(0, {LANES})")
+        lines.add(f"{inside} = {word} < {total}")
+        at, mask = f"{due} + {word}", f"mask={inside}"
+        more = waits.arrivals(scope, flags, Sym(word))
+        lines.add(f"tl.store({at}, tl.load({at}, {mask}, other=0) + {more}, {mask})")
 
 
 def emit_ready(file: File) -> Function:
+    """Staged arguments are there."""
     scope = _single(file)
     _tell(scope, "ready", f"tl.load({scope.epoch()})")
     return _function("ready", scope)
 
 
 def emit_leave(file: File) -> Function:
+    """This rank has left the call, and waits until every other has."""
     scope = _single(file)
     epoch = f"tl.load({scope.epoch()})"
     _tell(scope, "left", epoch)
@@ -201,31 +189,26 @@ def emit_leave(file: File) -> Function:
 
 
 def emit_await(file: File) -> Function:
-    scope = _single(file)
-    scope.arg(Arg("word_at", "word"))
-    scope.arg(Arg("value_at", "word"))
-    if file.watch.checks.watchdog:
-        # One kernel for all transfers: each passes what it waits for.
-        for site in transfer_sites(file.plan):
-            file.watch.number(site)
-        names = [scope.arg(a) for a in (Arg("watch_at", "watch"), Arg("site", "number"), Arg("word", "number"))]
-        scope.lines.add(
-            f"shmem.signal_wait_within(word_at, shmem.CMP_GE, tl.load(value_at), {names[0]}, site, -1, word)"
-        )
+    """One kernel for all waits of streams for other ranks: each passes what it waits for."""
+    scope, reports = _single(file), file.reports
+    word, value = (scope.arg(Arg(name, "word", name)) for name in ("word_at", "value_at"))
+    if reports.checks.watchdog:
+        for executor in file.lowered.executors:
+            if executor.engine == "stream":
+                _number_sites(file, executor)
+        watch, site, at = (scope.arg(Arg(name, kind, name)) for name, kind in AWAITED.items())
+        scope.lines.add(f"shmem.signal_wait_within({word}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")
     else:
-        scope.lines.add("shmem.signal_wait_until(word_at, shmem.CMP_GE, tl.load(value_at))")
+        scope.lines.add(f"shmem.signal_wait_until({word}, shmem.CMP_GE, tl.load({value}))")
     return _function(AWAIT_WORD, scope)
 
 
-def transfer_sites(plan: Plan) -> list[Site]:
-    """What the streams of copy-engine steps wait for."""
-    out: list[Site] = []
-    for path in [h.path for h in plan.host if isinstance(h, Transfer)]:
-        for signal in (s for s in plan.signals if s.path == path):
-            if signal.action == "await":
-                out.append(Site(path, "channel", signal.channel or "", signal.op.loc))
-            elif signal.action == "ready":
-                tensor = plan.step(path).step.binding(signal.op.param).tensor
-                kind = "ready" if plan.buffer(tensor).staged else "entered"
-                out.append(Site(path, kind, tensor, signal.op.loc))
-    return out
+def _number_sites(file: File, executor: Executor) -> None:
+    """What the streams of an executor wait for."""
+    for loop in executor.loops:
+        for op in (o for o in walk(loop.body) if isinstance(o, Await)):
+            step = file.plan.step(loop.path).step
+            wait = next(o for o in statements(step.program.body) if isinstance(o, Wait) and o.loc == op.loc)
+            own = STATES.get(op.flags)
+            site = ("channel", op.flags) if own is None else (own, step.binding(wait.param).tensor)
+            file.reports.number(Site(loop.path, *site, op.loc))

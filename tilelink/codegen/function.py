@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tilelink.codegen import access, tables
+from tilelink.codegen import access, segments
 from tilelink.codegen.scope import Scope
 from tilelink.codegen.text import COMMENT, Lines
 from tilelink.errors import Loc
@@ -31,7 +31,7 @@ def close(scope: Scope, name: str, leading: tuple[str, ...]) -> Function:
     """The function with its definitions at the head and every kernel argument it needs."""
     step = scope.step
     head = Lines()
-    table = tables.head(scope)
+    table = segments.head(scope)
     definitions = scope.formulas.definitions()
     head.rows += [(0, f"{n} = {text}", None) for n, text in definitions]
     head.extend(table)
@@ -53,7 +53,7 @@ def arguments(scope: Scope, rows: tuple[tuple[int, str, Loc | None], ...]) -> tu
     sizes = [Arg(m, "size", formula=Sym(n)) for n, m in named.items() if m in words]
     axes = dict.fromkeys((RANK_AXIS, *scope.plan.axes))
     rank = [Arg(s.name, "size", "rank", formula=s) for s in map(rank_along, axes) if s.name in words]
-    size = scope.plan.topology.size
+    size = scope.lowered.topology.size
     ranks = [Arg(s.name, "constant", value=size(a)) for a in axes if (s := ranks_along(a)).name in words]
     order = {
         "tensor": 0,

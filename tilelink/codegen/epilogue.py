@@ -8,13 +8,12 @@ from dataclasses import replace
 from tilelink.codegen import copies
 from tilelink.codegen.access import label, lane_lines, tile_names
 from tilelink.codegen.body import emit_body
-from tilelink.codegen.functions import Function, close
+from tilelink.codegen.function import Function, close
 from tilelink.codegen.loops import FIRST_PIECE
 from tilelink.codegen.scope import File, Scope, TileNames, open_scope
 from tilelink.codegen.text import Lines
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import Write, walk
-from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import StepPlan
 
 
@@ -38,17 +37,15 @@ def call_fused(host: Scope, step: StepPlan) -> Function:
     return function
 
 
-def bounds_passed(host: Scope, step: StepPlan) -> list[tuple[GridAxis, str, str]]:
-    """Begin and end of the host's tile per axis, as the fused step counts."""
-    passed: list[tuple[GridAxis, str, str]] = []
-    for g, v, at in zip(step.grid, step.step.binding(step.domain).view, step.host_axes, strict=True):
-        if at is None:
-            continue
-        names = host.tiles[host.step.grid[at].var or ""]
-        names.used.add("end")
-        first = f" - {host.text(g.rank * g.part, F.FACTOR)}" if at == step.own_axis and v.local else ""
-        passed.append((g, f"{names.begin}{first}", f"{names.end}{first}"))
-    return passed
+def bounds_passed(host: Scope, step: StepPlan) -> list[tuple[str, str, str]]:
+    """Begin and end of the host's tile, as the fused step counts and by its variables, as far as they are the host's."""
+    tiles = host.lowered.part(step.path).tiles
+    return [(var, host.text(begin), host.text(end)) for var, begin, end in tiles if is_passed(begin)]
+
+
+def is_passed(begin: F.Formula) -> bool:
+    """Whether a tile is the host's; else it is this rank's coordinate."""
+    return any("." in name for name in F.symbols(begin))
 
 
 def _in_pieces(
@@ -100,22 +97,24 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
         tiles = [*scope.tiles.values()]
         leading += [n for t in tiles for n in (t.begin, t.end)]
     else:
-        for a, g in enumerate(step.grid):
-            if step.host_axes[a] is None and g.var is not None:
-                scope.replaced[g.var] = scope.rank
-                scope.tiles[g.var] = TileNames(scope.rank, "", "", "", g, 1)
-            elif step.host_axes[a] is not None:
-                last = a == len(step.grid) - 1
-                piece = replace(g, tile=(g.tile or 0) // step.pieces) if last and step.pieces > 1 else g
-                names = tile_names(scope, g.var or f"axis{a}", piece)
-                tiles.append(names)
-                leading += [names.begin, names.end]
+        grids = {g.var or f"axis{a}": g for a, g in enumerate(step.grid)}
+        for var, begin, _ in scope.part.tiles:
+            if not is_passed(begin):
+                scope.replaced[var] = scope.rank
+                scope.tiles[var] = TileNames(scope.rank, "", "", "", grids[var], 1)
+                continue
+            g, last = grids[var], grids[var] is step.grid[-1]
+            names = tile_names(
+                scope, var, replace(g, tile=(g.tile or 0) // step.pieces) if last and step.pieces > 1 else g
+            )
+            tiles.append(names)
+            leading += [names.begin, names.end]
         scope.forwarded |= held
         emit_body(scope, step.step.program.body)
     inner, scope.lines = scope.lines, outer
-    if file.watch.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
+    if file.reports.sites and any(re.search(r"watch_at, \d+, t\b", text) for _, text, _ in inner.rows):
         leading.append("t")  # the host's tile, for reports
-    if file.plan.brief and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
+    if file.lowered.by_epoch and any(re.search(r"\bepoch\b", text) for _, text, _ in inner.rows):
         leading.append("epoch")
     if any(text == f"if {FIRST_PIECE}:" for _, text, _ in inner.rows):
         leading.append(FIRST_PIECE if step.behind else f"{FIRST_PIECE}: tl.constexpr")
