@@ -14,7 +14,7 @@ CODE = re.compile(r"TL\d{3}")
 ASKING = (ast.Compare, ast.Dict, ast.Tuple)
 
 SAME = {
-    "TL306": "mapping/owners mapping/arrivals",
+    "TL306": "mapping/arrivals mapping/owners",
     "TL312": "mapping/placement_rules mapping/sequence",
     "TL313": "mapping/kernels mapping/placement_rules",
     "TL321": "mapping/channels mapping/granularity",
