@@ -1,4 +1,4 @@
-"""What the compiler half costs: planning, verifying, emitting, and simulating. No GPU.
+"""What the compiler half costs: planning, verifying, emitting, a first call, and simulating. No GPU.
 
 python benchmarks/compile_time.py --out benchmarks/results/compiler.json    (make bench-compiler)
 
@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 import tilelink
-from tilelink import Operator
+from benchmarks.operator_cases import CASES, Draw
+from tilelink import Operator, ops
 from tilelink.bench.running import commit
 from tilelink.frontend import trace
 from tilelink.ir.plan import Plan
@@ -40,6 +41,10 @@ H200 = Device("NVIDIA H200", 132, 227 * 1024, 3, 90)
 M, N, K = 8192, 11008, 4096
 SHAPES = {"ag_gemm": ((M // RANKS, K), (K, N // RANKS)), "gemm_rs": ((M, N // RANKS), (N // RANKS, K))}
 """One rank's arguments; the ring takes what gemm_rs takes."""
+FOUR, OPERATORS = 4, {"ag_gemm": 0.05, "moe_layer": 0.1}
+"""On four GPUs at the sizes of a model: operators, and seconds in which they are planned, lowered and emitted."""
+FIRST = 0.2
+"""Seconds from a call's arguments to kernels that Triton may compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,28 @@ def compiling(operator: Operator, rounds: int) -> Iterable[Row]:
     yield Row("emit", subject, seconds(lambda: emitted(plan), rounds), 0.1)
 
 
+def on_four(name: str, limit: float, rounds: int) -> Iterable[Row]:
+    """An operator's way from its arguments to the emitted module, with the proof and without."""
+    operator, call = getattr(ops, name), CASES[name](Draw(0, FOUR, torch.device("cpu"), seed=1), False)
+    topology = Topology(FOUR, "peer", "peer", H200)
+    subject = f"{name} on {FOUR} ranks"
+
+    def bound() -> Bound:
+        return bind(name, operator.signature, list(call.arguments), call.given, topology, operator.loc)
+
+    found = bound()
+    yield Row(
+        "plan, lower and emit", subject, seconds(lambda: emitted(planned(operator, found, topology)), rounds), limit
+    )
+    # A schedule of its own makes an operator that has kept nothing.
+    yield Row(
+        "first call, without Triton",
+        subject,
+        seconds(lambda: operator.schedule().stages(bound(), topology).on(0), rounds),
+        FIRST,
+    )
+
+
 def simulating(rounds: int) -> Iterable[Row]:
     """AG+GEMM of 512×512×512 in 64-tiles on four ranks, with all that a call does; the first call plans and emits too."""
     operator = ag_gemm.schedule(gather=tilelink.sms(2, M=64), matmul=tilelink.sms(4, M=64, N=64, K=64, order="ring"))
@@ -110,6 +137,7 @@ def simulating(rounds: int) -> Iterable[Row]:
 def measured(rounds: int) -> list[Row]:
     torch.set_num_threads(1)
     rows = [row for operator in (ag_gemm, gemm_rs, gemm_rs_ring) for row in compiling(operator, rounds)]
+    rows += [row for name, limit in OPERATORS.items() for row in on_four(name, limit, rounds)]
     return [*rows, *simulating(rounds)]
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.frontend.ops import captured, lines, only
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.merging import joined
-from tilelink.frontend.values import Variable
+from tilelink.frontend.values import Variable, joined, named
 from tilelink.ir.formula import Sym, evaluate, symbols
 from tilelink.ir.formula import text as formula_text
 from tilelink.ir.program import At, Expr, Load, Loop, Store
@@ -125,7 +124,8 @@ def test_a_name_that_is_bound_again_is_known_by_names_that_are_not(before: str, 
 def test_what_a_name_is_on_two_paths(one: int, other: int, either: int) -> None:
     """Dimensions of a block: a number may become one, and of two that differ nothing is known."""
     loc = Loc("user.py", 1)
-    assert joined(Variable("x", loc, one), Variable("x", loc, other), "x", positional=True).rank == either
+    a, b = (Variable(named("x", rank=rank), loc) for rank in (one, other))
+    assert joined(a, b, "x", positional=True).value.rank == either
 
 
 def test_a_walked_axis_of_ranks_is_a_coordinate() -> None:

@@ -12,8 +12,7 @@ from tilelink.codegen.checked import check_text
 from tilelink.errors import TilelinkError
 from tilelink.explore import parse_placement, parse_sizes
 from tilelink.frontend import parse_signature
-from tilelink.frontend.grammar import parse_shape
-from tilelink.frontend.owners import parse_owner
+from tilelink.frontend.grammar import parse_owner, parse_shape
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Sms
 
 WORDS = [

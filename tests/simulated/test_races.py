@@ -151,7 +151,7 @@ TL507: a race: rank 1, worker 7 of ag_gemm_matmul reads rows[16:32, 0:16] by a b
      |                      ^^^^^^^^^^^^^^^^^^^^^^^^^^
   why: a bulk copy (TMA) may see memory as it was before the wait, unless a proxy fence lies in between
   do:  put shmem.async_load_fence() behind the wait
-  note: unordered with: rank 1, worker 1 of ag_gemm_matmul writes rows[512:640] (gather, emitted line 61)
+  note: unordered with: rank 1, worker 1 of ag_gemm_matmul writes rows[512:640] (gather, emitted line 60)
   --> programs.py:29
      |
   29 |     tl.tile_pull_data(rows, tile, source=shard)

@@ -5,18 +5,15 @@ Knows: Python's `ast`, the lark grammars, scopes.
 Never knows: rank numbers, channels, Triton text beyond the expressions that users wrote; torch, triton.
 """
 
-from tilelink.frontend.arguments import check_keywords
-from tilelink.frontend.binding import sizes_of
+from tilelink.frontend.binding import check_keywords, sizes_of
 from tilelink.frontend.capture import capture
-from tilelink.frontend.counting import ranks_here
-from tilelink.frontend.declaring import symmetric
-from tilelink.frontend.grammar import parse_shape, parse_signature
+from tilelink.frontend.grammar import parse_owner, parse_shape, parse_signature
 from tilelink.frontend.outside import Found, Outside, found_by
-from tilelink.frontend.owners import parse_owner
 from tilelink.frontend.program import Program, program
-from tilelink.frontend.running import tracing
+from tilelink.frontend.running import ranks_here, tracing
 from tilelink.frontend.sizes import bind_sizes, slices_in
 from tilelink.frontend.symbolic import Extent, SymbolicTensor
+from tilelink.frontend.symmetric import symmetric
 from tilelink.frontend.trace import inline, trace
 
 __all__ = [

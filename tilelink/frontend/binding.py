@@ -1,14 +1,17 @@
-"""Which axis of a tensor each axis of a signature means, and which sizes follow."""
+"""What is passed in a call: which axis of a tensor each axis of a signature means, and which sizes follow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from inspect import Parameter, signature
+from typing import Any, NoReturn
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.frontend.symbolic import Extent, LogicalAxis, Record
-from tilelink.frontend.wording import count
+from tilelink.frontend.source import call_site
+from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor, formula_of
+from tilelink.frontend.wording import count, meant
 from tilelink.ir.formula import Formula, cdiv, of
 from tilelink.ir.shape import (
     RANK_AXIS,
@@ -54,38 +57,81 @@ class Ranks:
     names: Mapping[str, str]
     sizes: Mapping[str, int]
 
-    @staticmethod
-    def of(axes: Mapping[str, int]) -> Ranks:
-        """Those of the operator itself."""
-        return Ranks({name: name for name in axes}, axes)
-
     def along(self, name: str) -> Ranks:
         """Those of a signature that says `R`, and speaks of the axis of this name."""
         return Ranks({RANK_AXIS: name}, self.sizes)
 
-    def count(self, name: str) -> int:
-        """How many ranks there are along an axis, by its name here."""
-        return self.sizes[self.names[name]]
-
-    def called(self, split: str | None) -> str | None:
+    def called(self, split: str) -> str:
         """The operator's name of what splits an axis; a table's is left as it is."""
-        return self.names.get(split, split) if split is not None else None
+        return self.names.get(split, split)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A dimension, by the first tensor that has it."""
 
-    size: Formula
-    extent: int
-    split: str | Record | None
-    unit: bool
+    axis: LogicalAxis
     by: str
 
-    @property
-    def over(self) -> str | None:
-        """The axis of ranks over which it is split."""
-        return self.split if isinstance(self.split, str) else None
+    @staticmethod
+    def of(name: str, value: int, by: str, *, unit: bool = False) -> Seen:
+        """A size by itself."""
+        return Seen(LogicalAxis(name, formula_of(value), int(value), None, unit), by)
+
+
+def given_tensor(user: str, param: str, shape: Shape, tensor: object, loc: Loc | None) -> Given:
+    """A tensor that is passed to a program or an operator.
+
+    Raises:
+        TilelinkError: TL202, it is none.
+    """
+    if isinstance(tensor, SymbolicTensor):
+        return Given(param, shape, tensor.record)
+    message = f"`{param}` of `{user}` is an object of type `{type(tensor).__name__}`"
+    why = "in an operator's body tile programs connect its arguments, results of programs, and `tilelink.symmetric`"
+    raise TilelinkError("TL202", message, loc=loc, why=why, hint="pass one of those")
+
+
+def wrong_count(user: str, given: int, signature: Signature, loc: Loc | None) -> NoReturn:
+    message = f"`{user}` takes {count(len(signature.inputs), 'tensor')}, not {given}"
+    why, hint = f"its signature is `{signature}`", "pass one tensor for each input"
+    raise TilelinkError("TL202", message, loc=loc, why=why, hint=hint)
+
+
+def check_keywords(
+    user: str, fn: Callable[..., Any], read: Signature, given: Iterable[str], *more: str, loc: Loc | None = None
+) -> None:
+    """Keywords of an operator's call are sizes of its inputs and its constants, and none of these is missing.
+
+    Args:
+        user: the operator's name.
+        fn: its body.
+        read: its signature.
+        given: the keywords.
+        more: others that this call takes.
+        loc: the call; None: wherever this is called from.
+
+    Raises:
+        TilelinkError: TL209, on the call.
+    """
+    parameters = signature(fn).parameters.values()
+    constants = {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+    any_name = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+    known, passed = [*constants, *sizes_of(read), *more], [*given]
+    for key in passed:
+        if key not in known and not any_name:
+            why = "keywords are the constants of an operator, and sizes of its inputs"
+            raise unknown_keyword(user, key, known, why, loc or call_site())
+    for name, parameter in constants.items():
+        if name not in passed and parameter.default is Parameter.empty:
+            hint = f"pass `{name}=`, or give it a default where `{user}` is defined"
+            message = f"`{user}` needs `{name}=`"
+            raise TilelinkError("TL209", message, loc=loc or call_site(), why="it has no default", hint=hint)
+
+
+def unknown_keyword(user: str, key: str, known: Sequence[str], why: str, loc: Loc | None) -> TilelinkError:
+    hint = meant(key, known, f"it takes {', '.join(f'`{k}=`' for k in known) or 'none'}", "`{}=`")
+    return TilelinkError("TL209", f"`{user}` has no `{key}=`", loc=loc, why=why, hint=hint)
 
 
 def align(given: Given, user: str, loc: Loc | None, ranks: Ranks) -> tuple[Slot, ...]:
@@ -95,7 +141,7 @@ def align(given: Given, user: str, loc: Loc | None, ranks: Ranks) -> tuple[Slot,
         TilelinkError: TL203 if they cannot be matched.
     """
     shape, record = given.shape, given.record
-    wanted_own = {ranks.called(a.split): i for i, a in enumerate(shape.axes) if a.own_slice}
+    wanted_own = {ranks.called(a.name): i for i, a in enumerate(shape.axes) if a.own_slice}
     have: list[int | None] = list(range(len(record.axes)))
     held = {a.over: i for i, a in enumerate(record.axes) if a.own_slice}
     for over, at in held.items():
@@ -110,24 +156,24 @@ def align(given: Given, user: str, loc: Loc | None, ranks: Ranks) -> tuple[Slot,
     if spare < 0 or (spare and shape.rest is None):
         _mismatch(given, user, loc, f"{count(len(shape.axes), 'axis', 'axes')} wanted, {len(have)} given")
     at = len(shape.axes) if shape.rest is None else shape.rest
-    wanted: list[Axis | None] = [*shape.axes[:at], *(None for _ in range(spare)), *shape.axes[at:]]
-    slots: list[Slot] = []
-    for declared, index in zip(wanted, have, strict=True):
-        if declared is not None and index is not None and declared.own_slice != record.axes[index].own_slice:
-            _mismatch(given, user, loc, f"`{declared}` is not `{record.axes[index]}`")
-        rest = sum(s.declared is None for s in slots)
-        slots.append(Slot(f"_{rest}" if declared is None else declared.name, declared, index))
+    slots = [Slot(a.name, a, k) for a, k in zip(shape.axes, have[:at] + have[at + spare :], strict=True)]
+    for slot in slots:
+        axis = None if slot.at is None else record.axes[slot.at]
+        if axis is not None and slot.declared is not None and slot.declared.own_slice != axis.own_slice:
+            _mismatch(given, user, loc, f"`{slot.declared}` is not `{axis}`")
+    slots[at:at] = [Slot(f"_{i}", None, k) for i, k in enumerate(have[at : at + spare])]
     return tuple(slots)
 
 
-def _mismatch(given: Given, user: str, loc: Loc | None, why: str) -> None:
+def _mismatch(given: Given, user: str, loc: Loc | None, why: str) -> NoReturn:
+    label, comes_from = given.record.label, given.record.loc
     raise TilelinkError(
         "TL203",
-        f"{given.record.label} does not fit `{given.param}` of `{user}`",
+        f"{label} does not fit `{given.param}` of `{user}`",
         loc=loc,
         why=f"`{given.param}` is `{given.shape}`, the tensor is `{given.record}`: {why}",
         hint="call it with another tensor, or write another signature",
-        notes=() if given.record.loc is None else (Note(f"{given.record.label} comes from here", given.record.loc),),
+        notes=() if comes_from is None else (Note(f"{label} comes from here", comes_from),),
     )
 
 
@@ -142,138 +188,119 @@ class Dimensions:
         self._operator = operator
         self._globals = signature.global_dims()
         self.ranks = ranks
-        self.seen: dict[str, Seen] = {
-            name: Seen(ranks_along(axis), ranks.count(name), None, True, "the number of ranks")
+        self.seen = {
+            name: Seen(LogicalAxis(name, ranks_along(axis), ranks.sizes[axis], None, True), "the number of ranks")
             for name, axis in ranks.names.items()
         }
         self.rest: tuple[LogicalAxis, ...] | None = None
         self._rest_by = ""
 
+    def _fail(self, code: str, message: str, why: str, hint: str) -> NoReturn:
+        raise TilelinkError(code, message, loc=self.loc, why=why, hint=hint)
+
     def is_local(self, declared: Axis | None, axis: LogicalAxis) -> bool:
         """Positions count from this rank's part: the tensor splits the axis, the signature does not say so."""
-        return (
-            axis.over is not None
-            and not axis.own_slice
-            and (declared is None or (declared.split is None and not self._global(declared)))
-        )
+        said = declared is not None and (declared.split is not None or declared.name in self._globals)
+        return axis.over is not None and not axis.own_slice and not said
 
-    def _global(self, declared: Axis) -> bool:
-        return declared.name in self._globals
-
-    def add(self, given: Given, slots: tuple[Slot, ...]) -> None:
-        """Takes up the plain dimensions of one tensor.
+    def take(self, given: Sequence[Given], sizes: Mapping[str, int] | None = None) -> dict[str, tuple[Slot, ...]]:
+        """What the axes of tensors mean, by parameter; their sizes, and those that are passed by name, are taken up.
 
         Raises:
-            TilelinkError: TL204 (sizes), TL207 (splits).
+            TilelinkError: TL203 (axes), TL204 (sizes), TL206 (dtypes), TL207 (splits).
         """
-        rest = tuple(given.record.axes[s.at] for s in slots if s.declared is None and s.at is not None)
+        slots = {g.param: align(g, self.user, self.loc, self.ranks) for g in given}
+        for one in given:
+            self._check_dtype(one)
+            self._add(one, slots[one.param])
+        for name, value in (sizes or {}).items():
+            new = Seen.of(name, value, f"`{name}={int(value)}`", unit=Dim(name).unit)
+            old = self.seen.setdefault(name, new)
+            if old.axis.extent != new.axis.extent:
+                self._contradiction(name, old, new.axis.extent, new.by)
+        for one in given:
+            self._check_compound(one, slots[one.param])
+        return slots
+
+    def _check_dtype(self, given: Given) -> None:
+        wanted, have = given.shape.dtype, given.record.dtype
+        if wanted is not None and wanted != have:
+            message = f"{given.record.label} is {have}; `{given.param}` of `{self.user}` is {wanted}"
+            hint = "pass a tensor of that type, or change the signature"
+            self._fail("TL206", message, f"the signature says `{given.shape}`", hint)
+
+    def _add(self, given: Given, slots: tuple[Slot, ...]) -> None:
+        """Takes up the plain dimensions of one tensor."""
         if given.shape.rest is not None:
-            self._same_rest(given, rest)
+            rest = tuple(given.record.axes[s.at] for s in slots if s.declared is None and s.at is not None)
+            self._same_rest(rest, given.record.label)
         for slot in slots:
             if slot.declared is None or slot.at is None:
                 continue
-            axis = given.record.axes[slot.at]
+            axis, size = given.record.axes[slot.at], slot.declared.size
             self._check_split(given, slot.declared, axis)
-            if isinstance(slot.declared.size, Dim):
-                self._unify(slot.declared.size.name, axis, given)
-            elif isinstance(slot.declared.size, int) and slot.declared.size != axis.extent:
-                self._contradiction(
-                    slot.declared.name, slot.declared.size, "the signature", axis.extent, given.record.label
-                )
+            if isinstance(size, Dim):
+                self._unify(size.name, axis, given.record.label)
+            elif isinstance(size, int) and size != axis.extent:
+                declared = Seen.of(slot.declared.name, size, "the signature")
+                self._contradiction(slot.declared.name, declared, axis.extent, given.record.label)
 
-    def _same_rest(self, given: Given, rest: tuple[LogicalAxis, ...]) -> None:
+    def _same_rest(self, rest: tuple[LogicalAxis, ...], by: str) -> None:
         if self.rest is None:
-            self.rest, self._rest_by = rest, given.record.label
+            self.rest, self._rest_by = rest, by
         elif [(a.extent, a.split) for a in rest] != [(a.extent, a.split) for a in self.rest]:
-            shown = [" ".join(f"{a}={a.extent}" for a in axes) or "nothing" for axes in (self.rest, rest)]
-            raise TilelinkError(
-                "TL204",
-                f"`...` of `{self.user}` stands for two things",
-                loc=self.loc,
-                why=f"it is {shown[0]} in {self._rest_by} and {shown[1]} in {given.record.label}",
-                hint="pass tensors whose last axes agree",
-            )
+            old, new = (" ".join(f"{a}={a.extent}" for a in axes) or "nothing" for axes in (self.rest, rest))
+            why = f"it is {old} in {self._rest_by} and {new} in {by}"
+            message = f"`...` of `{self.user}` stands for two things"
+            self._fail("TL204", message, why, "pass tensors whose last axes agree")
 
     def _check_split(self, given: Given, declared: Axis, axis: LogicalAxis) -> None:
         if declared.name in self.ranks.names:
             return
         wanted = self.ranks.names.get(declared.split or "")
+        how, hint = None, "gather it first"
         if wanted is not None and axis.over != wanted:
             over = "the ranks" if wanted == RANK_AXIS else f"the ranks of axis {wanted}"
-            self._split_error(given, declared, f"is split over {over}", "pass a tensor that is split there")
-        whole_wanted = self._global(declared) or self._operator
-        if wanted is None and axis.over is not None and whole_wanted:
-            self._split_error(given, declared, "is whole on every rank", "gather it first")
+            how, hint = f"is split over {over}", "pass a tensor that is split there"
+        elif wanted is None and axis.over is not None and (declared.name in self._globals or self._operator):
+            how = "is whole on every rank"
+        if how is not None:
+            message = f"{given.record.label} does not fit `{given.param}` of `{self.user}`"
+            why = f"`{given.param}` is `{given.shape}`: `{declared}` {how}; the tensor is `{given.record}`"
+            self._fail("TL207", message, why, f"{hint}, or write another signature")
 
-    def _split_error(self, given: Given, declared: Axis, how: str, hint: str) -> None:
-        raise TilelinkError(
-            "TL207",
-            f"{given.record.label} does not fit `{given.param}` of `{self.user}`",
-            loc=self.loc,
-            why=f"`{given.param}` is `{given.shape}`: `{declared}` {how}; the tensor is `{given.record}`",
-            hint=f"{hint}, or write another signature",
-        )
+    def _unify(self, name: str, axis: LogicalAxis, by: str) -> None:
+        old = self.seen.setdefault(name, Seen(axis, by))
+        if old.axis.extent != axis.extent:
+            self._contradiction(name, old, axis.extent, by)
+        spread = name in self._globals or name in self.ranks.names or self._operator
+        if not spread and old.axis.over != axis.over:
+            one, two = (old.by, by) if old.axis.over is not None else (by, old.by)
+            why = f"{one} has this rank's part of it, {two} has all"
+            message = f"`{name}` of `{self.user}` is split and whole at once"
+            self._fail("TL207", message, why, "gather the one, or split the other")
 
-    def _unify(self, name: str, axis: LogicalAxis, given: Given) -> None:
-        old = self.seen.get(name)
-        if old is None:
-            self.seen[name] = Seen(axis.size, axis.extent, axis.split, axis.unit, given.record.label)
-            return
-        if old.extent != axis.extent:
-            self._contradiction(name, old.extent, old.by, axis.extent, given.record.label)
-        if name not in self._globals and name not in self.ranks.names and not self._operator and old.over != axis.over:
-            one, two = (old.by, given.record.label) if old.over is not None else (given.record.label, old.by)
-            raise TilelinkError(
-                "TL207",
-                f"`{name}` of `{self.user}` is split and whole at once",
-                loc=self.loc,
-                why=f"{one} has this rank's part of it, {two} has all",
-                hint="gather the one, or split the other",
-            )
+    def _contradiction(self, name: str, a: Seen, b: int, by_b: str) -> NoReturn:
+        message = f"`{name}` of `{self.user}` is {a.axis.extent} and {b}"
+        why = f"it is {a.axis.extent} by {a.by}, and {b} by {by_b}"
+        hint = "pass tensors that agree, or give the axes different names in the signature"
+        self._fail("TL204", message, why, hint)
 
-    def _contradiction(self, name: str, a: int, by_a: str, b: int, by_b: str) -> None:
-        raise TilelinkError(
-            "TL204",
-            f"`{name}` of `{self.user}` is {a} and {b}",
-            loc=self.loc,
-            why=f"it is {a} by {by_a}, and {b} by {by_b}",
-            hint="pass tensors that agree, or give the axes different names in the signature",
-        )
-
-    def give(self, name: str, value: int) -> None:
-        """Takes up a size that is passed by name."""
-        extent = value if isinstance(value, Extent) else Extent(value)
-        old = self.seen.get(name)
-        if old is not None and old.extent != int(value):
-            self._contradiction(name, old.extent, old.by, int(value), f"`{name}={int(value)}`")
-        if old is None:
-            self.seen[name] = Seen(extent.formula, int(extent), None, Dim(name).unit, f"`{name}={int(value)}`")
-
-    def check_compound(self, given: Given, slots: tuple[Slot, ...]) -> None:
-        """Compares sizes such as `e+1` with the tensors; an `e` that nothing else gives follows from them.
-
-        Raises:
-            TilelinkError: TL204.
-        """
+    def _check_compound(self, given: Given, slots: tuple[Slot, ...]) -> None:
+        """Compares sizes such as `e+1` with the tensors; an `e` that nothing else gives follows from them."""
         for slot in slots:
-            if slot.declared is None or slot.at is None or not isinstance(slot.declared.size, (Sum, Product)):
+            size = None if slot.declared is None or slot.at is None else slot.declared.size
+            if slot.at is None or not isinstance(size, (Sum, Product)):
                 continue
-            axis = given.record.axes[slot.at]
-            self._derive(slot.declared.size, axis, given.record.label)
-            if all(d in self.seen for d in dims_of(slot.declared.size)):
-                _, extent = self.visible(slot.declared.size)
+            axis, label = given.record.axes[slot.at], given.record.label
+            if isinstance(size, Sum) and isinstance(size.left, Dim) and isinstance(size.right, int):
+                name, less = size.left.name, size.right
+                left = LogicalAxis(name, axis.size - less, axis.extent - less, None, size.left.unit)
+                self.seen.setdefault(name, Seen(left, label))
+            if all(d in self.seen for d in dims_of(size)):
+                _, extent = self.visible(size)
                 if extent != axis.extent:
-                    self._contradiction(slot.declared.name, extent, "the other sizes", axis.extent, given.record.label)
-
-    def _derive(self, size: Size, axis: LogicalAxis, by: str) -> None:
-        if (
-            isinstance(size, Sum)
-            and isinstance(size.left, Dim)
-            and isinstance(size.right, int)
-            and size.left.name not in self.seen
-        ):
-            name, less = size.left.name, size.right
-            self.seen[name] = Seen(axis.size - less, axis.extent - less, None, size.left.unit, by)
+                    self._contradiction(str(size), Seen.of("", extent, "the other sizes"), axis.extent, label)
 
     def visible(self, size: Size) -> tuple[Formula, int]:
         """A size as the program sees it: of a dimension that is local to it, the most that a rank can have.
@@ -281,13 +308,15 @@ class Dimensions:
         Raises:
             TilelinkError: TL205.
         """
-        return evaluate_size(size, self._visible)
 
-    def _visible(self, name: str) -> tuple[Formula, int]:
-        seen = self.get(name)
-        if seen.over is not None and name not in self._globals and not self._operator:
-            return cdiv(seen.size, ranks_along(seen.over)), -(-seen.extent // self.ranks.sizes[seen.over])
-        return seen.size, seen.extent
+        def known(name: str) -> tuple[Formula, int]:
+            axis = self.get(name).axis
+            if axis.over is not None and name not in self._globals and not self._operator:
+                part = self.part(axis)
+                return part.formula, int(part)
+            return axis.size, axis.extent
+
+        return evaluate_size(size, known)
 
     def part(self, axis: LogicalAxis) -> Extent:
         """The most that a rank can have of a split axis."""
@@ -301,15 +330,10 @@ class Dimensions:
         return made
 
     def get(self, name: str) -> Seen:
-        if name in self.seen:
-            return self.seen[name]
-        raise TilelinkError(
-            "TL205",
-            f"the size `{name}` of `{self.user}` is not known",
-            loc=self.loc,
-            why="no tensor that is passed has it",
-            hint=f"pass it by name: `{self.user}(..., {name}=...)`",
-        )
+        if name not in self.seen:
+            message, why = f"the size `{name}` of `{self.user}` is not known", "no tensor that is passed has it"
+            self._fail("TL205", message, why, f"pass it by name: `{self.user}(..., {name}=...)`")
+        return self.seen[name]
 
     def allocate(self, shape: Shape, tables: Mapping[str, Record], label: str) -> tuple[LogicalAxis, ...]:
         """The axes of a result.
@@ -317,38 +341,26 @@ class Dimensions:
         Raises:
             TilelinkError: TL205 (a size nobody gives), TL207 (two axes split over the ranks).
         """
-        axes: list[LogicalAxis] = []
-        for number, axis in enumerate(shape.axes):
-            if number == shape.rest:
-                axes += self.rest or ()
-            axes.append(self._allocated(axis, tables))
-        if shape.rest == len(shape.axes):
-            axes += self.rest or ()
+        axes = [self._allocated(axis, tables) for axis in shape.axes]
+        if shape.rest is not None:
+            axes[shape.rest : shape.rest] = self.rest or ()
         for over in self.ranks.sizes:
-            split = [a for a in axes if a.over == over]
+            split = [f"`{a}`" for a in axes if a.over == over]
             if len(split) > 1:
-                shown = " and ".join(f"`{a}`" for a in split)
-                raise TilelinkError(
-                    "TL207",
-                    f"{label} would be split twice, over {shown}",
-                    loc=self.loc,
-                    why="every element of a tensor has one owner, found from one axis",
-                    hint="gather one of the axes first",
-                )
+                message = f"{label} would be split twice, over {' and '.join(split)}"
+                why = "every element of a tensor has one owner, found from one axis"
+                self._fail("TL207", message, why, "gather one of the axes first")
         return tuple(axes)
 
     def _allocated(self, axis: Axis, tables: Mapping[str, Record]) -> LogicalAxis:
-        split: str | Record | None = (
-            None if axis.split is None else tables.get(axis.split, self.ranks.called(axis.split))
-        )
+        split = None if axis.split is None else tables.get(axis.split, self.ranks.called(axis.split))
         if not isinstance(axis.size, Dim):
             size, extent = self.visible(axis.size)
             return LogicalAxis(axis.name, size, extent, split, axis.unit)
-        seen = self.get(axis.size.name)
-        if split is None and axis.name not in self._globals and axis.name not in self.ranks.names:
+        seen, name = self.get(axis.size.name).axis, axis.name
+        if split is None and name not in self._globals and name not in self.ranks.names:
             split = seen.split
-        name = self.ranks.names.get(axis.name, axis.name)
-        return LogicalAxis(name, seen.size, seen.extent, split, axis.unit or seen.unit)
+        return replace(seen, name=self.ranks.called(name), split=split, unit=axis.unit or seen.unit)
 
 
 def evaluate_size(size: Size, known: Callable[[str], tuple[Formula, int]]) -> tuple[Formula, int]:

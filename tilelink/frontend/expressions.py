@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from tilelink.errors import Note
 from tilelink.frontend import primitives, raw
-from tilelink.frontend.indices import tile_alias
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.ranks import rank_of_call
 from tilelink.frontend.scope import Builtin, Jitted, Language, Number, Opaque, Primitive, language_names
 from tilelink.frontend.unsupported import construct, instead_of, refused
 from tilelink.frontend.values import (
@@ -27,11 +25,17 @@ from tilelink.frontend.values import (
     combined,
     common_rank,
     constant_of,
+    integer_of,
+    is_index,
     joined_names,
+    named,
     needed,
+    never_negative,
     rounded_down,
     shifted,
 )
+from tilelink.frontend.wording import READ_NOT_RUN, meant
+from tilelink.frontend.words import tile_alias
 from tilelink.ir.formula import Const, Formula, Sym, column, is_truth, negate, of, select
 
 
@@ -43,41 +47,39 @@ def lower(state: Lowering, node: ast.expr) -> Value:
     """
     handler = _HANDLERS.get(type(node))
     if handler is None:
-        _unsupported(state, node)
+        unsupported(state, node)
     return handler(state, node)
 
 
-def _unsupported(state: Lowering, node: ast.AST, place: ast.AST | None = None) -> NoReturn:
+def unsupported(state: Lowering, node: ast.AST, place: ast.AST | None = None) -> NoReturn:
+    """Refuses Python that a tile program cannot contain.
+
+    Raises:
+        TilelinkError: TL111.
+    """
     called, hint = construct(node)
-    why = "a tile program becomes a GPU kernel; it is read, not run"
-    state.fail("TL111", place or node, f"{called} in a tile program", why, hint)
+    state.fail("TL111", place or node, f"{called} in a tile program", READ_NOT_RUN, hint)
 
 
-def _combine(node: ast.expr, parts: list[Value], formula: Formula | None = None, **more: Any) -> Value:
-    return Value(
-        node,
-        joined_names(*(p.names for p in parts)),
-        rank=more.pop("rank", common_rank([p.rank for p in parts])),
-        positional=all(p.positional for p in parts),
-        formula=formula,
-        **more,
-    )
+def _combine(node: ast.expr, parts: Iterable[Value], formula: Formula | None = None, **more: Any) -> Value:
+    """What is made of `parts`; their names, and their rank if no other is given."""
+    parts = list(parts)
+    known: dict[str, Any] = {"rank": common_rank(parts), "names": joined_names(p.names for p in parts)} | more
+    return Value(node, positional=all(p.positional for p in parts), formula=formula, **known)
 
 
 # ------------------------------------------------------------------------------------------------------ names and literals
 def _constant(state: Lowering, node: ast.Constant) -> Value:
     if node.value is not None and not isinstance(node.value, (bool, int, float, str)):
-        why = "Triton has numbers, strings and None"
-        state.fail(
-            "TL111", node, f"a literal of type `{type(node.value).__name__}` in a tile program", why, "write a number"
-        )
+        why, message = "Triton has numbers, strings and None", f"a literal of type `{type(node.value).__name__}`"
+        state.fail("TL111", node, f"{message} in a tile program", why, "write a number")
     return Value(node, formula=of(node.value) if isinstance(node.value, (int, str)) else None)
 
 
 def _name(state: Lowering, node: ast.Name) -> Value:
     binding = state.env.get(node.id)
     if isinstance(binding, Variable):
-        return binding.value()
+        return binding.value
     if isinstance(binding, Tensor):
         _tensor_as_value(state, node, binding)
     if isinstance(binding, (TileIndex, TileTuple)):
@@ -91,25 +93,23 @@ def _outer(state: Lowering, node: ast.Name | ast.Attribute) -> Value:
     if isinstance(found, Number):
         name = state.constant(found, node)
         formula = of(found.value) if isinstance(found.value, (int, str)) else None
-        return Value(ast.Name(name, ast.Load()), (name,), formula=formula)
+        return named(name, formula=formula)
     if isinstance(found, Language):
         check_known(state, node, found)
         return Value(ast.parse(found.path, mode="eval").body)
     if isinstance(found, Jitted):
         state.alone(found.name, node)
-        name = state.helpers.add(found, state.loc(node))
-        return Value(ast.Name(name, ast.Load()), (name,))
+        return named(state.helpers.add(found, state.loc(node)))
     if isinstance(found, Builtin):
         return Value(ast.Name(found.name, ast.Load()))
     if isinstance(found, Primitive):
         state.fail("TL131", node, f"`tl.{found.name}` is not called", "a primitive is no value", "write its arguments")
     if isinstance(found, Opaque):
-        kind = type(found.object).__name__
+        message = f"`{ast.unparse(node)}` is an object of type `{type(found.object).__name__}`"
         why = (
             "a program sees its tensors, its constants, numbers and strings of its module, and `@triton.jit` functions"
         )
-        hint = "pass what you need of it as a keyword-only parameter"
-        state.fail("TL124", node, f"`{ast.unparse(node)}` is an object of type `{kind}`", why, hint)
+        state.fail("TL124", node, message, why, "pass what you need of it as a keyword-only parameter")
     _unknown(state, node)
 
 
@@ -121,7 +121,7 @@ def check_known(state: Lowering, node: ast.expr, found: Language) -> None:
     """
     if not found.known:
         known = {f"tl.{n}" for n in (*language_names(), *primitives.PRIMITIVES)}
-        hint = state.suggestion(found.path, known) or "see the names of `triton.language`"
+        hint = meant(found.path, known, "see the names of `triton.language`")
         state.fail("TL120", node, f"`{found.path}` does not exist", "Triton's language has no such name", hint)
 
 
@@ -135,7 +135,7 @@ def _unknown(state: Lowering, node: ast.Name | ast.Attribute) -> NoReturn:
         why = "a name is bound by the line that assigns it"
         state.fail("TL125", node, f"`{spelled}` is not bound yet", why, f"assign `{spelled}` before")
     known = {*state.env, *state.scope.names, "range", "min", "max"}
-    hint = state.suggestion(spelled, known) or "assign, import or define it"
+    hint = meant(spelled, known, "assign, import or define it")
     state.fail("TL120", node, f"`{spelled}` is not defined", "neither the program nor its module has this name", hint)
 
 
@@ -152,9 +152,8 @@ def _tile_as_value(state: Lowering, node: ast.expr, name: str, binding: TileInde
         hint = f"write `tl.tile_begin({t}, {name})`, `tl.tile_end({t}, {name})` or `tl.tile_range({t}, {name})`"
     else:
         hint = "give every index a name of its own: `m, n = tl.tile_id(...)`"
-    state.fail(
-        "TL122", node, f"the tile `{name}` is used as a number", why, hint, (Note("it is bound here", binding.loc),)
-    )
+    note = Note("it is bound here", binding.loc)
+    state.fail("TL122", node, f"the tile `{name}` is used as a number", why, hint, (note,))
 
 
 # ----------------------------------------------------------------------------------------------------------------- operators
@@ -165,7 +164,7 @@ _OPERATORS: Mapping[type[ast.operator], str] = MappingProxyType(
 
 def _binary(state: Lowering, node: ast.BinOp) -> Value:
     if isinstance(node.op, (ast.MatMult, ast.Pow)):
-        _unsupported(state, node.op, node)
+        unsupported(state, node.op, node)
     left, right = lower(state, node.left), lower(state, node.right)
     single = left.rank == 0 and right.rank == 0
     if isinstance(node.op, (ast.Add, ast.Sub)) and (left.coordinate or right.coordinate) and single:
@@ -185,22 +184,9 @@ def _binary(state: Lowering, node: ast.BinOp) -> Value:
 
 def _arithmetic(state: Lowering, op: str, left: Value, right: Value) -> Formula | None:
     """The formula of `left op right`. Of what the compiler knows it computes `//` and `%` itself, as Python does."""
-    if op in ("//", "%", "cdiv") and _compiled(state, left) and _compiled(state, right):
+    if op in ("//", "%", "cdiv") and state.static(left, spelled=True) and state.static(right, spelled=True):
         return rounded_down(op, left.formula, right.formula)
     return combined(op, left.formula, right.formula)
-
-
-def _compiled(state: Lowering, value: Value) -> bool:
-    """Whether a number is made of constants and of how many ranks there are. What was assigned to a name is computed by
-    the kernel, of whatever it is made."""
-    if any(isinstance(n, ast.Call) for n in ast.walk(value.node)):
-        return False
-    for name in value.names:
-        binding = state.env.get(name)
-        constant = isinstance(binding, Variable) and binding.static and binding.formula == Sym(name)
-        if not (constant or name == RANKS or (binding is None and name in state.globals)):
-            return False
-    return True
 
 
 def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -> Value:
@@ -208,8 +194,8 @@ def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -
     negative is negative, and one round more makes up for it.)"""
     if isinstance(op, ast.Add) and (not left.coordinate or (left.ring is None and right.ring is not None)):
         left, right = right, left
-    step = constant_of(right.node)
-    if left.ring is not None and isinstance(step, int) and not isinstance(step, bool):
+    step = integer_of(right.node)
+    if left.ring is not None and step is not None:
         return shifted(left.ring[0], left.ring[1] + (step if isinstance(op, ast.Add) else -step))
     if isinstance(op, ast.Add):
         text = "(A + B) % RANKS" if _counts(state, right) else "(A + B % RANKS + RANKS) % RANKS"
@@ -220,16 +206,15 @@ def _around(state: Lowering, op: ast.Add | ast.Sub, left: Value, right: Value) -
     tree = ast.parse(text, mode="eval").body
     formula = _computed(tree, {"A": left.formula, "B": right.formula, RANKS: Sym(RANKS)})
     node = _Fill({"A": left.node, "B": right.node}).visit(tree)
-    names = joined_names(left.names, right.names, (RANKS,))
-    return replace(_combine(node, [left, right], formula, coordinate=True, wrapped=True), names=names)
+    names = joined_names((left.names, right.names, (RANKS,)))
+    return _combine(node, [left, right], formula, coordinate=True, wrapped=True, names=names)
 
 
 def _counts(state: Lowering, value: Value) -> bool:
     """Whether a number cannot be negative: a coordinate, a constant of the program that is not, or a place on an axis."""
     if isinstance(value.formula, Const):
-        return isinstance(value.formula.value, int) and value.formula.value >= 0
-    binding = state.env.get(value.text)
-    return value.coordinate or (isinstance(binding, Variable) and binding.dim is not None)
+        return never_negative(value.formula)
+    return value.coordinate or is_index(state.env.get(value.text))
 
 
 def _computed(tree: ast.expr, known: Mapping[str, Formula | None]) -> Formula | None:
@@ -274,24 +259,17 @@ def _compare(state: Lowering, node: ast.Compare) -> Value:
         state.fail("TL111", node, "a chained comparison in a tile program", why, "write `(a < b) & (b < c)`")
     op = node.ops[0]
     if isinstance(op, (ast.In, ast.NotIn)):
-        _unsupported(state, op, node)
+        unsupported(state, op, node)
     left, right = lower(state, node.left), lower(state, node.comparators[0])
     if not isinstance(op, (ast.Eq, ast.NotEq)) or not (left.coordinate and right.coordinate):
         state.as_numbers(node, left, right)
     word = _COMPARISONS.get(type(op))
-    if (
-        isinstance(op, (ast.Is, ast.IsNot))
-        and isinstance(constant_of(node.comparators[0]), bool)
-        and _is_flag(state, left)
-    ):
-        word = "==" if isinstance(op, ast.Is) else "!="
+    if isinstance(op, (ast.Is, ast.IsNot)) and isinstance(constant_of(node.comparators[0]), bool):
+        # Of a constant of the program that is declared as a bool, `is True` says what `== True` does.
+        is_flag = isinstance(left.formula, Sym) and left.formula.name in state.flags
+        word = ("==" if isinstance(op, ast.Is) else "!=") if is_flag else None
     formula = combined(word, left.formula, right.formula) if word else None
     return _combine(ast.Compare(left.node, [op], [right.node]), [left, right], formula)
-
-
-def _is_flag(state: Lowering, value: Value) -> bool:
-    """Whether it is a constant of the program that is declared as a bool."""
-    return value.formula is not None and value.formula in {Sym(name) for name in state.flags}
 
 
 def _boolean(state: Lowering, node: ast.BoolOp) -> Value:
@@ -320,7 +298,7 @@ def chosen(test: Value, body: Value, orelse: Value) -> Value:
         formula = bounded(select(test.formula, body.formula, orelse.formula))
     node = ast.IfExp(test.node, body.node, orelse.node)
     same = body.coordinate and orelse.coordinate
-    wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body.rank, orelse.rank])
+    wrapped, rank = body.wrapped or orelse.wrapped, common_rank([body, orelse])
     return _combine(node, [body, test, orelse], formula, rank=rank, coordinate=same, wrapped=wrapped)
 
 
@@ -336,7 +314,7 @@ def _attribute(state: Lowering, node: ast.Attribute) -> Value:
         base = base.value
     if isinstance(base, ast.Name) and base.id not in state.locals:
         return _outer(state, node)
-    if isinstance(node.value, ast.Name) and isinstance(tensor := state.env.get(node.value.id), Tensor):
+    if tensor := state.tensor(node.value):
         _attribute_of_tensor(state, node, tensor)
     value = lower(state, node.value)
     made = _combine(ast.Attribute(value.node, node.attr, ast.Load()), [value])
@@ -361,10 +339,10 @@ def _attribute_of_tensor(state: Lowering, node: ast.Attribute, tensor: Tensor) -
 def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     alias = tile_alias(state, node)
     if isinstance(alias, Variable):
-        return alias.value()
+        return alias.value
     if alias is not None:
         _tile_as_value(state, node, ast.unparse(node), alias)
-    if isinstance(node.value, ast.Name) and isinstance(tensor := state.env.get(node.value.id), Tensor):
+    if tensor := state.tensor(node.value):
         _tensor_as_value(state, node, tensor)
     value = lower(state, node.value)
     entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -375,16 +353,12 @@ def _subscript(state: Lowering, node: ast.Subscript) -> Value:
     made = _combine(ast.Subscript(value.node, inner, ast.Load()), [value, *lowered])
     if value.length is not None:
         return replace(made, rank=value.rank)
-    if value.rank == 1 and value.formula is not None and (shape := _widened(entries)) is not None:
-        return replace(made, rank=2, formula=column(value.formula) if shape == "column" else value.formula)
+    said = [ast.unparse(e) for e in entries]
+    if value.rank == 1 and value.formula is not None and sorted(said) == [":", "None"]:
+        # A vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block.
+        return replace(made, rank=2, formula=column(value.formula) if said[0] == ":" else value.formula)
     kept = [e for e in entries if isinstance(e, ast.Slice) or constant_of(e) is None]
     return replace(made, rank=len(kept) or (UNKNOWN if value.rank else 0))
-
-
-def _widened(entries: list[ast.expr]) -> str | None:
-    """Whether a vector becomes a column, `[:, None]`, or a row, `[None, :]`, of a block."""
-    said = [ast.unparse(e) for e in entries]
-    return "column" if said == [":", "None"] else "row" if said == ["None", ":"] else None
 
 
 def _subscript_entry(state: Lowering, node: ast.expr) -> Value:
@@ -410,14 +384,11 @@ def _call(state: Lowering, node: ast.Call) -> Value:
         name = found.name
         if isinstance(found, Language) and (reason := refused(name)) and not raw.allowed(state, name):
             state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
-        callee = (
-            _outer(state, node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else lower(state, node.func)
-        )
-        own_rank = None if isinstance(found, Jitted) else name
-        return _finish_call(state, node, callee, [], own_rank)
+        assert isinstance(node.func, (ast.Name, ast.Attribute))
+        return _finish_call(state, node, _outer(state, node.func), [], None if isinstance(found, Jitted) else name)
     if isinstance(node.func, ast.Attribute) and found is None:
-        if isinstance(node.func.value, ast.Name) and isinstance(state.env.get(node.func.value.id), Tensor):
-            _attribute(state, node.func)
+        if tensor := state.tensor(node.func.value):
+            _attribute_of_tensor(state, node.func, tensor)
         value = lower(state, node.func.value)
         callee = _combine(ast.Attribute(value.node, node.func.attr, ast.Load()), [value])
         return _finish_call(state, node, callee, [value], node.func.attr)
@@ -427,8 +398,8 @@ def _call(state: Lowering, node: ast.Call) -> Value:
         if getattr(found.object, "__module__", None) == "builtins":
             hint = instead_of(ast.unparse(node.func))
         state.fail("TL123", node, f"`{ast.unparse(node.func)}` is plain Python", why, hint)
-    if isinstance(node.func, ast.Name) and isinstance(binding := state.env.get(node.func.id), Tensor):
-        _tensor_as_value(state, node, binding)
+    if tensor := state.tensor(node.func):
+        _tensor_as_value(state, node, tensor)
     if isinstance(node.func, ast.Name) and node.func.id not in state.env:
         _unknown(state, node.func)
     why = "functions come from `tl`, from `@triton.jit`, or belong to a block, such as `x.to(tl.float32)`"
@@ -438,18 +409,18 @@ def _call(state: Lowering, node: ast.Call) -> Value:
 def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Value], name: str | None) -> Value:
     for argument in node.args:
         if isinstance(argument, ast.Starred):
-            _unsupported(state, argument)
+            unsupported(state, argument)
     for keyword in node.keywords:
         if keyword.arg is None:
-            why = "a tile program becomes a GPU kernel; it is read, not run"
-            state.fail("TL111", keyword, "`**` in a call in a tile program", why, "write the arguments out")
+            message = "`**` in a call in a tile program"
+            state.fail("TL111", keyword, message, READ_NOT_RUN, "write the arguments out")
     args = [lower(state, a) for a in node.args]
     keywords = {str(k.arg): lower(state, k.value) for k in node.keywords}
     if name in _OF_NUMBERS:
         state.as_numbers(node, *args, *keywords.values())
     made = ast.Call(callee.node, [a.node for a in args], [ast.keyword(k, v.node) for k, v in keywords.items()])
     everything = [*owner, *args, *keywords.values()]
-    rank = common_rank([v.rank for v in everything]) if name is None else rank_of_call(name, [*owner, *args], keywords)
+    rank = common_rank(everything) if name is None else _rank_of_call(name, [*owner, *args], keywords)
     return _combine(made, [callee, *everything], _formula_of_call(state, name, args), rank=rank)
 
 
@@ -463,6 +434,37 @@ def _formula_of_call(state: Lowering, name: str | None, args: list[Value]) -> Fo
     if name is None or name not in _FORMULAS or len(args) != 2:
         return None
     return _arithmetic(state, _FORMULAS[name], args[0], args[1])
+
+
+# ------------------------------------------------------------------------------ how many dimensions the result of a call has
+_REDUCTIONS = frozenset({"sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum", "reduce_or"})
+_SHAPED = {"zeros": 0, "full": 0, "reshape": 1, "view": 1, "broadcast_to": 1}
+"""Callee to the position of its shape."""
+_FIXED = {"arange": 1, "ravel": 1, "program_id": 0, "num_programs": 0}
+_ADDING = {"expand_dims": 1, "join": 1}
+
+
+def _rank_of_call(name: str, args: Sequence[Value], keywords: Mapping[str, Value]) -> int:
+    """The rank of `tl.name(*args)`, or of `args[0].name(*args[1:])`: enough to tell one value from a block of values."""
+
+    def given(keyword: str, index: int) -> Value | None:
+        return keywords.get(keyword) or (args[index] if index < len(args) else None)
+
+    if name in _FIXED:
+        return _FIXED[name]
+    if name in _SHAPED:
+        shape = given("shape", _SHAPED[name])
+        return (shape.length or UNKNOWN) if shape is not None else UNKNOWN
+    first = args[0].rank if args else 0
+    if name in _REDUCTIONS:
+        kept, axis = keywords.get("keep_dims"), given("axis", 1)
+        if kept is not None and constant_of(kept.node) is not False:
+            return first
+        everything = axis is None or constant_of(axis.node) is None
+        return 0 if everything else first - 1 if first > 0 else first
+    if name in _ADDING:
+        return first + _ADDING[name] if first != UNKNOWN else UNKNOWN
+    return common_rank((*args, *keywords.values()))
 
 
 _HANDLERS: Mapping[type[ast.expr], Callable[[Lowering, Any], Value]] = MappingProxyType(

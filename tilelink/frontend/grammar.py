@@ -1,4 +1,4 @@
-"""Signatures such as `M/R K, K N -> M N`."""
+"""Signatures such as `M/R K, K N -> M N`, and owner maps such as `m -> m // 2048 % R`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,22 @@ from functools import lru_cache
 from lark import Token, Tree
 
 from tilelink.errors import Loc
-from tilelink.frontend.reading import Text, parse, span, text_of, trees
-from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Axis, Contract, Dim, Product, Shape, Signature, Size, Sum, dims_of
+from tilelink.frontend.reading import Text, parse, span, text_of
+from tilelink.ir.formula import Const, Formula, Sym, binary
+from tilelink.ir.shape import (
+    ITEM_BYTES,
+    RANK_AXIS,
+    Axis,
+    Contract,
+    Dim,
+    MapTerm,
+    Product,
+    Shape,
+    Signature,
+    Size,
+    Sum,
+    dims_of,
+)
 
 CONTRACTS = ("offsets", "permutation")
 WRITTEN = ("once", "partial")
@@ -18,6 +32,7 @@ WRITTEN = ("once", "partial")
 _AXIS_RULE = (
     "blanks separate axes; an axis is a name (`M`, `e`), a number, `e+1`, `T*K`, `R` or `...`; `/R` behind it splits it"
 )
+_WORD_ORDER = "axes come first, then the dtype, then the contract"
 _FOREIGN_DTYPES = {
     "float16": "f16", "half": "f16", "fp16": "f16", "bfloat16": "bf16", "float32": "f32", "float": "f32", "fp32": "f32",
     "float64": "f64", "fp64": "f64", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -54,29 +69,29 @@ def parse_axes(text: str, loc: Loc | None = None) -> tuple[str, ...]:
     source, names = text_of(text, loc), tuple(text.split())
     why = "axes of ranks are upper-case names with blanks between them, the outermost first"
     if not names:
-        source.fail("TL105", "no axis of ranks is named", 0, len(text), why, 'write `axes="NODE GPU"`, or leave it out')
+        hint = 'write `axes="NODE GPU"`, or leave it out'
+        source.fail("TL105", "no axis of ranks is named", source.everything, why, hint)
     for k, name in enumerate(names):
-        at = text.index(name)
+        at = source.text.index(name)
+        place = at, at + len(name)
         if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name == "RANKS":
-            source.fail("TL105", f"`{name}` is no axis of ranks", at, at + len(name), why, "rename it")
+            source.fail("TL105", f"`{name}` is no axis of ranks", place, why, "rename it")
         if name in names[:k]:
-            source.fail("TL105", f"`{name}` twice", at, at + len(name), why, "name every axis once")
+            source.fail("TL105", f"`{name}` twice", place, why, "name every axis once")
     if RANK_AXIS in names and len(names) > 1:
-        hint = "give it a name of its own"
-        source.fail(
-            "TL105", "`R` beside other axes", 0, len(text), "R is the axis of all ranks, where there is one", hint
-        )
+        why, hint = "R is the axis of all ranks, where there is one", "give it a name of its own"
+        source.fail("TL105", "`R` beside other axes", source.everything, why, hint)
     return names
 
 
 def _as_r(shape: Shape, name: str) -> Shape:
     """The shape with its one axis of ranks called `R`."""
-
-    def renamed(axis: Axis) -> Axis:
-        size = Dim(RANK_AXIS) if axis.size == Dim(name, ranks=True) else axis.size
-        return Axis(size, RANK_AXIS if axis.split == name else axis.split)
-
-    return replace(shape, axes=tuple(renamed(a) for a in shape.axes))
+    ranks = Dim(name, ranks=True)
+    axes = (
+        Axis(Dim(RANK_AXIS) if a.size == ranks else a.size, RANK_AXIS if a.split == name else a.split)
+        for a in shape.axes
+    )
+    return replace(shape, axes=tuple(axes))
 
 
 def parse_shape(text: str, loc: Loc | None = None, axes: tuple[str, ...] = (RANK_AXIS,)) -> Shape:
@@ -88,169 +103,169 @@ def parse_shape(text: str, loc: Loc | None = None, axes: tuple[str, ...] = (RANK
     source = text_of(text, loc)
     signature = _signature(source, axes)
     if len(signature.shapes) != 1:
-        source.fail(
-            "TL101",
-            "this is more than one tensor",
-            0,
-            len(text),
-            "one tensor is declared at a time",
-            "declare each by itself",
-        )
+        why, hint = "one tensor is declared at a time", "declare each by itself"
+        source.fail("TL101", "this is more than one tensor", source.everything, why, hint)
     return signature.inputs[0]
 
 
 @lru_cache(maxsize=1024)
 def _signature(source: Text, named: tuple[str, ...]) -> Signature:
-    tree, shift = parse(source, "signature", "TL101", _AXIS_RULE)
     inputs: list[Shape] = []
     outputs: list[Shape] = []
-    for child in trees(tree):
+    for child in parse(source, "signature", "TL101", _AXIS_RULE).children:
+        assert isinstance(child, Tree)
         if child.data == "outputs":
-            outputs = [_shape(source, t, shift, named) for t in trees(child)]
+            outputs = [_shape(source, t, named) for t in child.children if isinstance(t, Tree)]
         else:
-            inputs.append(_shape(source, child, shift, named))
+            inputs.append(_shape(source, child, named))
     return Signature(tuple(inputs), tuple(outputs), axes=named)
 
 
-def _shape(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -> Shape:
+def _shape(source: Text, tree: Tree[Token], named: tuple[str, ...]) -> Shape:
     axes: list[Axis] = []
     rest: int | None = None
     dtype: str | None = None
     contract: Contract | None = None
     written: str | None = None
     for word in tree.children:
-        start, end = span(word, shift)
-        shown = source.text[start:end]
+        shown = source.shown(word)
         if written is not None:
-            why = "axes come first, then the dtype, then the contract, then how it is written"
-            source.fail(
-                "TL102", f"`{shown}` after `{written}`", start, end, why, f"move `{written}` to the end of the tensor"
+            _after(
+                source,
+                word,
+                written,
+                f"{_WORD_ORDER}, then how it is written",
+                f"move `{written}` to the end of the tensor",
             )
-        if isinstance(word, Token):
-            rest = _rest(source, rest, dtype or contract, len(axes), start, end)
-        elif word.data == "below":
-            contract = _contract(
-                source, contract, Contract("below", _size(source, word.children[0], shift, named)), start, end
-            )
-        elif shown in CONTRACTS:
-            contract = _contract(source, contract, Contract(shown), start, end)
+        if isinstance(word, Tree) and (word.data == "below" or shown in CONTRACTS):
+            _after(source, word, contract, "a tensor makes one promise about its values", "keep one of them")
+            below = _size(source, word.children[0], named) if word.data == "below" else None
+            contract = Contract(shown if below is None else "below", below)
         elif shown in WRITTEN:
             written = shown
         elif shown in ITEM_BYTES:
-            dtype = _dtype(source, dtype, contract, shown, start, end)
+            _after(source, word, dtype, "a tensor has one dtype", "keep one of them")
+            _after(source, word, contract, _WORD_ORDER, f"write `{shown} {contract}`")
+            dtype = shown
         else:
-            _axis_comes_first(source, shown, dtype or contract, start, end)
-            axes.append(_axis(source, word, shift, named))
+            if isinstance(word, Token) and rest is not None:
+                why = "`...` stands for all axes that are not named"
+                source.fail("TL102", "`...` twice in one tensor", span(word), why, "keep one of them")
+            late = dtype or contract
+            _after(source, word, late, _WORD_ORDER, f"move `{late}` to the end of the tensor")
+            if isinstance(word, Token):
+                rest = len(axes)
+            else:
+                axes.append(_axis(source, word, named))
     if not axes and rest is None:
-        start, end = span(tree, shift)
         source.fail(
-            "TL102", "a tensor without axes", start, end, "a tensor has at least one axis", "write its axes first"
+            "TL102", "a tensor without axes", span(tree), "a tensor has at least one axis", "write its axes first"
         )
-    _one_split(source, tree, axes, shift, named)
+    for name in named:
+        split = [a for a in axes if a.split == name]
+        if len(split) > 1:
+            message, why = (
+                f"`{split[0]}` and `{split[1]}` are both split",
+                "every element of a tensor has one owner, found from one axis",
+            )
+            source.fail("TL103", message, span(tree), why, "split one axis of a tensor")
     return Shape(tuple(axes), rest, dtype, contract, written)
 
 
-def _rest(source: Text, rest: int | None, late: object, at: int, start: int, end: int) -> int:
-    if rest is not None:
-        why = "`...` stands for all axes that are not named"
-        source.fail("TL102", "`...` twice in one tensor", start, end, why, "keep one of them")
-    _axis_comes_first(source, "...", late, start, end)
-    return at
-
-
-def _axis_comes_first(source: Text, shown: str, late: object, start: int, end: int) -> None:
-    if late is not None:
-        why = "axes come first, then the dtype, then the contract"
-        source.fail("TL102", f"`{shown}` after `{late}`", start, end, why, f"move `{late}` to the end of the tensor")
-
-
-def _contract(source: Text, old: Contract | None, new: Contract, start: int, end: int) -> Contract:
+def _after(source: Text, word: Tree[Token] | Token, old: object, why: str, hint: str) -> None:
+    """Refuses a word of a tensor behind another one, if there is one."""
     if old is not None:
-        why = "a tensor makes one promise about its values"
-        source.fail("TL102", f"`{new}` after `{old}`", start, end, why, "keep one of them")
-    return new
+        source.fail("TL102", f"`{source.shown(word)}` after `{old}`", span(word), why, hint)
 
 
-def _dtype(source: Text, old: str | None, contract: Contract | None, new: str, start: int, end: int) -> str:
-    if old is not None:
-        source.fail("TL102", f"`{new}` after `{old}`", start, end, "a tensor has one dtype", "keep one of them")
-    if contract is not None:
-        why = "axes come first, then the dtype, then the contract"
-        source.fail("TL102", f"`{new}` after `{contract}`", start, end, why, f"write `{new} {contract}`")
-    return new
-
-
-def _axis(source: Text, tree: Tree[Token], shift: int, named: tuple[str, ...]) -> Axis:
-    size = _size(source, tree.children[0], shift, named)
-    start, end = span(tree, shift)
+def _axis(source: Text, tree: Tree[Token], named: tuple[str, ...]) -> Axis:
+    size, place = _size(source, tree.children[0], named), span(tree)
+    dims = dims_of(size)
     if isinstance(size, Dim) and size.name in _FOREIGN_DTYPES:
-        word = _FOREIGN_DTYPES[size.name]
-        source.fail(
-            "TL102", f"`{size}` is no dtype here", start, end, f"dtypes are {', '.join(ITEM_BYTES)}", f"write `{word}`"
-        )
+        why, hint = f"dtypes are {', '.join(ITEM_BYTES)}", f"write `{_FOREIGN_DTYPES[size.name]}`"
+        source.fail("TL102", f"`{size}` is no dtype here", place, why, hint)
     for ranks in named if not isinstance(size, Dim) else ():
-        if ranks in dims_of(size):
+        if ranks in dims:
             why = f"{ranks} is the axis of ranks; its size is their number"
-            source.fail("TL102", f"`{size}` computes with {ranks}", start, end, why, "name a size of its own")
-    if RANK_AXIS in dims_of(size) and RANK_AXIS not in named:
+            source.fail("TL102", f"`{size}` computes with {ranks}", place, why, "name a size of its own")
+    if RANK_AXIS in dims and RANK_AXIS not in named:
         why = f"the ranks have the axes {', '.join(named)} here, and R is the name of an axis of ranks"
-        source.fail("TL102", "`R` where the axes of ranks have names", start, end, why, "write one of them")
-    if reserved := {*dims_of(size)} & {*ITEM_BYTES, *CONTRACTS, *WRITTEN}:
+        source.fail("TL102", "`R` where the axes of ranks have names", place, why, "write one of them")
+    if reserved := {*dims} & {*ITEM_BYTES, *CONTRACTS, *WRITTEN}:
         word = sorted(reserved)[0]
         why = f"`{word}` is the name of a dtype or a contract"
-        source.fail("TL102", f"`{word}` is not a size", start, end, why, "give the axis another name")
+        source.fail("TL102", f"`{word}` is not a size", place, why, "give the axis another name")
     if len(tree.children) == 1:
         return Axis(size)
+    split = str(tree.children[1])
     if len(tree.children) > 2:
-        place = span(tree.children[2], shift)
         why = "an axis has one split: what lies in two levels has an axis for each"
-        hint = (
-            f"write `n/{tree.children[1]} g/{tree.children[2]} {size}`: blocks by the one, in each blocks by the other"
-        )
-        source.fail("TL103", f"`{size}` is split twice", *place, why, hint)
-    return Axis(size, _split(source, size, str(tree.children[1]), span(tree.children[1], shift), named))
-
-
-def _split(source: Text, size: Size, split: str, place: tuple[int, int], named: tuple[str, ...]) -> str:
+        hint = f"write `n/{split} g/{tree.children[2]} {size}`: blocks by the one, in each blocks by the other"
+        source.fail("TL103", f"`{size}` is split twice", span(tree.children[2]), why, hint)
+    place = span(tree.children[1])
     if isinstance(size, Dim) and size.name in named and split != size.name:
         name = size.name
         why = f"a rank holds whole slices of {name}"
-        source.fail("TL103", f"{name} is split by `{split}`", *place, why, f"write `{name}/{name}` or `{name}`")
-    if split in named:
-        return split
-    if not split[0].islower():
+        source.fail("TL103", f"{name} is split by `{split}`", place, why, f"write `{name}/{name}` or `{name}`")
+    if split not in named and not split[0].islower():
         over = " or ".join(f"`/{name}`" for name in named)
         why = f"an axis is split over the ranks, {over}, or by an offsets table, a parameter of the program"
-        source.fail(
-            "TL103",
-            f"`{size}` is split over `{split}`",
-            *place,
-            why,
-            f"write `{size}/{named[0]}`, or two axes: `{size} {split}`",
-        )
-    return split
+        hint = f"write `{size}/{named[0]}`, or two axes: `{size} {split}`"
+        source.fail("TL103", f"`{size}` is split over `{split}`", place, why, hint)
+    return Axis(size, split)
 
 
-def _one_split(source: Text, tree: Tree[Token], axes: list[Axis], shift: int, named: tuple[str, ...]) -> None:
-    for name in named:
-        split = [a for a in axes if a.split == name]
-        if len(split) < 2:
-            continue
-        start, end = span(tree, shift)
-        why = "every element of a tensor has one owner, found from one axis"
-        source.fail(
-            "TL103", f"`{split[0]}` and `{split[1]}` are both split", start, end, why, "split one axis of a tensor"
-        )
-
-
-def _size(source: Text, node: Tree[Token] | Token, shift: int, named: tuple[str, ...]) -> Size:
+def _size(source: Text, node: Tree[Token] | Token, named: tuple[str, ...]) -> Size:
     if isinstance(node, Tree):
-        left, right = (_size(source, c, shift, named) for c in node.children)
+        left, right = (_size(source, c, named) for c in node.children)
         return Sum(left, right) if node.data == "sum" else Product(left, right)
     if node.type == "NAME":
         return Dim(str(node), ranks=str(node) in named and str(node) != RANK_AXIS)
     if int(node) == 0:
-        source.fail(
-            "TL102", "an axis of size 0", *span(node, shift), "an axis has at least one element", "leave it out"
-        )
+        source.fail("TL102", "an axis of size 0", span(node), "an axis has at least one element", "leave it out")
     return int(node)
+
+
+# ---------------------------------------------------------------------------------------------------------------- owner maps
+_OWNER_RULE = "an owner map is `names -> expression`, with names, numbers, `R`, + - * // % and parentheses"
+
+
+def parse_owner(text: str, loc: Loc | None = None) -> MapTerm:
+    """An owner map such as `m -> m // 2048 % R`: which rank holds what, where a shape does not say it.
+
+    Raises:
+        TilelinkError: TL104.
+    """
+    return _owner(text_of(text, loc))
+
+
+@lru_cache(maxsize=256)
+def _owner(source: Text) -> MapTerm:
+    names, expression = parse(source, "owner", "TL104", _OWNER_RULE).children
+    assert isinstance(names, Tree)
+    variables = tuple(str(n) for n in names.children)
+    for index, name in enumerate(variables):
+        if not name[0].islower() or name in variables[:index]:
+            why = "each axis has a lower-case name of its own"
+            source.fail("TL104", f"`{name}` is no variable", span(names.children[index]), why, "rename it")
+    return MapTerm(variables, _owner_formula(source, expression, variables))
+
+
+def _owner_formula(source: Text, node: Tree[Token] | Token, variables: tuple[str, ...]) -> Formula:
+    if isinstance(node, Tree):
+        left, operator, right = node.children
+        assert isinstance(operator, Token)
+        a, b = (_owner_formula(source, side, variables) for side in (left, right))
+        op = operator.strip(" \t\n")
+        if op in ("//", "%") and b == Const(0):
+            why, hint = "an owner is a rank", "divide by the rows of one owner"
+            source.fail("TL104", "division by zero", span(right), why, hint)
+        return binary(op, a, b)
+    if node.type == "INTEGER":
+        return Const(int(node))
+    if node == RANK_AXIS:
+        return Sym("RANKS")
+    if node[0].islower() and node not in variables:
+        why = f"the variables are {', '.join(variables)}"
+        source.fail("TL104", f"`{node}` is not defined", span(node), why, "name the axis before `->`")
+    return Sym(str(node))

@@ -51,46 +51,51 @@ class Helpers:
     def _copy(self, source: FunctionSource) -> str:
         scope = Scope.around(source.function, self._vocabulary)
         own = frozenset(bound_names(source.node))
-        renames: dict[str, str] = {}
         self._check_defaults(source, scope)
-        for node in _outer_names(source.node, own):
-            self._need(source, scope, node, own, renames)
+        renames = {ast.unparse(node): self._need(source, scope, node, own) for node in _outer_names(source.node, own)}
         self.found += scope.found
-        if all(old == new for old, new in renames.items()):
-            return "@triton.jit\n" + _from_def(source)
-        tree = _Rename(own, renames).visit(_undecorated(source.node))
+        # A copy: the tree belongs to the whole file.
+        tree = deepcopy(source.node)
+        tree.decorator_list = []
+        if any(old != new for old, new in renames.items()):
+            tree = _Rename(own, renames).visit(tree)
+        elif source.node.col_offset == 0:
+            # As it is written, where it stands at the margin; else as Python prints it.
+            found = re.search(r"^def\s", source.text, re.MULTILINE)
+            return "@triton.jit\n" + source.text[found.start() if found else 0 :]
         return "@triton.jit\n" + ast.unparse(tree) + "\n"
 
-    def _need(
-        self, source: FunctionSource, scope: Scope, node: ast.expr, own: frozenset[str], renames: dict[str, str]
-    ) -> None:
-        spelled = ast.unparse(node)
-        found = scope.look_up(node, own)
+    def _need(self, source: FunctionSource, scope: Scope, node: ast.expr, own: frozenset[str]) -> str:
+        """What a name from outside a helper is called in the file, where what it stands for is put."""
+        spelled, found = ast.unparse(node), scope.look_up(node, own)
         if isinstance(found, Language):
-            renames[spelled] = found.path
-        elif isinstance(found, (Number, Jitted)):
+            return found.path
+        if isinstance(found, (Number, Jitted)):
             if found.name in own:
                 message = (
                     f"`{spelled}` is called `{found.name}` in the emitted file, and so is a variable of the helper"
                 )
-                why, hint = "helpers are copied as source", f"rename the variable `{found.name}`"
-                raise TilelinkError("TL126", message, loc=source.loc(node), why=why, hint=hint)
-            if isinstance(found, Number):
-                self._constant(found, source.loc(node))
-            renames[spelled] = found.name if isinstance(found, Number) else self.add(found, source.loc(node))
-        elif isinstance(found, Primitive):
-            _refuse(
-                source,
-                node,
-                f"`tl.{found.name}` in a helper",
-                "helpers compute; they get no tensors",
-                "call it in the program",
-            )
-        elif isinstance(found, Opaque) and spelled not in _HELPER_BUILTINS:
+                hint = f"rename the variable `{found.name}`"
+                source.fail("TL126", node, message, "helpers are copied as source", hint)
+            if isinstance(found, Jitted):
+                return self.add(found, source.loc(node))
+            self._check_name("constant", found.name, source.loc(node))
+            old = self.globals.setdefault(found.name, found.value)
+            if not alike(old, found.value):
+                message = f"`{found.name}` is {old!r} in one function and {found.value!r} in another"
+                why = "helpers of one program are copied into one file"
+                source.fail("TL126", node, message, why, "rename one of them")
+            return found.name
+        if isinstance(found, Primitive):
+            why = "helpers compute; they get no tensors"
+            source.fail("TL124", node, f"`tl.{found.name}` in a helper", why, "call it in the program")
+        if isinstance(found, Opaque) and spelled not in _HELPER_BUILTINS:
             why = "a helper is copied as source, with constants and `@triton.jit` functions"
-            _refuse(source, node, f"`{spelled}` cannot be copied", why, "pass it to the helper as an argument")
-        elif found is None:
-            _refuse(source, node, f"`{spelled}` is not defined", "a helper is copied as source", "define or import it")
+            source.fail("TL124", node, f"`{spelled}` cannot be copied", why, "pass it to the helper as an argument")
+        if found is None:
+            message, why = f"`{spelled}` is not defined", "a helper is copied as source"
+            source.fail("TL124", node, message, why, "define or import it")
+        return spelled
 
     @staticmethod
     def _check_defaults(source: FunctionSource, scope: Scope) -> None:
@@ -103,30 +108,16 @@ class Helpers:
         for node, value in zip(reversed(source.node.args.defaults), reversed(values), strict=False):
             found, was = scope.look_up(node, frozenset()), getattr(value, "value", value)
             if isinstance(found, Number) and not alike(found.value, was):
-                message = (
-                    f"the default `{ast.unparse(node)}` of `{source.node.name}` was {was!r} and is {found.value!r} now"
-                )
+                default = f"the default `{ast.unparse(node)}` of `{source.node.name}`"
                 why = "Python keeps the one, and a helper is copied as source"
                 hint = "write the number, or define the helper again"
-                raise TilelinkError("TL146", message, loc=source.loc(node), why=why, hint=hint)
+                source.fail("TL146", node, f"{default} was {was!r} and is {found.value!r} now", why, hint)
 
     @staticmethod
     def _check_name(kind: str, name: str, loc: Loc) -> None:
         if name in BUILTINS or name in _HELPER_BUILTINS:
             why = f"the other functions of the file mean Python's `{name}`"
             raise TilelinkError("TL114", f"a {kind} called `{name}`", loc=loc, why=why, hint="use another name")
-
-    def _constant(self, number: Number, loc: Loc) -> None:
-        self._check_name("constant", number.name, loc)
-        old = self.globals.setdefault(number.name, number.value)
-        if not alike(old, number.value):
-            message = f"`{number.name}` is {old!r} in one function and {number.value!r} in another"
-            why = "helpers of one program are copied into one file"
-            raise TilelinkError("TL126", message, loc=loc, why=why, hint="rename one of them")
-
-
-def _refuse(source: FunctionSource, node: ast.AST, message: str, why: str, hint: str) -> None:
-    raise TilelinkError("TL124", message, loc=source.loc(node), why=why, hint=hint)
 
 
 def _outer_names(function: ast.FunctionDef, own: frozenset[str]) -> Iterator[ast.expr]:
@@ -161,22 +152,3 @@ class _Rename(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return node if node.id in self._own or not isinstance(node.ctx, ast.Load) else self._renamed(node)
-
-
-def _from_def(source: FunctionSource) -> str:
-    """The text from `def` on, as it is written where it stands at the margin, else as Python prints it."""
-    if source.node.col_offset == 0:
-        return source.text[_def_at(source.text) :]
-    return ast.unparse(_undecorated(source.node)) + "\n"
-
-
-def _undecorated(node: ast.FunctionDef) -> ast.FunctionDef:
-    # A copy: the tree belongs to the whole file.
-    plain = deepcopy(node)
-    plain.decorator_list = []
-    return plain
-
-
-def _def_at(text: str) -> int:
-    found = re.search(r"^def\s", text, re.MULTILINE)
-    return found.start() if found else 0

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import ast
 import keyword
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import NoReturn, TypeAlias, TypeGuard
+from typing import NoReturn, TypeAlias
 
-from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.errors import Loc, Note
 from tilelink.frontend.jitted import Helpers
 from tilelink.frontend.outside import alike
-from tilelink.frontend.scope import BUILTINS, Number, Reference, Scope
+from tilelink.frontend.scope import BUILTINS, Number, Primitive, Reference, Scope
 from tilelink.frontend.source import FunctionSource, bound_names
-from tilelink.frontend.values import RANKS, Binding, TileIndex, TileTuple, Value, Variable
-from tilelink.frontend.wording import nearest, numbered
+from tilelink.frontend.values import RANKS, Binding, Environment, Tensor, Value, Variable, is_index
+from tilelink.frontend.wording import numbered
+from tilelink.ir.formula import Sym
 from tilelink.ir.program import Let, Op, Param, Tile
 
 RESERVED = frozenset({"tl", RANKS, *BUILTINS, *keyword.kwlist})
@@ -60,7 +61,7 @@ class Lowering:
         self.params = {p.name: p for p in params}
         self.helpers = helpers
         self.globals: dict[str, bool | int | float | str] = {}
-        self.env: dict[str, Binding] = {}
+        self.env: Environment = {}
         self.flags: frozenset[str] = frozenset()
         self.lost: dict[str, Loc] = {}
         self.ops: list[Op] = []
@@ -73,9 +74,8 @@ class Lowering:
         bound = list(bound_names(source.node))
         self.locals = frozenset(bound)
         self._once = frozenset(n for n in bound if bound.count(n) == 1)
-        loops = [
-            n.target.id for n in ast.walk(source.node) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)
-        ]
+        walked = [n.target for n in ast.walk(source.node) if isinstance(n, ast.For)]
+        loops = [target.id for target in walked if isinstance(target, ast.Name)]
         self._of_loops = frozenset(n for n in loops if bound.count(n) == loops.count(n))
         self.walks: dict[tuple[str, object], str] = {}
         self.assigned: dict[str, str] = {}
@@ -88,8 +88,7 @@ class Lowering:
     def fail(
         self, code: str, node: ast.AST | Loc, message: str, why: str, hint: str, notes: tuple[Note, ...] = ()
     ) -> NoReturn:
-        loc = node if isinstance(node, Loc) else self.loc(node)
-        raise TilelinkError(code, message, loc=loc, why=why, hint=hint, notes=notes)
+        self.source.fail(code, node, message, why, hint, notes)
 
     def lower(self, node: ast.expr) -> Value:
         """The value of an expression (`expressions.lower`, handed in: primitives and expressions need each other)."""
@@ -110,6 +109,16 @@ class Lowering:
     # ------------------------------------------------------------------------------------------------------------ names
     def look_up(self, node: ast.expr) -> Reference | None:
         return self.scope.look_up(node, self.locals)
+
+    def primitive(self, node: ast.expr) -> str | None:
+        """The primitive that an expression calls."""
+        found = self.look_up(node.func) if isinstance(node, ast.Call) else None
+        return found.name if isinstance(found, Primitive) else None
+
+    def tensor(self, node: ast.expr) -> Tensor | None:
+        """The tensor parameter that an expression names."""
+        binding = self.env.get(node.id) if isinstance(node, ast.Name) else None
+        return binding if isinstance(binding, Tensor) else None
 
     def constant(self, number: Number, node: ast.expr) -> str:
         """The name under which the program finds a constant of its module.
@@ -133,6 +142,18 @@ class Lowering:
             message = f"`{ast.unparse(node)}` is called `{name}` in the emitted file, and so is a variable"
             why = "helpers keep the name of their `def` there, and constants theirs, with `_` for dots"
             self.fail("TL126", node, message, why, f"rename the variable `{name}`")
+
+    def static(self, value: Value, *, spelled: bool = False) -> bool:
+        """Whether a value is made of constants alone, so that the compiler knows it. `spelled`: of them by their own names, and
+        of the number of ranks. What was assigned to a name is computed by the kernel, of whatever it is made."""
+        for name in value.names:
+            binding = self.env.get(name)
+            if isinstance(binding, Variable):
+                if not binding.static or (spelled and binding.value.formula != Sym(name)):
+                    return False
+            elif name not in self.globals and not (spelled and name == RANKS):
+                return False
+        return not any(isinstance(n, ast.Call) for n in ast.walk(value.node))
 
     def bound_once(self, name: str) -> bool:
         """Only one line binds the name, so it may be that of an op. Ops are told apart by their names alone, and formulas
@@ -171,7 +192,7 @@ class Lowering:
         """Copies what has been bound to a name, and is called otherwise, to the variable that other lines assign by it."""
         binding, said = self.env[name], self.said(name)
         if isinstance(binding, Variable) and binding.name != said:
-            self.ops.append(Let(target=(said,), value=binding.value().expr(), loc=loc))
+            self.ops.append(Let(target=(said,), value=binding.value.expr(), loc=loc))
 
     def bound_again(self, name: str, before: Loc, node: ast.AST) -> NoReturn:
         """Refuses to bind the name of an index.
@@ -182,10 +203,6 @@ class Lowering:
         why, note = "an index keeps its name while it lasts", Note(f"`{name}` is bound here", before)
         message = f"`{name}` is the name of an index and is bound again"
         self.fail("TL153", node, message, why, "use another name", (note,))
-
-    def suggestion(self, word: str, known: Iterable[str]) -> str:
-        close = nearest(word, known)
-        return f"did you mean `{close}`?" if close else ""
 
     def check_target(self, target: ast.Name) -> None:
         """Refuses to assign a tensor parameter."""
@@ -226,8 +243,3 @@ class Lowering:
         written, taken, bounds, walks = mark
         del self.ops[written:]
         self._taken, self.bounds, self.walks = set(taken), dict(bounds), dict(walks)
-
-
-def is_index(binding: Binding | None) -> TypeGuard[TileIndex | TileTuple | Variable]:
-    """Bound by `tile_id` or `tiles`."""
-    return isinstance(binding, (TileIndex, TileTuple)) or (isinstance(binding, Variable) and binding.dim is not None)

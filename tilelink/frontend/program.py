@@ -1,21 +1,33 @@
-"""`tilelink.program`: a tile program as users hold it."""
+"""`tilelink.program`: a tile program as users hold it. A call of it in an operator's body is one step of the operator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilelink.errors import TilelinkError
-from tilelink.frontend.calls import call_program
-from tilelink.frontend.callsite import call_site
+from tilelink.errors import Loc, TilelinkError, with_article
+from tilelink.frontend.binding import (
+    Dimensions,
+    Given,
+    Ranks,
+    align,
+    given_tensor,
+    names_of,
+    unknown_keyword,
+    wrong_count,
+)
 from tilelink.frontend.capture import captured
 from tilelink.frontend.grammar import parse_signature
 from tilelink.frontend.outside import Outside
-from tilelink.frontend.running import tracing
-from tilelink.frontend.source import plain_function, read_source
-from tilelink.ir.program import TileProgram
+from tilelink.frontend.running import NOWHERE, Trace, called_in, tracing
+from tilelink.frontend.source import call_site, plain_function, read_source
+from tilelink.frontend.symbolic import Record, SymbolicTensor
+from tilelink.frontend.wiring import PendingStep, PendingView
+from tilelink.ir.program import Constant, TileProgram
 from tilelink.ir.schedule import Placement
-from tilelink.ir.shape import Signature
+from tilelink.ir.shape import RANK_AXIS, Signature
+
+Plain = bool | int | float | str
 
 
 class Program:
@@ -75,7 +87,7 @@ class Program:
         program = self.captured
         if (run := tracing()) is not None:
             run.found += self._outside.found
-        return call_program(program, tensors, keywords, name, over, schedule)
+        return _add_step(program, tensors, keywords, name, over, schedule)
 
     def __repr__(self) -> str:
         return f"<tile program {self.name}: {self.signature}>"
@@ -102,19 +114,176 @@ def program(
     loc = call_site()
     parsed = parse_signature(signature, loc, axes)
     if len(parsed.axes) > 1:
-        raise TilelinkError(
-            "TL105",
-            f"a tile program that speaks of {' and '.join(parsed.axes)}",
-            loc=loc,
-            why="a step moves along one axis of ranks; those that differ along others do the same side by side",
-            hint="write a program for each",
-        )
+        message = f"a tile program that speaks of {' and '.join(parsed.axes)}"
+        why = "a step moves along one axis of ranks; those that differ along others do the same side by side"
+        raise TilelinkError("TL105", message, loc=loc, why=why, hint="write a program for each")
     if name is not None and not name.isidentifier():
-        raise TilelinkError(
-            "TL114", f"a program called `{name}`", loc=loc, why="schedules name it", hint="use a Python name"
-        )
+        message, why = f"a program called `{name}`", "schedules name it"
+        raise TilelinkError("TL114", message, loc=loc, why=why, hint="use a Python name")
 
     def decorate(function: Callable[..., Any]) -> Program:
         return Program(function, parsed, name or plain_function(function).__name__)
 
     return decorate
+
+
+# --------------------------------------------------------------------------------------------------------------------- calls
+def _add_step(
+    program: TileProgram,
+    args: Sequence[object],
+    kwargs: Mapping[str, Any],
+    use: str | None,
+    over: str | None,
+    placement: object,
+) -> Any:
+    """A use of a tile program in an operator's body: one step, and the tensors that it writes."""
+    run, loc = called_in(program.name)
+    path = run.take_path(use or program.name, loc)
+    run.share(program, loc)
+    signature = program.signature
+    if not len(signature.inputs) <= len(args) <= len(signature.shapes):
+        wrong_count(program.name, len(args), signature, loc)
+    if placement is not None and not isinstance(placement, Placement):
+        why, hint = "it says how one step runs", "give tilelink.sms(…), copy_engine(…), fused(…) or library(…)"
+        raise TilelinkError("TL209", f"`schedule={placement!r}`", loc=loc, why=why, hint=hint)
+    more = ("name", "over", "schedule") if len(run.frame.dimensions.ranks.names) > 1 else ("name", "schedule")
+    sizes, constants, named = _keywords(program, kwargs, more, loc)
+    given: dict[str, Given] = {}
+    for param, value in (*((p.name, v) for p, v in zip(program.params, args, strict=False)), *named.items()):
+        if param in given:
+            message = f"`{param}` of `{program.name}` is given twice"
+            raise TilelinkError("TL202", message, loc=loc, why="by position and by name", hint="give it once")
+        given[param] = given_tensor(program.name, param, program.param(param).shape, value, loc)
+    axis = _axis_of(run, program, list(given.values()), over, loc)
+    ranks = run.ranks.along(axis) if axis is not None else Ranks({}, run.ranks.sizes)
+    dimensions = Dimensions(program.name, signature, ranks, loc)
+    slots = dimensions.take(list(given.values()), sizes)
+    for made in _results(run, program, path, given, dimensions):
+        given[made.param] = made
+        slots[made.param] = align(made, program.name, loc, ranks)
+    tables = {name: g.record for name, g in given.items()}
+    views: list[PendingView] = []
+    for param in program.params:
+        record = given[param.name].record
+        record.uses += 1
+        if record.origin == "declared" and record.uses == 1:
+            # What `symmetric` declares is called as its first user calls it.
+            record.wish, record.long = param.name, f"{path.replace('.', '_')}_{param.name}"
+        views.append(PendingView(param.name, record, slots[param.name], tables, dimensions.is_local))
+    shipped = run.shipped.get(path, placement)
+    run.steps.append(PendingStep(path, program, tuple(views), tuple(constants.items()), loc or NOWHERE, shipped, axis))
+    outputs = [SymbolicTensor(given[p.name].record) for p in program.params if p.role == "out"]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _axis_of(run: Trace, program: TileProgram, given: Sequence[Given], over: str | None, loc: Loc | None) -> str | None:
+    """The axis of ranks that `R` of the program is in this use: the only one, the one that is named, or the one over which
+    the tensors are split that it takes as split. None: it speaks of no ranks.
+
+    Raises:
+        TilelinkError: TL213.
+    """
+    signature, names = program.signature, run.frame.dimensions.ranks.names
+    known = " and ".join(names)
+    if over is not None:
+        if over not in names:
+            why, hint = f"the axes of ranks here are {known}", f'name one of them, `over="{next(iter(names))}"`'
+            raise TilelinkError("TL213", f"`over={over!r}` is no axis of ranks", loc=loc, why=why, hint=hint)
+        return names[over]
+    if len(names) == 1:
+        return next(iter(names.values()))
+    if signature.along is not None and signature.along in names:
+        return names[signature.along]
+    if all(RANK_AXIS not in (a.split, a.name) for s in signature.shapes for a in s.axes):
+        return None
+    fitting = [axis for axis in names.values() if _split_along(program.name, given, run.ranks.along(axis), loc)]
+    if len(fitting) == 1:
+        return fitting[0]
+    split = " and ".join(fitting) or "none of them where the signature says `R`"
+    why = f"the ranks have the axes {known} here, and the tensors that are passed are split over {split}"
+    message, hint = (
+        f"which axis of ranks `R` of `{program.name}` is",
+        f'say it: `{program.name}(..., over="{next(iter(names))}")`',
+    )
+    raise TilelinkError("TL213", message, loc=loc, why=why, hint=hint)
+
+
+def _split_along(user: str, given: Sequence[Given], ranks: Ranks, loc: Loc | None) -> bool:
+    """Whether some axis that a signature splits over `R` is split so, or is a slice, in the tensor that is given."""
+    for g in given:
+        try:
+            slots = align(g, user, loc, ranks)
+        except TilelinkError:
+            continue
+        for slot in slots:
+            split = slot.declared.split if slot.declared is not None else None
+            if split == RANK_AXIS and slot.at is not None and g.record.axes[slot.at].over == ranks.names[split]:
+                return True
+    return False
+
+
+def _keywords(
+    program: TileProgram, kwargs: Mapping[str, Any], more: tuple[str, ...], loc: Loc | None
+) -> tuple[dict[str, int], dict[str, Plain], dict[str, object]]:
+    """Keyword arguments: sizes, constants, and results that are given; `more`: others that the call takes."""
+    sizes: dict[str, int] = {}
+    constants: dict[str, Plain] = {}
+    named: dict[str, object] = {}
+    kinds, dims = {c.name: c for c in program.constants}, names_of(program.signature)
+    outputs = [p.name for p in program.params if p.role == "out"]
+    for key, value in kwargs.items():
+        if key in kinds:
+            constants[key] = _constant(program, kinds[key], value, loc)
+        elif key in dims:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                why, hint = f"`{key}` is a size of `{program.signature}`", "pass a number of elements"
+                raise TilelinkError("TL209", f"`{key}={value!r}`", loc=loc, why=why, hint=hint)
+            sizes[key] = value
+        elif key in outputs:
+            named[key] = value
+        else:
+            why = "keywords are the constants of a program, and sizes and results of its signature"
+            raise unknown_keyword(program.name, key, [*kinds, *dims, *outputs, *more], why, loc)
+    for name, constant in kinds.items():
+        if name not in constants:
+            if constant.default is None:
+                message, hint = f"`{program.name}` needs `{name}=`", f"pass {with_article(constant.kind)}"
+                raise TilelinkError("TL209", message, loc=loc, why="it has no default", hint=hint)
+            constants[name] = constant.default
+    return sizes, {name: constants[name] for name in kinds}, named
+
+
+def _constant(program: TileProgram, constant: Constant, value: object, loc: Loc | None) -> Plain:
+    match constant.kind, value:
+        case ("bool", bool()) | ("str", str()):
+            return value
+        case "int", int() if not isinstance(value, bool):
+            return int(value)
+        case "float", int() | float() if not isinstance(value, bool):
+            return float(value)
+        case _:
+            pass
+    why = f"`{constant.name}` of `{program.name}` is a constant of kind {constant.kind}"
+    message, hint = f"`{constant.name}={value!r}`", f"pass {with_article(constant.kind)}"
+    raise TilelinkError("TL209", message, loc=loc, why=why, hint=hint)
+
+
+def _results(
+    run: Trace, program: TileProgram, path: str, given: Mapping[str, Given], dimensions: Dimensions
+) -> list[Given]:
+    """Makes the results that were not given."""
+    inputs = [given[p.name].record.dtype for p in program.params if p.role != "out" and p.name in given]
+    dtype = program.signature.dtype(inputs) or run.frame.dtype
+    tables = {name: g.record for name, g in given.items()}
+    made: list[Given] = []
+    for param in program.params:
+        if param.role == "out" and param.name not in given:
+            shape, label, long = param.shape, f"`{path}.{param.name}`", f"{path.replace('.', '_')}_{param.name}"
+            axes = dimensions.allocate(shape, tables, label)
+            record = Record(
+                axes, shape.dtype or dtype, "program", param.name, long, label, shape.contract, None, dimensions.loc
+            )
+            run.record(record)
+            made.append(Given(param.name, shape, record))
+            tables[param.name] = record
+    return made

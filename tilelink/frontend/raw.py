@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from tilelink.frontend.lowering import Lowering
-from tilelink.frontend.values import RANKS, Value, constant_of
+from tilelink.frontend.values import RANKS, Value, constant_of, named
 from tilelink.frontend.words import Call, Node, Word
 from tilelink.ir.formula import Sym
 from tilelink.ir.program import Expr, Raw
@@ -30,12 +29,12 @@ def _pointer(call: Call, t: ast.expr) -> Value:
 def _rank(call: Call, axis: Node = None) -> Value:
     _one_axis(call, axis)
     value = _value(call, "rank", "this_rank", ())
-    return replace(value, formula=Sym(value.names[0]))
+    return named(value.text, positional=False, formula=Sym(value.text))
 
 
 def _num_ranks(call: Call, axis: Node = None) -> Value:
     _one_axis(call, axis)
-    return Value(ast.Name(RANKS, ast.Load()), (RANKS,), formula=Sym(RANKS))
+    return named(RANKS, formula=Sym(RANKS))
 
 
 def _one_axis(call: Call, axis: Node) -> None:
@@ -60,17 +59,12 @@ def _consume_token(call: Call, value: ast.expr, token: ast.expr) -> Value:
 
 
 def _notify(
-    call: Call,
-    ptr: ast.expr,
-    rank: ast.expr,
-    signal: Node = None,
-    sig_op: Node = None,
-    comm_scope: Node = None,
+    call: Call, ptr: ast.expr, rank: ast.expr, signal: Node = None, sig_op: Node = None, comm_scope: Node = None
 ) -> None:
     how = _word(call, sig_op or ast.Constant("set"), ("set", "add"), "sig_op")
     _word(call, comm_scope or ast.Constant("inter_node"), SPACES, "comm_scope")
     values = tuple(call.state.lower(n).expr() for n in (ptr, rank, signal or ast.Constant(1)))
-    call.state.ops.append(Raw(what="notify", args=(*values, how), loc=call.loc))
+    call.add(Raw(what="notify", args=(*values, how), loc=call.loc))
 
 
 def _word(call: Call, node: ast.expr, known: tuple[str, ...], what: str) -> Expr:
@@ -82,15 +76,9 @@ def _word(call: Call, node: ast.expr, known: tuple[str, ...], what: str) -> Expr
 
 
 def _value(
-    call: Call,
-    what: str,
-    wish: str,
-    args: tuple[ast.expr, ...],
-    words: tuple[Expr, ...] = (),
-    more: tuple[ast.expr, ...] = (),
-    *,
-    param: str | None = None,
-) -> Value:
+    call: Call, what: str, wish: str, args: tuple[ast.expr, ...], words: tuple[Expr, ...] = (),
+    more: tuple[ast.expr, ...] = (), *, param: str | None = None,
+) -> Value:  # fmt: skip
     if call.state.conditional is not None:
         why = "it is taken out of the expression, and would happen once, in any case"
         hint = "assign it to a name before, or write an `if` with it inside"
@@ -98,9 +86,9 @@ def _value(
     given = [call.state.lower(a) for a in (*args, *more)]
     lowered = (*(v.expr() for v in given[: len(args)]), *words, *(v.expr() for v in given[len(args) :]))
     name = call.result(wish)
-    call.state.ops.append(Raw(what=what, name=name, param=param, args=lowered, loc=call.loc))
+    call.add(Raw(what=what, name=name, param=param, args=lowered, loc=call.loc))
     rank = given[0].rank if what in ("symm_at", "consume_token") else 0
-    return Value(ast.Name(name, ast.Load()), (name,), rank=rank, positional=False)
+    return named(name, rank=rank, positional=False)
 
 
 def effect(state: Lowering, node: ast.Call, name: str) -> bool:

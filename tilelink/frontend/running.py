@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.frontend.binding import Dimensions, Ranks
-from tilelink.frontend.callsite import call_site
 from tilelink.frontend.outside import Found, alike
+from tilelink.frontend.source import call_site
 from tilelink.frontend.symbolic import Record, SymbolicTensor
 from tilelink.frontend.wiring import PendingStep
 from tilelink.ir.program import TileProgram
@@ -35,7 +35,7 @@ class Trace:
     and its programs have read outside of themselves."""
 
     def __init__(self, axes: Mapping[str, int]) -> None:
-        self.ranks = Ranks.of(axes)
+        self.ranks = Ranks({name: name for name in axes}, axes)
         self.frames: list[Frame] = []
         self.records: list[Record] = []
         self.steps: list[PendingStep] = []
@@ -61,14 +61,10 @@ class Trace:
         path = self.frame.prefix + name
         if path in self.paths:
             first = self.paths[path]
-            raise TilelinkError(
-                "TL208",
-                f"`{path}` is used twice",
-                loc=loc,
-                why="schedules and plans tell steps apart by their names",
-                hint=f'give this use a name: `{name}(..., name="{name}_2")`',
-                notes=() if first is None else (Note("the first use is here", first),),
-            )
+            why = "schedules and plans tell steps apart by their names"
+            hint = f'give this use a name: `{name}(..., name="{name}_2")`'
+            notes = () if first is None else (Note("the first use is here", first),)
+            raise TilelinkError("TL208", f"`{path}` is used twice", loc=loc, why=why, hint=hint, notes=notes)
         self.paths[path] = loc
         return path
 
@@ -79,13 +75,9 @@ class Trace:
             old, user = self._outer_names.setdefault(name, (value, program.name))
             if not alike(old, value):
                 what = "helper" if name in helpers else "constant"
-                raise TilelinkError(
-                    "TL126",
-                    f"`{name}` is another {what} in `{program.name}` than in `{user}`",
-                    loc=loc,
-                    why="the programs of an operator are written into one file",
-                    hint="rename one of them",
-                )
+                message = f"`{name}` is another {what} in `{program.name}` than in `{user}`"
+                why = "the programs of an operator are written into one file"
+                raise TilelinkError("TL126", message, loc=loc, why=why, hint="rename one of them")
 
     def record(self, record: Record) -> SymbolicTensor:
         self.records.append(record)
@@ -95,22 +87,50 @@ class Trace:
 _TRACE: ContextVar[Trace | None] = ContextVar("tilelink_trace", default=None)
 
 
-def in_progress(what: str, why: str) -> tuple[Trace, Loc | None]:
-    """The trace in progress, and the user's line in the operator's body.
-
-    Raises:
-        TilelinkError: TL211, there is none for `what`.
-    """
-    run, loc = tracing(), call_site()
-    if run is None:
-        hint = "call it in a function decorated with `@tilelink.operator(...)`"
-        raise TilelinkError("TL211", f"{what} outside an operator", loc=loc, why=why, hint=hint)
-    return run, loc
-
-
 def tracing() -> Trace | None:
     """The trace in progress, if an operator's body is running."""
     return _TRACE.get()
+
+
+def in_progress(
+    what: str, why: str, code: str = "TL211", then: str = "", loc: Loc | None = None
+) -> tuple[Trace, Loc | None]:
+    """The trace in progress, and the user's line in the operator's body; `loc`: if there is none.
+
+    Raises:
+        TilelinkError: TL201 or TL211, nothing is in progress for `what`.
+    """
+    run, loc = tracing(), call_site() or loc
+    if run is None:
+        hint = f"call it in a function decorated with `@tilelink.operator(...)`{then}"
+        raise TilelinkError(code, f"{what} outside an operator", loc=loc, why=why, hint=hint)
+    return run, loc
+
+
+def called_in(name: str, loc: Loc | None = None) -> tuple[Trace, Loc | None]:
+    """The same, for a call of a tile program or an operator.
+
+    Raises:
+        TilelinkError: TL201.
+    """
+    why = "a tile program is one part of an operator: it runs when the operator does"
+    return in_progress(f"`{name}` was called", why, "TL201", ", and call that", loc)
+
+
+def ranks_here() -> int:
+    """The ranks along the one axis that the operator in progress knows of.
+
+    Raises:
+        TilelinkError: TL211 outside an operator, TL213 its ranks have several axes.
+    """
+    run, loc = in_progress("ranks are counted", "there are none before an operator runs on some")
+    ranks = run.frame.dimensions.ranks
+    if len(ranks.names) > 1:
+        why = f"the ranks of `{run.frame.name}` have the axes {' and '.join(ranks.names)}"
+        hint = "call it in an operator of one axis, and that one here with `over=`"
+        raise TilelinkError("TL213", "along which axis ranks are counted", loc=loc, why=why, hint=hint)
+    (axis,) = ranks.names.values()
+    return ranks.sizes[axis]
 
 
 @contextmanager

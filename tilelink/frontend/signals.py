@@ -1,13 +1,35 @@
-"""Where signals may stand: every rank must be able to count the notifies of the others without seeing their data."""
+"""What a whole program says to others: where its signals may stand, and whether it is a movement.
+
+Every rank must be able to count the notifies of the others without seeing their data. A movement waits for one tile, moves it
+and notifies: its engine and its direction are then the schedule's.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import cast
+from dataclasses import replace
 
 from tilelink.errors import Loc, Note, TilelinkError
-from tilelink.ir.program import Expr, If, Loop, Notify, Op, Tiles, Wait, walk
+from tilelink.ir.program import (
+    At,
+    If,
+    Index,
+    Load,
+    Loop,
+    Move,
+    Movement,
+    Notify,
+    OfTile,
+    Op,
+    Store,
+    Tile,
+    Tiles,
+    Wait,
+    walk,
+)
+
+_COUNTED = "a waiter counts notifies, and it does not see the data that this rank sees"
 
 
 def check_signals(body: tuple[Op, ...]) -> None:
@@ -19,71 +41,111 @@ def check_signals(body: tuple[Op, ...]) -> None:
     for op in walk(body):
         if isinstance(op, If):
             _branch(op)
-        elif isinstance(op, Loop):
+        elif isinstance(op, Loop) and op.target is None:
+            _while(op)
+        elif isinstance(op, (Loop, Tiles)):
             _loop(op)
-        elif isinstance(op, Tiles):
-            _tiles(op)
 
 
 def _branch(op: If) -> None:
-    if op.test.positional:
-        return
     body, orelse = list(_notifies(op.body)), list(_notifies(op.orelse))
-    if sorted(map(_shape_of, body)) == sorted(map(_shape_of, orelse)):
+    if op.test.positional or Counter(map(_anywhere, body)) == Counter(map(_anywhere, orelse)):
         return
-    known = [_shape_of(n) for n in orelse]
-    odd = next((n for n in body if _shape_of(n) not in known), None) or (orelse or body)[0]
-    raise TilelinkError(
-        "TL160",
-        f"a notify of `{odd.param}` on one path only, chosen by data",
-        loc=odd.loc,
-        why="a waiter counts notifies, and it does not see the data that this rank sees",
-        hint="notify outside the `if`, or on both paths alike",
-        notes=(Note(f"`{op.test}` depends on loaded values", op.loc),),
-    )
+    known = {_anywhere(n) for n in orelse}
+    odd = next((n for n in body if _anywhere(n) not in known), None) or (orelse or body)[0]
+    message = f"a notify of `{odd.param}` on one path only, chosen by data"
+    note = Note(f"`{op.test}` depends on loaded values", op.loc)
+    hint = "notify outside the `if`, or on both paths alike"
+    raise TilelinkError("TL160", message, loc=odd.loc, why=_COUNTED, hint=hint, notes=(note,))
 
 
-def _loop(op: Loop) -> None:
-    if op.target is None:
-        signal = next((o for o in walk(op.body) if isinstance(o, (Notify, Wait))), None)
-        if signal is not None:
-            word = "notify" if isinstance(signal, Notify) else "wait"
-            why = "nobody can tell how often a `while` goes round, so nobody can count its signals"
-            hint = "use `for ... in range(...)` or `tl.tiles(...)`, or signal outside the loop"
-            raise TilelinkError("TL161", f"a {word} in a `while`", loc=signal.loc, why=why, hint=hint)
-    else:
-        _length(op.body, [op.header], op.loc)
+def _anywhere(notify: Notify) -> Notify:
+    """A notify without its place in the file."""
+    return replace(notify, loc=Loc("", 0))
 
 
-def _tiles(op: Tiles) -> None:
-    _length(op.body, [e for e in (op.start, op.stop, *(op.part or ())) if e is not None], op.loc)
+def _while(op: Loop) -> None:
+    signal = next((o for o in walk(op.body) if isinstance(o, (Notify, Wait))), None)
+    if signal is not None:
+        word = "notify" if isinstance(signal, Notify) else "wait"
+        why = "nobody can tell how often a `while` goes round, so nobody can count its signals"
+        hint = "use `for ... in range(...)` or `tl.tiles(...)`, or signal outside the loop"
+        raise TilelinkError("TL161", f"a {word} in a `while`", loc=signal.loc, why=why, hint=hint)
 
 
-def _length(body: tuple[Op, ...], bounds: list[Expr], loop: Loc) -> None:
-    data = next((b for b in bounds if not b.positional), None)
-    notify = next(_notifies(body), None)
-    if data is None or notify is None:
-        return
-    raise TilelinkError(
-        "TL162",
-        f"a notify of `{notify.param}` in a loop whose length is data",
-        loc=notify.loc,
-        why="a waiter counts notifies, and it does not see the data that this rank sees",
-        hint="notify once, after the loop",
-        notes=(Note(f"`{data}` depends on loaded values", loop),),
-    )
+def _loop(op: Loop | Tiles) -> None:
+    limits = (op.header,) if isinstance(op, Loop) else (op.start, op.stop, *(op.part or ()))
+    data = next((e for e in limits if e is not None and not e.positional), None)
+    notify = next(_notifies(op.body), None)
+    if data is not None and notify is not None:
+        message, hint = f"a notify of `{notify.param}` in a loop whose length is data", "notify once, after the loop"
+        note = Note(f"`{data}` depends on loaded values", op.loc)
+        raise TilelinkError("TL162", message, loc=notify.loc, why=_COUNTED, hint=hint, notes=(note,))
 
 
 def _notifies(body: tuple[Op, ...]) -> Iterator[Notify]:
     return (op for op in walk(body) if isinstance(op, Notify))
 
 
-def _shape_of(node: object) -> str:
-    """A notify without its place in the file."""
-    if isinstance(node, Loc):
-        return ""
-    if isinstance(node, tuple):
-        return f"({', '.join(map(_shape_of, cast('tuple[object, ...]', node)))})"
-    if is_dataclass(node) and not isinstance(node, type):
-        return f"{type(node).__name__}({', '.join(_shape_of(getattr(node, f.name)) for f in fields(node))})"
-    return repr(node)
+# ----------------------------------------------------------------------------------------------------------------- movements
+def recognise(body: tuple[Op, ...]) -> Movement | None:
+    """The movement that a program is, or None if it computes.
+
+    Raises:
+        TilelinkError: TL163 if `rank_*` stands in a program that is none, TL164 if a pull does.
+    """
+    movement = _movement(body)
+    if movement is not None:
+        return movement
+    pinned = next((op for op in walk(body) if isinstance(op, (Wait, Notify, Move)) and op.by == "stream"), None)
+    if pinned is not None:
+        message = "`rank_*` in a program that is more than one copy of one tile"
+        why = "a copy engine waits for a tile, copies it and notifies; it cannot compute"
+        hint = (
+            "write `tl.rank_wait(src, tile)`, `tl.rank_copy_data(dst, tile, source=src)`, `tl.rank_notify(dst, tile)`"
+        )
+        raise TilelinkError("TL163", message, loc=pinned.loc, why=why, hint=hint)
+    pull = next((op for op in walk(body) if isinstance(op, Move)), None)
+    if pull is not None:
+        source, to = pull.source, pull.param
+        message = "a pull in a program that is not the movement of one tile"
+        why = f"such a program runs for tiles of `{to}`: it waits for one, pulls it, notifies, and does nothing besides"
+        hint = (
+            f"write `tl.consumer_tile_wait({source}, tile)`, `tl.tile_pull_data({to}, tile, source={source})`, "
+            f"`tl.producer_tile_notify({to}, tile)`, and all else in a program of its own"
+        )
+        raise TilelinkError("TL164", message, loc=pull.loc, why=why, hint=hint)
+    return None
+
+
+def _movement(body: tuple[Op, ...]) -> Movement | None:
+    match body:
+        case Tile() as tile, Wait(peer=None) as wait, Move() as move, Notify(peer=None) as notify:
+            source, to, moved, engine, pulled = move.source, move.param, (move.index,), move.by, True
+        case (
+            Tile() as tile,
+            Wait(peer=None) as wait,
+            Load(other=None) as load,
+            Store(to="holders", mask=None) as store,
+            Notify(peer=None) as notify,
+        ) if store.value.text == load.name:
+            source, to, moved, engine, pulled = load.param, store.param, (load.index, store.index), "worker", False
+        case _:
+            return None
+    pull = tile.param == to
+    if (wait.param, notify.param) != (source, to) or tile.param not in (source, to):
+        return None
+    if not wait.by == notify.by == engine or not all(_is_tile(tile, i) for i in (wait.index, notify.index, *moved)):
+        return None
+    if engine == "worker" and pull != pulled:
+        # Pulling at the source's tiles, or pushing at the destination's: legal, but not the normal form.
+        return None
+    return Movement(source, to, pull, pinned=engine == "stream")
+
+
+def _is_tile(tile: Tile, index: Index | None) -> bool:
+    """The index is the program's own tile, entry by entry."""
+    if index is None or len(index) != len(tile.names):
+        return False
+    said = [e.var if isinstance(e, OfTile) else e.expr.text if isinstance(e, At) else "" for e in index]
+    return said == list(tile.names)

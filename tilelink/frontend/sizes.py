@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend.binding import names_of
-from tilelink.frontend.wording import count, nearest
+from tilelink.frontend.wording import count, meant
 from tilelink.ir.shape import RANK_AXIS, Axis, Dim, Shape, Signature, Sum, dims_of, evaluated
 
 MOST = 2**31 - 1
@@ -31,13 +31,8 @@ class _Sizes:
             self.contradiction(name, old, (value, by))
 
     def contradiction(self, name: str, a: tuple[int, str], b: tuple[int, str]) -> NoReturn:
-        raise TilelinkError(
-            "TL204",
-            f"`{name}` is {a[0]} and {b[0]}",
-            loc=self.loc,
-            why=f"it is {a[0]} by {a[1]}, and {b[0]} by {b[1]}",
-            hint="pass tensors that agree",
-        )
+        message, why = f"`{name}` is {a[0]} and {b[0]}", f"it is {a[0]} by {a[1]}, and {b[0]} by {b[1]}"
+        raise TilelinkError("TL204", message, loc=self.loc, why=why, hint="pass tensors that agree")
 
 
 def bind_sizes(
@@ -73,9 +68,8 @@ def bind_sizes(
     """
     if len(shapes) != len(signature.inputs):
         message = f"{count(len(shapes), 'tensor')} for {count(len(signature.inputs), 'input')}"
-        raise TilelinkError(
-            "TL202", message, loc=loc, why=f"the signature is `{signature}`", hint="pass one for each input"
-        )
+        why, hint = f"the signature is `{signature}`", "pass one for each input"
+        raise TilelinkError("TL202", message, loc=loc, why=why, hint=hint)
     if axes is None:
         axes, at = {RANK_AXIS: ranks}, None if rank is None else {RANK_AXIS: rank}
     sizes = _Sizes(axes, at, loc, {name: (size, "the number of ranks") for name, size in axes.items()})
@@ -93,8 +87,7 @@ def bind_sizes(
 def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
     known = names_of(signature)
     if name not in known:
-        close = nearest(name, known)
-        hint = f"did you mean `{close}=`?" if close else f"its sizes are {', '.join(known)}"
+        hint = meant(name, known, f"its sizes are {', '.join(known)}", "`{}=`")
         why = f"the signature is `{signature}`"
         raise TilelinkError("TL205", f"there is no size `{name}`", loc=sizes.loc, why=why, hint=hint)
     try:
@@ -111,15 +104,12 @@ def _take(sizes: _Sizes, signature: Signature, name: str, value: int) -> None:
 
 def _bind(sizes: _Sizes, shape: Shape, local: tuple[int, ...], label: str) -> list[tuple[Axis, int, str]]:
     """Takes up plain axes; gives back those whose size is computed."""
-    axes = list(shape.axes)
-    spare = len(local) - len(axes)
-    own = [a for a in axes if a.own_slice]
-    if own and (spare == -len(own) or (shape.rest is not None and _lacks_slice(shape, local))):
+    own = [k for k, a in enumerate(shape.axes) if a.own_slice]
+    if own and (len(local) == len(shape.axes) - len(own) or (shape.rest is not None and _lacks_slice(shape, local))):
         # The slice itself was passed, without axes of one element.
-        for slice_ in own:
-            at = axes.index(slice_)
-            shape = Shape((*axes[:at], *axes[at + 1 :]), _rest_without(shape.rest, at), shape.dtype)
-            axes, spare = list(shape.axes), spare + 1
+        rest = None if shape.rest is None else shape.rest - sum(k < shape.rest for k in own)
+        shape = Shape(tuple(a for a in shape.axes if not a.own_slice), rest, shape.dtype)
+    axes, spare = shape.axes, len(local) - len(shape.axes)
     if spare < 0 or (spare and shape.rest is None):
         message = f"{label} has {count(len(local), 'axis', 'axes')}"
         wanted = ("at least " if shape.rest is not None else "") + count(len(axes), "axis", "axes")
@@ -155,47 +145,33 @@ def _lacks_slice(shape: Shape, local: tuple[int, ...]) -> bool:
     return not (0 <= position < len(local)) or local[position] != 1
 
 
-def _rest_without(rest: int | None, removed: int) -> int | None:
-    return rest - 1 if rest is not None and removed < rest else rest
-
-
 def _plain(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
     name = axis.name
     if name in sizes.ranks:
         wanted = 1 if axis.split == name else sizes.ranks[name]
         if value != wanted:
-            sizes.contradiction(
-                str(axis), (wanted, "the number of ranks" if wanted != 1 else "the signature"), (value, label)
-            )
+            by = "the number of ranks" if wanted != 1 else "the signature"
+            sizes.contradiction(str(axis), (wanted, by), (value, label))
         return
     ranks = sizes.ranks.get(axis.split or "")
     if ranks is None or axis.split is None:
         sizes.unify(name, value, label)
         return
-    if name not in sizes.known:
-        sizes.known[name] = (ranks * value, f"{label}, {value} on each of {ranks} ranks")
+    new = ranks * value, f"{label}, {value} on each of {ranks} ranks"
+    old = total, _ = sizes.known.setdefault(name, new)
+    if old is new:
         return
-    total, by = sizes.known[name]
-    if value not in _parts(total, ranks, None if sizes.rank is None else sizes.rank[axis.split]):
-        sizes.contradiction(name, (total, by), (ranks * value, f"{label}, {value} on each of {ranks} ranks"))
-
-
-def _parts(total: int, ranks: int, rank: int | None) -> tuple[int, ...]:
-    """How many elements a rank may hold of an axis: ceil each, the last ranks what is left."""
+    # A rank may hold ceil of the elements, the last ranks what is left.
     part = -(-total // ranks)
-    whose = range(ranks) if rank is None else (rank,)
-    return tuple(max(0, min(total, (r + 1) * part) - min(total, r * part)) for r in whose)
+    whose = range(ranks) if sizes.rank is None else (sizes.rank[axis.split],)
+    if value not in [max(0, min(total, (r + 1) * part) - min(total, r * part)) for r in whose]:
+        sizes.contradiction(name, old, new)
 
 
 def _compound(sizes: _Sizes, axis: Axis, value: int, label: str) -> None:
     size = axis.size
-    if (
-        isinstance(size, Sum)
-        and isinstance(size.left, Dim)
-        and isinstance(size.right, int)
-        and size.left.name not in sizes.known
-    ):
-        sizes.known[size.left.name] = (value - size.right, label)
+    if isinstance(size, Sum) and isinstance(size.left, Dim) and isinstance(size.right, int):
+        sizes.known.setdefault(size.left.name, (value - size.right, label))
     if all(d in sizes.known for d in dims_of(size)):
         wanted = evaluated(size, lambda dim: sizes.known[dim.name][0])
         total = value * sizes.ranks.get(axis.split or "", 1)

@@ -1,19 +1,21 @@
-"""The source of a user's function as a syntax tree whose nodes know their place in the user's file."""
+"""The source of a user's function as a syntax tree whose nodes know their place in the user's file, and the line that calls."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import linecache
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
+from itertools import islice
 from os.path import exists
-from types import CodeType, FunctionType
-from typing import Any, Protocol
+from types import CodeType, FrameType, FunctionType
+from typing import Any, NoReturn, Protocol
 
-from tilelink.errors import Loc, TilelinkError
+from tilelink.errors import Loc, Note, TilelinkError, whole_line
 
 
 class Function(Protocol):
@@ -43,13 +45,16 @@ class FunctionSource:
     def loc(self, node: ast.AST) -> Loc:
         """Where a node of this tree stands in the user's file."""
         line = getattr(node, "lineno", 1)
-        text = self._line(line)
+        text = self.lines[line - 1].rstrip("\n") if 0 < line <= len(self.lines) else ""
         ends_here = getattr(node, "end_lineno", None) == line
         end = characters(text, getattr(node, "end_col_offset", 0)) if ends_here else len(text)
         return Loc(self.file, line, characters(text, getattr(node, "col_offset", 0)), end, text)
 
-    def _line(self, line: int) -> str:
-        return self.lines[line - 1].rstrip("\n") if 0 < line <= len(self.lines) else ""
+    def fail(
+        self, code: str, node: ast.AST | Loc, message: str, why: str, hint: str, notes: tuple[Note, ...] = ()
+    ) -> NoReturn:
+        loc = node if isinstance(node, Loc) else self.loc(node)
+        raise TilelinkError(code, message, loc=loc, why=why, hint=hint, notes=notes)
 
     @property
     def text(self) -> str:
@@ -84,16 +89,9 @@ def plain_function(fn: Callable[..., Any]) -> Function:
     inner = inspect.unwrap(getattr(fn, "__func__", fn))
     if isinstance(inner, FunctionType) and inner.__name__ != "<lambda>":
         return inner
-    raise TilelinkError(
-        "TL110",
-        f"{_describe(fn)} is not a function",
-        why="a tile program is read from the source of a `def`",
-        hint="write it as `def name(...):` and decorate that",
-    )
-
-
-def _describe(fn: object) -> str:
-    return "a lambda" if getattr(fn, "__name__", "") == "<lambda>" else f"an object of type `{type(fn).__name__}`"
+    what = "a lambda" if getattr(fn, "__name__", "") == "<lambda>" else f"an object of type `{type(fn).__name__}`"
+    why, hint = "a tile program is read from the source of a `def`", "write it as `def name(...):` and decorate that"
+    raise TilelinkError("TL110", f"{what} is not a function", why=why, hint=hint)
 
 
 def read_source(fn: Function) -> FunctionSource:
@@ -112,9 +110,7 @@ def read_source(fn: Function) -> FunctionSource:
     if found is None or not _is_imported(fn, "".join(lines)):
         raise _unreadable(fn, f"{file} has changed since it was imported")
     if isinstance(found, ast.AsyncFunctionDef):
-        hint = "write `def`: waiting is said by `tl.consumer_tile_wait`"
-        text = lines[found.lineno - 1].rstrip("\n")
-        loc = Loc(file, found.lineno, len(text) - len(text.lstrip()), None, text)
+        hint, loc = "write `def`: waiting is said by `tl.consumer_tile_wait`", whole_line(file, found.lineno)
         raise TilelinkError("TL111", "`async def` in a tile program", loc=loc, why="it becomes a GPU kernel", hint=hint)
     return FunctionSource(fn, found, file, tuple(lines))
 
@@ -137,19 +133,16 @@ def _compiled(text: str, file: str) -> tuple[CodeType, ...]:
     return tuple(found)
 
 
-def _alike(a: CodeType, b: CodeType) -> bool:
-    """Whether two functions do the same by the same names, wherever their lines are."""
-    names = ("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_firstlineno")
-    if any(getattr(a, n) != getattr(b, n) for n in names) or len(a.co_consts) != len(b.co_consts):
-        return False
-    return all(map(_alike_within, a.co_consts, b.co_consts))
+_OF_CODE = ("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_firstlineno")
 
 
-def _alike_within(x: object, y: object) -> bool:
-    if isinstance(x, CodeType) and isinstance(y, CodeType):
-        return _alike(x, y)
+def _alike(a: object, b: object) -> bool:
+    """Whether two functions do the same by the same names, wherever their lines are; or two constants of them are one."""
+    if isinstance(a, CodeType) and isinstance(b, CodeType):
+        same = all(getattr(a, n) == getattr(b, n) for n in _OF_CODE) and len(a.co_consts) == len(b.co_consts)
+        return same and all(map(_alike, a.co_consts, b.co_consts))
     # As they are called, `1` is not `1.0`; a set may be called in several ways.
-    return repr(x) == repr(y) or (isinstance(x, frozenset) and x == y)
+    return repr(a) == repr(b) or (isinstance(a, frozenset) and a == b)
 
 
 @lru_cache(maxsize=64)
@@ -164,9 +157,25 @@ def _functions(text: str) -> dict[tuple[int, str], ast.FunctionDef | ast.AsyncFu
 
 
 def _unreadable(fn: Function, why: str) -> TilelinkError:
-    return TilelinkError(
-        "TL110",
-        f"the source of `{fn.__name__}` cannot be read",
-        why=why,
-        hint="put it into a file or a notebook cell, and import or run that again",
-    )
+    hint = "put it into a file or a notebook cell, and import or run that again"
+    return TilelinkError("TL110", f"the source of `{fn.__name__}` cannot be read", why=why, hint=hint)
+
+
+_LAYERS = ("tilelink.frontend", "tilelink.pipeline")
+
+
+def call_site() -> Loc | None:
+    """The line of the user's file from which something was called: where the innermost frame outside of the compiler stands."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_LAYERS):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    code = frame.f_code
+    positions = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
+    line, end_line, column, end_column = positions
+    if line is None or column is None:
+        return Loc(code.co_filename, frame.f_lineno)
+    text = linecache.getline(code.co_filename, line, frame.f_globals).rstrip("\n")
+    end = characters(text, end_column) if end_column is not None and end_line == line else len(text)
+    return Loc(code.co_filename, line, characters(text, column), end, text)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NoReturn, SupportsIndex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.callsite import call_site
+from tilelink.frontend.source import call_site
 from tilelink.ir.formula import Const, Formula, binary
 from tilelink.ir.shape import ITEM_BYTES, Contract, MapTerm
+
+
+def _arithmetic(op: str, compute: Callable[[int, int], int], *, swapped: bool = False) -> Any:
+    """A method of `Extent`. (Any: `int` promises a plain int of it.)"""
+
+    def method(self: Extent, other: object) -> Extent:
+        if not isinstance(other, int):
+            return NotImplemented
+        a, b = (other, self) if swapped else (self, other)
+        return Extent(compute(int(a), int(b)), binary(op, formula_of(a), formula_of(b)))
+
+    return method
 
 
 class Extent(int):
@@ -21,34 +34,14 @@ class Extent(int):
         made.formula = Const(value) if formula is None else formula
         return made
 
-    def _with(self, op: str, other: object, value: int, *, swapped: bool = False) -> Extent:
-        theirs = formula_of(other)
-        return Extent(value, binary(op, theirs, self.formula) if swapped else binary(op, self.formula, theirs))
-
-    # Wider than int's, which only promise an int.
-    def __add__(self, other: object) -> Extent:
-        return self._with("+", other, int(self) + int(other)) if isinstance(other, int) else NotImplemented
-
-    def __radd__(self, other: int) -> Extent:
-        return self._with("+", other, int(other) + int(self), swapped=True)
-
-    def __sub__(self, other: object) -> Extent:
-        return self._with("-", other, int(self) - int(other)) if isinstance(other, int) else NotImplemented
-
-    def __rsub__(self, other: int) -> Extent:
-        return self._with("-", other, int(other) - int(self), swapped=True)
-
-    def __mul__(self, other: object) -> Extent:
-        return self._with("*", other, int(self) * int(other)) if isinstance(other, int) else NotImplemented
-
-    def __rmul__(self, other: int) -> Extent:
-        return self._with("*", other, int(other) * int(self), swapped=True)
-
-    def __floordiv__(self, other: object) -> Extent:
-        return self._with("//", other, int(self) // int(other)) if isinstance(other, int) else NotImplemented
-
-    def __mod__(self, other: object) -> Extent:
-        return self._with("%", other, int(self) % int(other)) if isinstance(other, int) else NotImplemented
+    __add__ = _arithmetic("+", int.__add__)
+    __radd__ = _arithmetic("+", int.__add__, swapped=True)
+    __sub__ = _arithmetic("-", int.__sub__)
+    __rsub__ = _arithmetic("-", int.__sub__, swapped=True)
+    __mul__ = _arithmetic("*", int.__mul__)
+    __rmul__ = _arithmetic("*", int.__mul__, swapped=True)
+    __floordiv__ = _arithmetic("//", int.__floordiv__)
+    __mod__ = _arithmetic("%", int.__mod__)
 
 
 def formula_of(value: object) -> Formula:
@@ -97,7 +90,7 @@ class Record:
     contract: Contract | None = None
     owner_map: MapTerm | None = None
     loc: Loc | None = None
-    uses: int = field(default=0)
+    uses: int = 0
 
     def __str__(self) -> str:
         return " ".join(str(a) for a in self.axes)
@@ -113,13 +106,18 @@ class SymbolicAxis:
 
 
 def _not_data(what: str) -> NoReturn:
-    raise TilelinkError(
-        "TL212",
-        f"{what} of a symbolic tensor",
-        loc=call_site(),
-        why="an operator's body runs once, on sizes; it connects tile programs and never sees data",
-        hint="compute in a tile program, and call that here",
-    )
+    why = "an operator's body runs once, on sizes; it connects tile programs and never sees data"
+    hint = "compute in a tile program, and call that here"
+    raise TilelinkError("TL212", f"{what} of a symbolic tensor", loc=call_site(), why=why, hint=hint)
+
+
+def _refusal(what: str) -> Callable[..., Any]:
+    """A method that needs data."""
+
+    def method(*_: object) -> NoReturn:
+        _not_data(what)
+
+    return method
 
 
 class SymbolicTensor:
@@ -164,14 +162,9 @@ class SymbolicTensor:
         for axis in self.axes:
             if axis.name == name:
                 return axis.size
-        known = ", ".join(f"`{n}`" for n in self._names)
-        raise TilelinkError(
-            "TL205",
-            f"{self.record.label} has no axis `{name}`",
-            loc=call_site(),
-            why=f"its axes are {known}",
-            hint="use one of them",
-        )
+        why = f"its axes are {', '.join(f'`{n}`' for n in self._names)}"
+        message = f"{self.record.label} has no axis `{name}`"
+        raise TilelinkError("TL205", message, loc=call_site(), why=why, hint="use one of them")
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{n}={a.extent}" for n, a in zip(self._names, self.record.axes, strict=True))
@@ -187,28 +180,10 @@ class SymbolicTensor:
         """What torch calls where one of its functions is given a symbolic tensor."""
         _not_data(f"torch's `{getattr(function, '__name__', function)}`")
 
-    def __bool__(self) -> bool:
-        _not_data("the truth")
-
-    def __len__(self) -> int:
-        _not_data("the length")
-
-    def __iter__(self) -> Any:
-        _not_data("the elements")
-
-    def __getitem__(self, index: SupportsIndex | slice | object) -> Any:
-        _not_data("an element")
-
-    def __add__(self, other: object) -> Any:
-        _not_data("arithmetic")
-
-    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __add__
-    __floordiv__ = __mod__ = __pow__ = __and__ = __or__ = __add__
-
-    def __neg__(self) -> Any:
-        _not_data("arithmetic")
-
-    def __lt__(self, other: object) -> Any:
-        _not_data("a comparison")
-
-    __le__ = __gt__ = __ge__ = __lt__
+    __bool__ = _refusal("the truth")
+    __len__ = _refusal("the length")
+    __iter__ = _refusal("the elements")
+    __getitem__ = _refusal("an element")
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _refusal("arithmetic")
+    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __and__ = __or__ = __neg__ = __add__
+    __lt__ = __le__ = __gt__ = __ge__ = _refusal("a comparison")

@@ -9,20 +9,20 @@ from inspect import signature as parameters_of
 from typing import Any, cast
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.arguments import check_dtype, check_keywords, outside, record_of, wrong_count
 from tilelink.frontend.binding import (
     Dimensions,
     Given,
     Ranks,
     Slot,
-    align,
+    check_keywords,
     evaluate_size,
+    given_tensor,
     names_of,
     sizes_of,
+    wrong_count,
 )
-from tilelink.frontend.callsite import call_site
 from tilelink.frontend.outside import Found, found_by
-from tilelink.frontend.running import NOWHERE, Frame, Trace, running, tracing
+from tilelink.frontend.running import NOWHERE, Frame, Trace, called_in, running
 from tilelink.frontend.symbolic import Extent, LogicalAxis, Record, SymbolicTensor
 from tilelink.frontend.wiring import assemble
 from tilelink.frontend.wording import count
@@ -30,8 +30,6 @@ from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.schedule import Placement, under
 from tilelink.ir.shape import RANK_AXIS, Axis, Shape, Signature, dims_of, ranks_along
 from tilelink.ir.wiring import Wiring
-
-Pairs = list[tuple[Given, tuple[Slot, ...]]]
 
 
 # ------------------------------------------------------------------------------------------------------------ whole operators
@@ -76,16 +74,15 @@ def trace(
     _link_tables(name, records, loc, tuple(run.ranks.sizes))
     _check_contracts(name, signature, {*sizes, *constants}, loc)
     dimensions = Dimensions(name, signature, run.ranks, loc, operator=True)
-    _add(dimensions, _pairs(name, names, signature.inputs, records, loc, run.ranks))
+    dimensions.take([Given(n, s, r) for n, s, r in zip(names, signature.inputs, records, strict=True)])
     with running(run), run.inside(Frame(name, "", dimensions, signature.dtype(dtypes) or "f32")):
-        results = _results(name, fn(*tensors, **constants), loc)
-        _check_results(dimensions, name, signature, results, loc)
+        results = _results(dimensions, signature, fn(*tensors, **constants), loc)
     if found is not None:
         found += [*found_by(fn), *run.found]
     return assemble(
         name=name,
         signature=signature,
-        sizes=_symbols(signature, rest),
+        sizes=(*sizes_of(signature), *(f"_{i}" for i in range(rest))),
         records=run.records,
         steps=run.steps,
         arguments=records,
@@ -93,11 +90,6 @@ def trace(
         loc=loc or NOWHERE,
         axes=run.ranks.sizes,
     )
-
-
-def _symbols(signature: Signature, rest: int) -> tuple[str, ...]:
-    """Run-time sizes: the dimensions of the inputs, in order."""
-    return (*sizes_of(signature), *(f"_{i}" for i in range(rest)))
 
 
 def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc: Loc | None) -> list[str]:
@@ -113,21 +105,16 @@ def _argument_names(name: str, fn: Callable[..., Any], signature: Signature, loc
     names += [f"{rest[0]}{k}" for k in range(len(signature.inputs) - len(names))] if rest else []
     sizes = sizes_of(signature)
     for constant in (p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.name in sizes):
-        raise TilelinkError(
-            "TL209",
-            f"`{constant}` is a constant of `{name}`, and a size of its inputs",
-            loc=loc,
-            why="sizes of inputs are known from the tensors, and are not passed to the body",
-            hint=f'leave it out of the parameters, and ask a tensor: `….size("{constant}")`',
-        )
+        message = f"`{constant}` is a constant of `{name}`, and a size of its inputs"
+        why = "sizes of inputs are known from the tensors, and are not passed to the body"
+        hint = f'leave it out of the parameters, and ask a tensor: `….size("{constant}")`'
+        raise TilelinkError("TL209", message, loc=loc, why=why, hint=hint)
     if len(names) != len(signature.inputs):
-        raise TilelinkError(
-            "TL202",
-            f"`{name}` has {count(len(names), 'tensor parameter')}, its signature {count(len(signature.inputs), 'input')}",
-            loc=loc,
-            why=f"the signature is `{signature}`; what follows `->` is returned",
-            hint="write one parameter for each input, and constants after a bare `*`",
-        )
+        wanted = count(len(signature.inputs), "input")
+        message = f"`{name}` has {count(len(names), 'tensor parameter')}, its signature {wanted}"
+        why = f"the signature is `{signature}`; what follows `->` is returned"
+        hint = "write one parameter for each input, and constants after a bare `*`"
+        raise TilelinkError("TL202", message, loc=loc, why=why, hint=hint)
     return names
 
 
@@ -140,9 +127,8 @@ def _argument(
         raise TilelinkError("TL206", message, loc=loc, why=why, hint=f"convert `{name}` before the call")
     axes = [_declared(run, user, a, sizes, loc) for a in shape.axes]
     if shape.rest is not None:
-        axes[shape.rest : shape.rest] = [
-            LogicalAxis(f"_{i}", Sym(f"_{i}"), sizes[f"_{i}"], None, False) for i in range(rest)
-        ]
+        behind = [f"_{i}" for i in range(rest)]
+        axes[shape.rest : shape.rest] = [LogicalAxis(n, Sym(n), sizes[n], None, False) for n in behind]
     return Record(tuple(axes), dtype, "argument", name, name, f"`{name}`", shape.contract, None, loc)
 
 
@@ -154,10 +140,8 @@ def _declared(run: Trace, user: str, axis: Axis, sizes: Mapping[str, int], loc: 
             return ranks_along(name), run.ranks.sizes[name]
         if name in sizes:
             return Sym(name), int(sizes[name])
-        why = f"`{axis}` of the signature needs it"
-        raise TilelinkError(
-            "TL205", f"the size `{name}` of `{user}` is not known", loc=loc, why=why, hint=f"pass `{name}=`"
-        )
+        message, why = f"the size `{name}` of `{user}` is not known", f"`{axis}` of the signature needs it"
+        raise TilelinkError("TL205", message, loc=loc, why=why, hint=f"pass `{name}=`")
 
     size, extent = evaluate_size(axis.size, known)
     return LogicalAxis(axis.name, size, extent, axis.split, axis.unit)
@@ -190,50 +174,30 @@ def _check_contracts(user: str, signature: Signature, known: set[str], loc: Loc 
                 raise TilelinkError("TL205", f"the size `{name}` of `{user}` is not known", loc=loc, why=why, hint=hint)
 
 
-def _pairs(
-    user: str, names: Sequence[str], shapes: Sequence[Shape], records: Sequence[Record], loc: Loc | None, ranks: Ranks
-) -> Pairs:
-    """Every tensor with what its axes mean."""
-    given = [Given(n, s, r) for n, s, r in zip(names, shapes, records, strict=True)]
-    return [(g, align(g, user, loc, ranks)) for g in given]
-
-
-def _add(dimensions: Dimensions, pairs: Pairs) -> None:
-    for given, slots in pairs:
-        dimensions.add(given, slots)
-    for given, slots in pairs:
-        dimensions.check_compound(given, slots)
-
-
 # -------------------------------------------------------------------------------------------------------------------- results
-def _results(user: str, returned: object, loc: Loc | None) -> list[SymbolicTensor]:
-    everything = cast("Sequence[object]", returned) if isinstance(returned, (tuple, list)) else [returned]
-    tensors = [one for one in everything if isinstance(one, SymbolicTensor)]
-    for one in everything:
+def _results(dimensions: Dimensions, signature: Signature, returned: object, loc: Loc | None) -> list[SymbolicTensor]:
+    """What an operator's body has returned, compared with what the signature promises, if it promises anything."""
+    user, results = dimensions.user, list[SymbolicTensor]()
+    for one in cast("Sequence[object]", returned) if isinstance(returned, (tuple, list)) else [returned]:
         if not isinstance(one, SymbolicTensor):
             why = "an operator returns what its programs and operators returned"
             message = f"`{user}` returns an object of type `{type(one).__name__}`"
             raise TilelinkError("TL210", message, loc=loc, why=why, hint="return tensors")
-    return tensors
-
-
-def _check_results(
-    dimensions: Dimensions, user: str, signature: Signature, results: list[SymbolicTensor], loc: Loc | None
-) -> None:
-    """Compares what was returned with what the signature promises, if it promises anything."""
+        results.append(one)
     if not signature.outputs:
-        return
+        return results
+    why = f"the signature is `{signature}`"
     if len(results) != len(signature.outputs):
         message = f"`{user}` returns {count(len(results), 'tensor')}, its signature {len(signature.outputs)}"
         hint = "make the signature and the `return` agree"
-        raise TilelinkError("TL210", message, loc=loc, why=f"the signature is `{signature}`", hint=hint)
+        raise TilelinkError("TL210", message, loc=loc, why=why, hint=hint)
     for number, (shape, result) in enumerate(zip(signature.outputs, results, strict=True)):
         if shape.dtype is not None and shape.dtype != result.dtype:
-            why = f"the signature is `{signature}`"
             message = f"result {number + 1} of `{user}` is {result.dtype}, not {shape.dtype}"
             raise TilelinkError("TL206", message, loc=loc, why=why, hint="make them agree")
-    names = [f"result {i + 1}" for i in range(len(results))]
-    _add(dimensions, _pairs(user, names, signature.outputs, [r.record for r in results], loc, dimensions.ranks))
+    promised = zip(signature.outputs, results, strict=True)
+    dimensions.take([Given(f"result {k + 1}", s, r.record) for k, (s, r) in enumerate(promised)])
+    return results
 
 
 # ------------------------------------------------------------------------------------------------- operators inside operators
@@ -261,32 +225,24 @@ def inline(
     Raises:
         TilelinkError: TL201 to TL213.
     """
-    run, site = tracing(), call_site() or loc
-    if run is None:
-        raise outside(name, site)
+    run, site = called_in(name, loc)
     use = str(kwargs.get("name") or name)
     names = _argument_names(name, fn, signature, loc)
     check_keywords(name, fn, signature, kwargs, "name", "over", loc=site)
     if len(args) != len(names):
-        wrong_count(name, len(args), len(names), f"`{signature}`", site)
+        wrong_count(name, len(args), signature, site)
     prefix = run.take_path(use, site) + "."
     run.shipped = under(prefix, shipped) | run.shipped
-    records = [record_of(name, n, a, site) for n, a in zip(names, args, strict=True)]
-    ranks = _ranks_of(run, name, signature, kwargs.get("over"), site)
-    pairs = _pairs(name, names, signature.inputs, records, site, ranks)
-    for given, _ in pairs:
-        check_dtype(given, name, site)
-    dimensions = Dimensions(name, signature, ranks, site)
-    _add(dimensions, pairs)
+    given = [given_tensor(name, n, s, a, site) for n, s, a in zip(names, signature.inputs, args, strict=True)]
     constants = {k: v for k, v in kwargs.items() if k not in ("name", "over")}
-    for size in [k for k in constants if k in names_of(signature)]:
-        dimensions.give(size, constants.pop(size))
-    tensors = [_relabelled(dimensions, given, slots) for given, slots in pairs]
+    sizes = {k: constants.pop(k) for k in [*constants] if k in names_of(signature)}
+    dimensions = Dimensions(name, signature, _ranks_of(run, name, signature, kwargs.get("over"), site), site)
+    slots = dimensions.take(given, sizes)
+    tensors = [_relabelled(dimensions, one, slots[one.param]) for one in given]
     with run.inside(Frame(name, prefix, dimensions, signature.dtype([a.dtype for a in args]) or "f32")):
         returned = fn(*tensors, **constants)
         run.found += found_by(fn)
-        results = _results(name, returned, loc)
-        _check_results(dimensions, name, signature, results, loc)
+        results = _results(dimensions, signature, returned, loc)
     outer = [SymbolicTensor(r.record) for r in results]
     return tuple(outer) if isinstance(returned, (tuple, list)) else outer[0]
 
@@ -304,13 +260,9 @@ def _ranks_of(run: Trace, name: str, signature: Signature, over: object, loc: Lo
         return run.ranks.along(outer.get(signature.along or "", next(iter(outer.values()))))
     if over is None and set(signature.axes) <= outer.keys():
         return Ranks({axis: outer[axis] for axis in signature.axes}, run.ranks.sizes)
-    raise TilelinkError(
-        "TL213",
-        f"which axes of ranks those of `{name}` are",
-        loc=loc,
-        why=f"its own are {' and '.join(signature.axes)}, those here are {' and '.join(outer)}",
-        hint=f'say it: `{name}(..., over="{next(iter(outer))}")`, or give the axes the same names',
-    )
+    why = f"its own are {' and '.join(signature.axes)}, those here are {' and '.join(outer)}"
+    hint = f'say it: `{name}(..., over="{next(iter(outer))}")`, or give the axes the same names'
+    raise TilelinkError("TL213", f"which axes of ranks those of `{name}` are", loc=loc, why=why, hint=hint)
 
 
 def _relabelled(dimensions: Dimensions, given: Given, slots: tuple[Slot, ...]) -> SymbolicTensor:

@@ -1,14 +1,14 @@
-"""What a name means inside a tile program, and what lowering an expression gives."""
+"""What a name means inside a tile program, what lowering an expression gives, and what names mean where paths meet."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeGuard
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, text, truth
+from tilelink.ir.formula import Binary, Const, Formula, Sym, binary, select, symbols, text, truth
 from tilelink.ir.program import Expr
 from tilelink.ir.ring import around, distance
 
@@ -24,7 +24,7 @@ class Value:
     and wraps. `wrapped`: something was added to it. `only_if`: of a truth without a formula, what it takes to be true.
     """
 
-    node: ast.expr
+    node: ast.expr = field(compare=False)
     names: tuple[str, ...] = ()
     rank: int = 0
     positional: bool = True
@@ -45,6 +45,10 @@ class Value:
 
     def expr(self) -> Expr:
         return Expr(self.text, self.names, self.rank != 0, self.positional, self.formula, self.only_if)
+
+    def called(self, name: str) -> Value:
+        """The same by the name that it has been given."""
+        return replace(self, node=ast.Name(name, ast.Load()), names=(name,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,51 +79,46 @@ class TileTuple:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A value by its name. `dim`: it is an index made from that axis."""
+    """A value by its name. `dim`: it is an index made from that axis. `static`: it is known when a kernel is compiled, as an
+    int, bool or str constant is."""
 
-    name: str
+    value: Value
     loc: Loc
-    rank: int = 0
-    positional: bool = True
-    formula: Formula | None = None
-    length: int | None = None
-    coordinate: bool = False
     dim: str | None = None
-    wrapped: bool = False
     static: bool = False
-    """Known when a kernel is compiled: an int, bool or str constant."""
-    only_if: Formula | None = None
 
-    def value(self) -> Value:
-        node = ast.Name(self.name, ast.Load())
-        return Value(
-            node,
-            (self.name,),
-            self.rank,
-            self.positional,
-            self.formula,
-            self.length,
-            self.coordinate,
-            self.wrapped,
-            self.only_if,
-        )
+    @property
+    def name(self) -> str:
+        return self.value.names[0]
 
 
 Binding: TypeAlias = Tensor | TileIndex | TileTuple | Variable
+Environment: TypeAlias = dict[str, Binding]
+
+
+def is_index(binding: Binding | None) -> TypeGuard[TileIndex | TileTuple | Variable]:
+    """Bound by `tile_id` or `tiles`."""
+    return isinstance(binding, (TileIndex, TileTuple)) or (isinstance(binding, Variable) and binding.dim is not None)
+
+
+def named(name: str, **more: Any) -> Value:
+    """The value of a name."""
+    return Value(ast.Name(name, ast.Load()), (name,), **more)
 
 
 def root(name: str, loc: Loc, *, dim: str | None = None, coordinate: bool = False, static: bool = False) -> Variable:
     """A variable that the plan knows by its name: a position, a bound, a holder, a constant."""
-    return Variable(name, loc, formula=Sym(name), coordinate=coordinate, dim=dim, static=static)
+    return Variable(named(name, formula=Sym(name), coordinate=coordinate), loc, dim, static)
 
 
-def joined_names(*groups: tuple[str, ...]) -> tuple[str, ...]:
+def joined_names(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """All names, each once, in the order of their first use."""
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
-def common_rank(ranks: list[int]) -> int:
+def common_rank(values: Iterable[Value]) -> int:
     """The rank of what is broadcast together."""
+    ranks = [v.rank for v in values]
     return UNKNOWN if UNKNOWN in ranks else max(ranks, default=0)
 
 
@@ -132,6 +131,12 @@ def constant_of(node: ast.expr) -> object:
         if isinstance(inner, (int, float)):
             return -inner
     return node
+
+
+def integer_of(node: ast.expr) -> int | None:
+    """The value of a literal that is an integer."""
+    value = constant_of(node)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 # --------------------------------------------------------------------------------------------------- formulas of values
@@ -158,9 +163,9 @@ def combined(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
 
 def needed(parts: Sequence[Value]) -> Formula | None:
     """What it takes for all of some truths to be true, as far as positions say; None: they say nothing, or all of it."""
-    known = [p.only_if if p.formula is None else truth(p.formula) for p in parts]
-    if all(p.formula is not None for p in parts) or all(k is None for k in known):
+    if all(p.formula is not None for p in parts):
         return None
+    known = [p.only_if if p.formula is None else truth(p.formula) for p in parts]
     found: Formula | None = None
     for k in known:
         found = k if found is None else found if k is None else bounded(binary("and", found, k))
@@ -169,7 +174,7 @@ def needed(parts: Sequence[Value]) -> Formula | None:
 
 def rounded_down(op: str, a: Formula | None, b: Formula | None) -> Formula | None:
     """The formula of `a // b`, `a % b` or `cdiv` as Python has them, by those of Triton, which round towards 0."""
-    if _counts(a) and _counts(b):
+    if never_negative(a) and never_negative(b):
         return combined(op, a, b)
     if op == "cdiv":
         a = combined("+", a, combined("-", b, Const(1)))
@@ -177,12 +182,13 @@ def rounded_down(op: str, a: Formula | None, b: Formula | None) -> Formula | Non
     return rest if op == "%" else combined("//", combined("-", a, rest), b)
 
 
-def _counts(formula: Formula | None) -> bool:
-    """Whether it is plain that it is not negative."""
+def never_negative(formula: Formula | None) -> bool:
+    """Whether that is plain."""
     if isinstance(formula, Const):
         return isinstance(formula.value, int) and formula.value >= 0
     if isinstance(formula, Binary):
-        return formula.op in ("+", "*", "//", "%") and _counts(formula.left) and _counts(formula.right)
+        kept = formula.op in ("+", "*", "//", "%")
+        return kept and never_negative(formula.left) and never_negative(formula.right)
     return formula == Sym(RANKS)
 
 
@@ -194,10 +200,66 @@ def shifted(var: str, shift: int) -> Value:
     """`var + shift` on the axis of ranks."""
     formula = around(Sym(var), shift)
     names = (var, RANKS) if shift else (var,)
-    return Value(
-        ast.parse(text(formula), mode="eval").body, names, formula=formula, coordinate=True, wrapped=shift != 0
+    node = ast.parse(text(formula), mode="eval").body
+    return Value(node, names, formula=formula, coordinate=True, wrapped=shift != 0)
+
+
+# ---------------------------------------------------------------------------------------------------------- where paths meet
+Said = Callable[[str], str]
+"""What the ops call the variable that lines assign by a name."""
+
+
+def joined(a: Variable, b: Variable, name: str, *, positional: bool, formula: Formula | None = None) -> Variable:
+    """A variable that is one or the other; no index, which keeps its name. `name`, `formula`: if theirs differ."""
+    x, y = a.value, b.value
+    value = named(
+        a.name if a.name == b.name else name,
+        rank=x.rank if x.rank == y.rank else (x.rank or y.rank if 0 in (x.rank, y.rank) else UNKNOWN),
+        positional=positional and x.positional and y.positional,
+        formula=x.formula if x.formula == y.formula else formula,
+        length=x.length if x.length == y.length else None,
+        coordinate=x.coordinate and y.coordinate,
+        wrapped=x.wrapped or y.wrapped,
     )
+    return Variable(value, a.loc)
 
 
-def without_formula(value: Value) -> Value:
-    return replace(value, formula=None)
+def after_branches(
+    body: Environment, orelse: Environment, said: Said, inner: frozenset[str], test: Value, *, static: bool
+) -> tuple[Environment, set[str]]:
+    """The environment after an `if`, and the names that one path leaves unbound.
+
+    `inner`: what ops of one path alone bind. `static`: the test is known when a kernel is compiled, so a name of the path
+    taken stays.
+    """
+    merged: Environment = {}
+    lost: set[str] = set()
+    never = (orelse if test.formula.value else body) if isinstance(test.formula, Const) else {}
+    for name in (*body, *(n for n in orelse if n not in body)):
+        a, b = body.get(name), orelse.get(name)
+        one = a or b
+        if one is not None and a == b:
+            merged[name] = one
+        elif isinstance(a, Variable) and isinstance(b, Variable):
+            chosen: Formula | None = None
+            if test.formula is not None and a.value.formula is not None and b.value.formula is not None:
+                chosen = select(test.formula, a.value.formula, b.value.formula)
+                chosen = None if symbols(chosen) & inner else bounded(chosen)
+            merged[name] = joined(a, b, said(name), positional=test.positional, formula=chosen)
+        elif one is not None and (a is None or b is None) and static and name not in never:
+            merged[name] = replace(one, value=replace(one.value, formula=None)) if isinstance(one, Variable) else one
+        else:
+            lost.add(name)
+    return merged, lost
+
+
+def at_loop_head(before: Environment, after: Environment, said: Said, *, positional: bool) -> Environment:
+    """What names mean at the head of a loop whose body leaves `after`; equal to `before` once nothing changes."""
+    merged: Environment = {}
+    for name, a in before.items():
+        b = after.get(name)
+        if a == b:
+            merged[name] = a
+        elif isinstance(a, Variable) and isinstance(b, Variable):
+            merged[name] = joined(a, b, said(name), positional=positional)
+    return merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,6 @@ from tilelink.ir.formula import Sym, substitute, symbols
 from tilelink.ir.program import (
     At,
     Holder,
-    IndexEntry,
     Load,
     Move,
     Notify,
@@ -111,9 +111,7 @@ def _records(step: PendingStep, role: str) -> list[Record]:
 
 def _names(records: Sequence[Record], taken: set[str]) -> dict[Record, str]:
     """The name that each record wishes for, where nobody else does; else the longer one, numbered if need be."""
-    wishes: dict[str, int] = {}
-    for record in records:
-        wishes[record.wish] = wishes.get(record.wish, 0) + 1
+    wishes = Counter(r.wish for r in records)
     names: dict[Record, str] = {}
     used = set(taken)
     for record in sorted(records, key=lambda r: r.origin != "argument"):
@@ -126,10 +124,13 @@ def _names(records: Sequence[Record], taken: set[str]) -> dict[Record, str]:
 
 
 def _decl(record: Record, names: Mapping[Record, str]) -> TensorDecl:
-    axes = tuple(TensorAxis(a.name, a.size, _split(a.split, names), a.unit, a.over) for a in record.axes)
+    axes = (
+        TensorAxis(a.name, a.size, names[a.split] if isinstance(a.split, Record) else a.split, a.unit, a.over)
+        for a in record.axes
+    )
     return TensorDecl(
         name=names[record],
-        axes=axes,
+        axes=tuple(axes),
         dtype=record.dtype,
         origin=record.origin,
         contract=record.contract,
@@ -138,48 +139,41 @@ def _decl(record: Record, names: Mapping[Record, str]) -> TensorDecl:
     )
 
 
-def _split(split: str | Record | None, names: Mapping[Record, str]) -> str | None:
-    return names[split] if isinstance(split, Record) else split
-
-
 def _step(step: PendingStep, names: Mapping[Record, str], axis: str, ranks: int) -> Step:
     bindings = tuple(Binding(v.param, names[v.record], tuple(_view(v, s, names) for s in v.slots)) for v in step.views)
     program = with_distances(step.program, {n: v for n, v in step.constants if isinstance(v, int)}, ranks)
     return Step(step.path, program, bindings, step.constants, step.loc, step.shipped, axis)
 
 
-def with_distances(program: TileProgram, constants: Mapping[str, int], ranks: int) -> TileProgram:
-    """The program in which the coordinates of ranks are as far from this rank's as the step's constants and the number of
-    ranks say."""
-
-    def known(at: IndexEntry) -> IndexEntry:
-        return _at(at, constants, ranks) if isinstance(at, At) else at
-
-    def change(op: Op) -> Op:
-        if isinstance(op, (Holder, Load, Store, Move, Notify, Wait)) and op.index is not None:
-            op = replace(op, index=tuple(known(e) for e in op.index))
-        if isinstance(op, (Notify, Wait)) and op.peer is not None:
-            op = replace(op, peer=_at(op.peer, constants, ranks))
-        return op
-
-    body = rewritten(program.body, change)
-    return program if body == program.body else replace(program, body=body)
-
-
-def _at(at: At, constants: Mapping[str, int], ranks: int) -> At:
-    if not at.coordinate or at.expr.formula is None:
-        return at
-    formula = substitute(at.expr.formula, constants)
-    known = distance(formula, ranks)
-    return replace(at, expr=replace(at.expr, formula=formula if known is None else around(Sym(known[0]), known[1])))
-
-
 def _view(view: PendingView, slot: Slot, names: Mapping[Record, str]) -> ViewAxis:
     declared = slot.declared
     if slot.at is None:
         return ViewAxis(slot.dim, None, False, True, RANK_AXIS)
-    axis = view.record.axes[slot.at]
-    word = None if declared is None else declared.split
-    split = names[view.tables[word]] if word is not None and word in view.tables else word
+    split = None if declared is None else declared.split
+    if split is not None and split in view.tables:
+        split = names[view.tables[split]]
     # Whether an axis is walked singly is the program's word, whatever an operator's signature calls it.
-    return ViewAxis(slot.dim, slot.at, view.is_local(declared, axis), declared is not None and declared.unit, split)
+    local = view.is_local(declared, view.record.axes[slot.at])
+    return ViewAxis(slot.dim, slot.at, local, declared is not None and declared.unit, split)
+
+
+def with_distances(program: TileProgram, constants: Mapping[str, int], ranks: int) -> TileProgram:
+    """The program in which the coordinates of ranks are as far from this rank's as the step's constants and the number of
+    ranks say."""
+
+    def known(at: At) -> At:
+        if not at.coordinate or at.expr.formula is None:
+            return at
+        formula = substitute(at.expr.formula, constants)
+        found = distance(formula, ranks)
+        return replace(at, expr=replace(at.expr, formula=formula if found is None else around(Sym(found[0]), found[1])))
+
+    def change(op: Op) -> Op:
+        if isinstance(op, (Holder, Load, Store, Move, Notify, Wait)) and op.index is not None:
+            op = replace(op, index=tuple(known(e) if isinstance(e, At) else e for e in op.index))
+        if isinstance(op, (Notify, Wait)) and op.peer is not None:
+            op = replace(op, peer=known(op.peer))
+        return op
+
+    body = rewritten(program.body, change)
+    return program if body == program.body else replace(program, body=body)

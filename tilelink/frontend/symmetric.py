@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tilelink.errors import Loc, TilelinkError
-from tilelink.frontend.binding import Dimensions, Seen
-from tilelink.frontend.grammar import parse_shape
-from tilelink.frontend.owners import parse_owner
+from tilelink.errors import TilelinkError
+from tilelink.frontend.binding import Seen
+from tilelink.frontend.grammar import parse_owner, parse_shape
 from tilelink.frontend.running import in_progress
-from tilelink.frontend.symbolic import Record, SymbolicTensor, formula_of
-from tilelink.frontend.wording import count, nearest
-from tilelink.ir.shape import Axis, dims_of
+from tilelink.frontend.symbolic import Record, SymbolicTensor
+from tilelink.frontend.wording import count, meant
+from tilelink.ir.shape import dims_of
 
 
 def symmetric(
@@ -38,39 +37,33 @@ def symmetric(
     if parsed.rest is not None:
         why = "a declared tensor has no other tensor to take them from"
         raise TilelinkError("TL205", f"`...` in `{shape}`", loc=loc, why=why, hint="write all axes")
-    more = {} if like is None else {a.name: Seen(a.size.formula, int(a.size), None, False, "`like`") for a in like.axes}
-    more |= {n: Seen(formula_of(v), int(v), None, False, f"`{n}={int(v)}`") for n, v in sizes.items()}
+    more = {} if like is None else {a.name: Seen.of(a.name, a.size, "`like`") for a in like.axes}
+    more |= {name: Seen.of(name, size, f"`{name}={int(size)}`") for name, size in sizes.items()}
     dimensions = run.frame.dimensions.extended({n: s for n, s in more.items() if n not in ranks})
+    known = [n for n in dimensions.seen if n not in ranks]
     for axis in parsed.axes:
-        _check_axis(axis, dimensions, loc)
+        for name in dims_of(axis.size):
+            if name not in dimensions.seen:
+                hint = meant(name, known, f"pass it by name, `{name}=...`, or a tensor that has it, `like=`")
+                why = f"known are {', '.join(f'`{n}`' for n in known)}"
+                raise TilelinkError("TL205", f"the size `{name}` is not known", loc=loc, why=why, hint=hint)
+        if axis.split is not None and axis.split not in ranks:
+            why, hint = "a declared tensor is split over the ranks or not at all", f"write `{axis.size}`"
+            raise TilelinkError("TL103", f"`{axis}` is split by a table", loc=loc, why=why, hint=hint)
     label = f'`symmetric("{shape}")`'
     axes = dimensions.allocate(parsed, {}, label)
     word = dtype or parsed.dtype or (like.dtype if like is not None else run.frame.dtype)
     term = None if owner is None else parse_owner(owner, loc)
     if term is not None and len(run.ranks.sizes) > 1:
         why = "the map gives one number, and a rank has one on each axis"
-        hint = "split the axes of the shape over them"
-        message = "an owner map where the ranks have several axes"
+        message, hint = "an owner map where the ranks have several axes", "split the axes of the shape over them"
         raise TilelinkError("TL214", message, loc=loc, why=why, hint=hint)
     if term is not None and len(term.variables) > len(axes):
-        why = f"`{shape}` has {count(len(axes), 'axis', 'axes')}"
-        message = f"the owner map has {len(term.variables)} variables"
-        raise TilelinkError(
-            "TL104", message, loc=loc, why=why, hint="write one variable for each axis, from the first on"
+        why, message = (
+            f"`{shape}` has {count(len(axes), 'axis', 'axes')}",
+            f"the owner map has {len(term.variables)} variables",
         )
+        hint = "write one variable for each axis, from the first on"
+        raise TilelinkError("TL104", message, loc=loc, why=why, hint=hint)
     wish = f"symmetric_{sum(r.origin == 'declared' for r in run.records)}"
     return run.record(Record(axes, word, "declared", wish, wish, label, parsed.contract, term, loc))
-
-
-def _check_axis(axis: Axis, dimensions: Dimensions, loc: Loc | None) -> None:
-    known = [n for n in dimensions.seen if n not in dimensions.ranks.names]
-    for name in dims_of(axis.size):
-        if name not in dimensions.seen:
-            close = nearest(name, known)
-            hint = f"pass it by name, `{name}=...`, or a tensor that has it, `like=`"
-            why = f"known are {', '.join(f'`{n}`' for n in known)}"
-            message = f"the size `{name}` is not known"
-            raise TilelinkError("TL205", message, loc=loc, why=why, hint=f"did you mean `{close}`?" if close else hint)
-    if axis.split is not None and axis.split not in dimensions.ranks.names:
-        why = "a declared tensor is split over the ranks or not at all"
-        raise TilelinkError("TL103", f"`{axis}` is split by a table", loc=loc, why=why, hint=f"write `{axis.size}`")
