@@ -42,6 +42,7 @@ import numpy as np
 VERSION = 1
 SHOWN = 10
 ENTERED = "@entered"
+OWN = (ENTERED, "@ready", "@left")  # flags of the call itself: they tell its number, and are used in every call
 Env = dict[str, Any]
 KNOWN = {
     "style": ("count", "epoch", "doorbell", "data"), "scope": ("gpu", "sys"), "engine": ("workers", "stream", "host"),
@@ -336,12 +337,13 @@ class Judge:
         got = sum(s.amount for s in signals if s.amount is not None) + expected * len(whole)
         left_alone = once and not signals and not awaits
         bells = [a for a in awaits if doorbell or a.op.get("bell")]
-        misheard = len(bells) != min(expected, 1) or any(a.maybe for a in bells)
+        heard = {id(a.at) for a in bells}  # a tile of a stream has heard of a bell once for all
+        misheard = len(heard) != min(expected, 1) or any(a.maybe for a in bells)
         for wrong, why in (
             (got != expected and not left_alone, f"gets {got} and expects {expected}"),
             (once and (expected != 1 or any(s.amount != 1 for s in signals)), "is set, not counted"),
             (any(s.maybe and s.amount is not None for s in signals), "is signalled or not as data decides"),
-            ((bells or doorbell) and misheard, f"has a bell that is awaited {len(bells)} times"),
+            ((bells or doorbell) and misheard, f"has a bell that is awaited by {len(heard)} tiles"),
             (bells and any(s.at.rank != rank for s in signals), "has a bell that other ranks ring"),
         ):
             if wrong:
@@ -421,7 +423,7 @@ class Judge:
         return found
 
     def _calls(self) -> None:
-        if not self.told:
+        if not self.told and self.plan.flags:
             self.say("calls: nobody says that it has entered the call")
         entries = [[s for n in self.told for s in self.signals[n, r, r]] for r in self.plan.ranks]
         for e in (e for e in self.events if e.kind in ("await", "signal", "read", "write", "stop")):
@@ -449,7 +451,7 @@ class Judge:
         credits = [a for n in self.told for a in self.awaits[n, w, x] if not a.maybe]
         for e in (e for e in self.events if e.at.rank == w and e.kind in ("write", "signal")):
             slots = self.plan.text["slots"] if e.kind == "signal" else self.plan.buffers[e.what]["slots"]
-            if e.what in self.told or (e.kind == "write" and self.plan.buffers[e.what]["space"] != "symmetric"):
+            if e.what in OWN or (e.kind == "write" and self.plan.buffers[e.what]["space"] != "symmetric"):
                 continue
             known = (
                 self.is_past(self.plan.begin[x], e) or (heard and slots > 1) or (e.ranks == (w,) and e.kind == "signal")

@@ -16,7 +16,8 @@ from tilelink.ir.schedule import Placement
 from tilelink.ir.shape import RANK_AXIS, Dim, Shape, Sum
 from tilelink.ir.topology import Device, Topology
 from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping import make_plan, verify
+from tilelink.mapping import make_plan
+from tilelink.mapping.judge import verify
 from tilelink.pipeline.operator import Operator
 
 TILE = 16

@@ -1,7 +1,8 @@
-"""The proof and the oracle, asked about one plan of chance: of an operator off one of the shelves, in most cases spoilt."""
+"""The proof and the checker of certificates, asked about one plan: they share no code, and have to say the same of it."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +10,67 @@ from dataclasses import dataclass
 from tests.mapping import shelf, shelf_axes, shelf_graphs
 from tests.mapping.corrupt import CORRUPTIONS
 from tilelink.errors import TilelinkError
+from tilelink.ir.certificate import certificate
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Verdict
-from tilelink.mapping import verify
-from tilelink.mapping.exact import NotExact, examine
+from tilelink.mapping.judge import judge
+from tilelink.mapping.lower import lower
+from tilelink.proof.check import check
+from tools import check_certificate
 
 Made = Callable[[random.Random], "tuple[str, Plan] | None"]
+RESIDENCY = "TL613"
+"""Whether workers and streams find SMs is no claim of a certificate."""
 
 
+def reasons(lowered: Lowered) -> list[str]:
+    """What the checker finds wrong, a kind and a colon before each."""
+    return check_certificate.judge(json.loads(certificate(lowered)))
+
+
+def events_of(plan: Plan) -> list[check_certificate.Event]:
+    """What the checker makes of a plan, tile by tile."""
+    return check_certificate.Plan(json.loads(certificate(lower(plan)))).events
+
+
+def asked(plan: Plan) -> Verdict:
+    """The verdict on a plan, on which both have to agree."""
+    verdict = judge(plan)
+    differs = difference(plan, verdict)
+    assert differs is None, differs
+    return verdict
+
+
+def difference(plan: Plan, verdict: Verdict) -> str | None:
+    """What the proof and the checker do not agree on. Both are asked of the lowered form: a plan that is refused as it stands,
+    by its programs or its structure, may be right as it is lowered, or have no lowered form."""
+    try:
+        lowered = lower(plan)
+    except (TilelinkError, LookupError):
+        return f"{verdict} is of a plan that has no lowered form" if verdict.ok else None
+    proof, wrong = verdict if verdict.ok else check(lowered), reasons(lowered)
+    if proof.ok == (not wrong) or (proof.error is not None and proof.error.code == RESIDENCY):
+        return None
+    return f"the proof says {proof.error or 'nothing'}, and the checker {wrong[:3]}"
+
+
+def assert_right(plan: Plan) -> Verdict:
+    """The proof accepts the plan, and so does the checker."""
+    verdict = asked(plan)
+    assert verdict.ok, verdict.error
+    return verdict
+
+
+def refused(plan: Plan, code: str) -> TilelinkError:
+    """The diagnostic of a plan that is wrong."""
+    error = asked(plan).error
+    assert error is not None
+    assert error.code == code, error
+    return error
+
+
+# ------------------------------------------------------------------------------------------------------- plans of chance
 def off_any_shelf(rng: random.Random) -> tuple[str, Plan] | None:
     """A plan as the planner makes it, and what it is of; None: the planner refuses the schedule."""
     shelves: list[Made] = [shelf.sound_plan, shelf_graphs.sound_plan, shelf_graphs.sound_plan, shelf_axes.sound_plan]
@@ -36,47 +90,23 @@ def any_plan(rng: random.Random, make: Made = off_any_shelf) -> tuple[str, str, 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the proof and the oracle say of one plan. `proof`: proved, or the code of the refusal; `by_graph`: a rule could
-    not decide, and asked the exact graph of the plan."""
+    """What was asked of one plan. `proof`: proved, or the code of the refusal; `differs`: what the checker says otherwise."""
 
     of: str
     spoilt: str
     proof: str
-    oracle: str
-    by_graph: bool
-
-    @property
-    def agrees(self) -> bool:
-        return (self.proof == "proved") == (self.oracle == "right") or self.by_language
-
-    @property
-    def by_language(self) -> bool:
-        """A program must say what it depends on, also where, as it happens to be scheduled, nothing goes wrong without."""
-        return self.proof in ("TL602", "TL603") and self.oracle == "right"
+    differs: str = ""
 
     def __str__(self) -> str:
-        return f"{self.of}, spoilt: {self.spoilt}: {self.proof}, and the oracle says {self.oracle}"
+        return f"{self.of}, spoilt: {self.spoilt}: {self.proof}; {self.differs or 'the checker says the same'}"
 
 
 def agreement(rng: random.Random, make: Made = off_any_shelf) -> Agreement | None:
-    """None: no plan, or one that cannot be played through."""
+    """None: no plan."""
     found = any_plan(rng, make)
     if found is None:
         return None
     of, spoilt, plan = found
-    verdict = verdict_on(plan)
-    try:
-        findings = examine(plan).findings
-    except NotExact:
-        return None
+    verdict = judge(plan)
     proof = "proved" if verdict.error is None else verdict.error.code
-    by_graph = any("by the exact graph" in p.text for p in verdict.proofs)
-    return Agreement(of, spoilt, proof, findings[0].text if findings else "right", by_graph)
-
-
-def verdict_on(plan: Plan) -> Verdict:
-    """Without a counterexample, which takes longer than all the rest."""
-    try:
-        return verify(plan)
-    except TilelinkError as error:
-        return Verdict(False, (), error)
+    return Agreement(of, spoilt, proof, difference(plan, verdict) or "")

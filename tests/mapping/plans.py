@@ -15,7 +15,6 @@ from tilelink.ir.schedule import Placement
 from tilelink.ir.topology import Device, RankAxis, Topology
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import make_plan
-from tilelink.mapping.exact import examine
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
 Sizes = dict[str, int]
@@ -114,17 +113,6 @@ def forms(tile: int = 16) -> dict[str, tuple[Operator, dict[str, Placement]]]:
 def form(name: str, ranks: int, sizes: Sizes, tile: int = 16, *, slots: int = 2) -> Plan:
     operator, placements = forms(tile)[name]
     return plan_of(operator.schedule(placements), ranks, sizes, slots=slots)
-
-
-# ------------------------------------------------------------------------------------------------------------ played through
-def assert_right(plan: Plan) -> None:
-    """Nothing in the exact graph of the plan does harm."""
-    finding = examine(plan).finding
-    assert finding is None, finding.text
-
-
-def deadlocks(plan: Plan) -> bool:
-    return any(f.kind == "deadlock" for f in examine(plan).findings)
 
 
 # ------------------------------------------------------------------------------------------------------- broken on purpose

@@ -1,64 +1,86 @@
 """Every rule of the proof is needed: for each there is a plan, wrong in one place, that it refuses and no other rule does.
 
-The exact graph finds something in each of them that it can play through.
+What is wrong with a lowered plan the checker of certificates finds, too, but for workers that are too many.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from benchmarks.mutants.bodies import with_body
+from benchmarks.mutants.lowered import KINDS
 from tests.mapping.corrupt import CORRUPTIONS
+from tests.mapping.oracle import asked, reasons
 from tests.mapping.plans import form, plan_of
 from tilelink import sms
 from tilelink.errors import TilelinkError
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Expr, If, Notify
-from tilelink.mapping.exact import examine
-from tilelink.mapping.verify import rules_of
+from tilelink.mapping.judge import RULES
+from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm, gemm_rs_ring
+from tilelink.proof.check import QUESTIONS, check
+from tilelink.proof.table import Table
 
 SIZES = {"M": 12, "K": 4, "N": 6}
-SPOILT = {
-    "order in a tile": ("ag_gemm pull", "late_signal", "TL602"),
-    "elided signals": ("ag_gemm copy engine push", "brought_along", "TL609"),
-    "frame of a call": ("ag_gemm copy engine in whole parts", "weaker_scope", "TL612"),
-    "bounds": ("ag_gemm pull", "smaller_buffer", "TL611"),
-    "coverage": ("ag_gemm copy engine pull", "own_left_out", "TL604"),
-    "orders": ("ag_gemm pull", "fewer_tiles", "TL604"),
-    "counts": ("ag_gemm pull", "other_target", "TL607"),
-    "waits": ("gemm_rs_ring", "other_peer", "TL608"),
-    "epochs": ("ag_gemm copy engine push", "one_slot", "TL610"),
+PLANS = {
+    "order in a tile": ("ag_gemm copy engine push", "late_signal", 1),
+    "structure": ("ag_gemm pull", "entered_elsewhere", 3),
+    "own parts in place": ("ag_gemm library", "brought_along", 1),
+    "residency": ("ag_gemm copy engine pull", "more_workers", 3),
 }
+"""A form, how it is spoilt, and on how many ranks."""
+LOWERED = {
+    "bounds": "box shifted",
+    "coverage": "write dropped",
+    "orders": "total",
+    "counts": "signal doubled",
+    "waits": "await dropped",
+    "frame of a call": "after dropped",
+    "calls": "slots",
+}
+"""How the lowered plan of a form is changed."""
 
 
-def refusing(plan: Plan) -> list[tuple[str, str]]:
-    """The rules that refuse a plan, each asked by itself, and with what."""
-    found: list[tuple[str, str]] = []
-    for rule, check in rules_of(plan, []):
-        try:
-            check()
-        except TilelinkError as error:
-            found.append((rule, error.code))
-    return found
+def refusing(plan: Plan) -> set[str]:
+    """The rules that refuse a plan, each asked by itself."""
+    return {rule for rule, ask in RULES if _refuses(ask, plan)} | asking(lower(plan))
 
 
-def spoilt(name: str, how: str, rule: str) -> Plan:
-    """The first plan that is spoilt in this way and that this rule refuses."""
-    plan = form(name, 3, SIZES, 2)
-    assert refusing(plan) == []
-    made = (CORRUPTIONS[how](random.Random(seed), plan) for seed in range(20))
-    return next(p for p in made if p is not None and [r for r, _ in refusing(p)] == [rule])
+def asking(lowered: Lowered) -> set[str]:
+    table = Table.of(lowered)
+    return {q.rule for q in QUESTIONS if next(q.ask(table), None) is not None}
 
 
-@pytest.mark.parametrize("rule", SPOILT)
-def test_only_this_rule_refuses_it(rule: str) -> None:
-    name, how, code = SPOILT[rule]
-    plan = spoilt(name, how, rule)
-    assert refusing(plan) == [(rule, code)]
-    assert examine(plan).findings
+def _refuses(ask: Callable[[Plan], str], plan: Plan) -> bool:
+    try:
+        ask(plan)
+    except TilelinkError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("rule", PLANS)
+def test_only_this_rule_refuses_the_plan(rule: str) -> None:
+    """The first that is spoilt in this way and that this rule alone refuses."""
+    name, how, ranks = PLANS[rule]
+    plan = form(name, ranks, SIZES, 2)
+    assert refusing(plan) == set()
+    made = (CORRUPTIONS[how](random.Random(seed), plan) for seed in range(30))
+    only = next(p for p in made if p is not None and refusing(p) == {rule})
+    assert asked(only).error is not None
+
+
+@pytest.mark.parametrize("rule", LOWERED)
+def test_only_this_question_refuses_the_lowered_plan(rule: str) -> None:
+    lowered = lower(form("ag_gemm pull", 3, SIZES, 2))
+    only = next(m for _, m in KINDS[LOWERED[rule]](lowered) if m != lowered and asking(m) == {rule})
+    assert not check(only).ok
+    assert reasons(only)
 
 
 def test_only_the_form_refuses_it() -> None:
@@ -67,17 +89,16 @@ def test_only_the_form_refuses_it() -> None:
     test = Expr("found > 0", ("found",), positional=False)
     body = plan.step("matmul").step.program.body
     guarded = tuple(If(test=test, body=(op,), loc=op.loc) if isinstance(op, Notify) else op for op in body)
-    assert refusing(with_body(plan, "matmul", guarded)) == [("form", "TL601")]
+    assert refusing(with_body(plan, "matmul", guarded)) == {"form"}
 
 
 def test_only_the_deadlock_rule_refuses_it() -> None:
     plan = plan_of(
         gemm_rs_ring, 4, SIZES, ring=sms(4, M=2, N=8, order="ring"), matmul=sms(M=2, N=8, K=4, order="ring+1")
     )
-    assert refusing(plan) == [("deadlock", "TL605")]
-    assert "deadlock" in [f.kind for f in examine(plan).findings]
+    assert refusing(plan) == {"deadlock"}
+    assert asked(plan).error is not None
 
 
 def test_no_rule_is_left_out() -> None:
-    rules = [rule for rule, _ in rules_of(form("ag_gemm pull", 2, SIZES, 2), [])]
-    assert {*rules} == {*SPOILT, "form", "deadlock"}
+    assert {*(rule for rule, _ in RULES), *(q.rule for q in QUESTIONS)} == {*PLANS, *LOWERED, "form", "deadlock"}

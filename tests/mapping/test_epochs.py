@@ -9,15 +9,11 @@ import pytest
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.plans import assert_right, form, plan_of
-from tests.mapping.test_broken_plans import SIZES, refused, small
+from tests.mapping.oracle import assert_right, refused
+from tests.mapping.plans import form, plan_of
+from tests.mapping.test_broken_plans import SIZES
 from tilelink import copy_engine, operator, sms
 from tilelink.ir.plan import Plan
-from tilelink.mapping import verify
-from tilelink.mapping.exact import examine
-from tilelink.mapping.verify.epochs import heard
-from tilelink.mapping.verify.geometry import World
-from tilelink.mapping.verify.reach import lay
 from tilelink.ops.programs import gather
 from tilelink.ops.ulysses import to_heads
 
@@ -29,31 +25,23 @@ def assuming(plan: Plan) -> Plan:
 def test_a_credit_is_not_implied_where_a_rank_has_no_rows() -> None:
     plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2)
     assert [c.implied_by for c in plan.credits] == [None]
-    assert verify(plan)
-    error = refused(assuming(plan))
-    assert (error.code, error.message) == (
-        "TL610",
-        "rank 0 may write `x` again while rank 3 still uses it from 2 calls ago",
+    assert_right(plan)
+    assert refused(assuming(plan), "TL610").message == (
+        "`x@stage` may be written again while rank 3 still uses it from 2 calls ago"
     )
 
 
 def test_a_ring_hears_from_one_rank_only() -> None:
-    """And by way of that rank from all others, within a call: a small world shows it, structure does not."""
-    small, large = (assuming(form("gemm_rs_ring", ranks, {**SIZES, "M": 4 * ranks}, 2)) for ranks in (4, 64))
-    proof = verify(small).proofs[-1]
-    assert (proof.rule, "and yet all accesses are ordered, by the exact graph" in proof.text) == ("epochs", True)
-    assert refused(large).code == "TL610"
+    """Of its flags a rank hears one neighbour; that all others have been heard by way of it is not looked for."""
+    refused(assuming(form("gemm_rs_ring", 4, {**SIZES, "M": 16}, 2)), "TL610")
 
 
 @pytest.mark.parametrize("slots", [2, 3])
 def test_a_rank_that_is_never_heard_may_be_arbitrarily_slow(slots: int) -> None:
     """Three rows on four ranks: the last has none, and nobody hears from it."""
     plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2, slots=slots)
-    assert verify(plan)
-    assert refused(assuming(plan)).code == "TL610"
-    finding = examine(assuming(plan)).finding
-    assert finding is not None
-    assert (finding.kind, finding.second is not None) == ("reuse", True)
+    assert_right(plan)
+    refused(assuming(plan), "TL610")
 
 
 @tilelink.program("M N, T/R N -> T/R N")
@@ -74,11 +62,9 @@ def test_who_sends_nothing_is_not_heard_and_who_has_no_tile_hears_nobody(sizes: 
     op = operator("M/R N, T/R N -> T/R N", name="of_every_rank")(lambda x, mine: of_all(gather(x), mine))
     plan = plan_of(op, 3, {**sizes, "N": 2}, gather=sms(2, M=2, push=True), of_all=sms(T=2, N=2))
     assert [c.implied_by is not None for c in plan.credits] == [heard]
-    assert verify(plan)
     assert_right(plan)
     if not heard:
-        assert refused(assuming(plan)).code == "TL610"
-        assert any(f.kind == "reuse" for f in examine(assuming(plan)).findings)
+        refused(assuming(plan), "TL610")
 
 
 @tilelink.program("R/R M N, R M N")
@@ -110,9 +96,8 @@ def test_a_rank_that_a_test_leaves_out_is_not_heard() -> None:
     tile = sms(2, M=2, N=2)
     plan = plan_of(op, 3, {"M": 2, "N": 2}, all_but_the_first=tile, sum_of_the_others=tile)
     assert [c.implied_by for c in plan.credits] == [None]
-    assert verify(plan)
     assert_right(plan)
-    assert refused(assuming(plan)).code == "TL610"
+    refused(assuming(plan), "TL610")
 
 
 def test_who_pulls_nothing_hears_nobody() -> None:
@@ -120,37 +105,26 @@ def test_who_pulls_nothing_hears_nobody() -> None:
     op = operator("M/R N -> M N/R", name="turned")(lambda x: to_heads(x))
     plan = plan_of(op, 3, {"M": 3, "N": 1}, to_heads=copy_engine(push=False))
     assert [c.implied_by for c in plan.credits] == [None]
-    assert verify(plan)
-    assert refused(assuming(plan)).code == "TL610"
-    assert any(f.kind == "reuse" for f in examine(assuming(plan)).findings)
-
-
-def test_who_tells_the_rank_before_is_not_heard_by_the_next() -> None:
-    plan = small("gemm_rs_ring", 4)
-    world = World(plan)
-    known = heard(plan, world, {s.path: lay(world, s) for s in plan.steps})
-    assert known.tolist() == [[source in (rank, (rank + 1) % 4) for source in range(4)] for rank in range(4)]
+    assert_right(plan)
+    refused(assuming(plan), "TL610")
 
 
 def test_two_copies_for_three_calls_are_used_twice_running() -> None:
     """The third call has the first copy, and so has the next one."""
     plan = form("ag_gemm push", 2, SIZES, 2, slots=3)
-    assert verify(plan)
+    assert_right(plan)
     fewer = replace(plan, buffers=tuple(replace(b, slots=2) if b.shared else b for b in plan.buffers))
-    error = refused(fewer)
-    assert (error.code, error.message) == (
-        "TL610",
-        "rank 0 may write `rows` again while rank 1 still uses it from 1 calls ago",
+    assert refused(fewer, "TL610").message == (
+        "`rows` may be written again while rank 1 still uses it from 1 calls ago"
     )
-    assert any(f.kind == "reuse" for f in examine(fewer).findings)
 
 
 @pytest.mark.parametrize("name", ["ag_gemm pull", "gemm_rs push"])
 def test_with_one_slot_nothing_implies_a_credit(name: str) -> None:
     plan = form(name, 2, SIZES, 2, slots=1)
-    assert verify(plan)
-    assert refused(assuming(plan)).code == "TL610"
+    assert_right(plan)
+    refused(assuming(plan), "TL610")
 
 
 def test_a_credit_that_is_not_mentioned_is_not_waited_for() -> None:
-    assert refused(replace(form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2), credits=())).code == "TL610"
+    refused(replace(form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2), credits=()), "TL610")

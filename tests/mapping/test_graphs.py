@@ -8,12 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.mapping.corrupt import other_peer
-from tests.mapping.oracle import agreement, verdict_on
-from tests.mapping.plans import assert_right, deadlocks, plan_of, with_step
+from tests.mapping.oracle import assert_right, refused
+from tests.mapping.plans import plan_of, with_step
 from tests.mapping.shelf import double, local
 from tests.mapping.shelf_graphs import both, sound_plan
 from tests.operators.language import gemm_rs_epilogue
@@ -22,18 +19,9 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.host import Keep, Leave, Stage, Transfer
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Tiles, walk
-from tilelink.mapping import verify
-from tilelink.mapping.exact import examine
-from tilelink.ops import gemm_rs, ring_attention
+from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, keep, matmul, reduce, scatter, share
 from tilelink.ops.ulysses import to_heads
-
-
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(rng=st.randoms(use_true_random=False))
-def test_the_same_verdict(rng: random.Random) -> None:
-    found = agreement(rng, sound_plan)
-    assert found is None or found.agrees, str(found)
 
 
 def _features(plan: Plan) -> set[str]:
@@ -88,17 +76,15 @@ def test_what_stays_within_a_rank_has_no_direction() -> None:
     """A push of one's own part would be to all ranks of the line, each of which has a part of its own."""
     plan = kept(push=True)
     assert plan.steps == kept(push=False).steps
-    assert verify(plan).ok
     assert_right(plan)
 
 
 def test_what_is_seen_as_ones_own_part_is_pushed_to_nobody() -> None:
     op = operator("M/R N", name="returned")(lambda x: keep(local(x)))
     made = plan_of(op, 2, {"M": 4, "N": 2}, local=sms(M=2, N=2), keep=sms(2, M=2))
-    assert verify(made).ok
+    assert_right(made)
     plan = with_step(made, "keep", push=True)
-    assert any(f.kind == "twice" for f in examine(plan).findings)
-    assert _code(plan) == "TL604"
+    refused(plan, "TL604")
 
 
 def test_a_rank_without_rows_has_no_tile_to_wait_for() -> None:
@@ -108,7 +94,6 @@ def test_a_rank_without_rows_has_no_tile_to_wait_for() -> None:
     for moved in (copy_engine(push=False), copy_engine(push=True, streams=2), sms(2)):
         plan = plan_of(op, 3, {"M": 2, "N": 2}, local=made, keep=moved)
         assert_right(plan)
-        assert verify(plan).ok
 
 
 @pytest.mark.parametrize("pulled", [copy_engine(push=False), sms(2, S=2, push=False)], ids=["stream", "workers"])
@@ -119,7 +104,6 @@ def test_who_takes_columns_of_what_is_held_by_rows_hears_of_it(pulled: Any, made
     plan = plan_of(op, 2, {"M": 4, "N": 4}, local=made, to_heads=pulled)
     assert {s.to for s in plan.signals if s.action == "notify"} == {"all"}
     assert_right(plan)
-    assert verify(plan).ok
 
 
 def test_what_peers_pull_and_this_rank_reads() -> None:
@@ -127,7 +111,6 @@ def test_what_peers_pull_and_this_rank_reads() -> None:
     tiles = sms(M=2, N=2)
     plan = plan_of(op, 2, {"M": 4, "N": 2}, first=library("torch.mm", M=2), share=sms(2, M=2, push=False), double=tiles)
     assert_right(plan)
-    assert verify(plan).ok
 
 
 def test_a_function_waits_once_for_what_it_takes_twice() -> None:
@@ -136,30 +119,12 @@ def test_a_function_waits_once_for_what_it_takes_twice() -> None:
     plan = plan_of(op, 1, {"M": 4, "N": 2}, double=sms(M=2, N=2), both=library("torch.add", M=4))
     assert any(c.bells for c in plan.channels)
     assert_right(plan)
-    assert verify(plan).ok
-
-
-def test_a_peer_that_is_named_is_the_only_one() -> None:
-    """Own rows raise the same words, under another test: a wait that names this rank would count on them."""
-    sizes = {"S": 3, "h": 1, "g": 1, "D": 2}
-    plan = plan_of(ring_attention, 4, sizes, flash=sms(S=2, T=2), hand_on_k=sms(T=2), hand_on_v=sms(T=2))
-    rng = random.Random(0)
-    spoilt = next(p for _ in range(100) if (p := other_peer(rng, plan)) is not None and _names_itself(p))
-    assert verify(plan).ok
-    assert examine(spoilt).findings
-    assert _code(spoilt) == "TL608"
-
-
-def _names_itself(plan: Plan) -> bool:
-    peers = [s.op.peer for s in plan.signals if s.action == "await" and s.op.peer is not None]
-    return any(peer.ring == ("s", 0) for peer in peers)
 
 
 def test_ranks_that_own_no_row_send_none() -> None:
     """Sources differ in the slice that they write, whether or not their rows differ as well."""
     plan = plan_of(gemm_rs_epilogue, 2, {"M": 1, "K": 2, "N": 3}, matmul_rs=sms(M=4, N=4, K=2, order="row"))
     assert_right(plan)
-    assert verify(plan).ok
 
 
 def test_ranks_that_have_no_row_tell_nobody() -> None:
@@ -170,8 +135,7 @@ def test_ranks_that_have_no_row_tell_nobody() -> None:
     told = next(s for s in plan.signals if s.path == "reduce" and s.action == "notify")
     assert told.to == "self"
     owner = replace(plan, signals=tuple(replace(s, to="owner") if s is told else s for s in plan.signals))
-    assert examine(owner).findings == ()
-    assert verify(owner).ok
+    assert_right(owner)
 
 
 def test_a_step_takes_from_registers_what_its_host_has_there() -> None:
@@ -189,27 +153,25 @@ def behind(order: str = "ring+1") -> Plan:
 def test_tickets_stand_for_own_rows() -> None:
     """Tiles that come behind their host's are the host's last ones: another order makes them others."""
     plan, other = behind(), behind("row")
-    assert verify(plan).ok
+    assert_right(plan)
     assert plan.step("reduce").behind
     assert not other.step("reduce").behind
     spoilt = with_step(other, "reduce", behind=True)
-    assert any("other tiles than this rank's own" in f.text for f in examine(spoilt).findings)
-    assert _code(spoilt) == "TL604"
+    refused(spoilt, "TL604")
 
 
 def test_tickets_are_drawn_by_workers_of_their_host() -> None:
     tiles = sms(M=2, N=2, K=2, order="ring+1")
     plan = plan_of(gemm_rs, 2, {"M": 8, "K": 2, "N": 2}, matmul=tiles, scatter=sms(2, M=2), reduce=fused("matmul"))
     assert len(plan.kernels) == 1
-    assert verify(plan).ok
+    assert_right(plan)
     spoilt = with_step(plan, "reduce", behind=True)
-    assert any("drawn by workers of other steps" in f.text for f in examine(spoilt).findings)
-    assert _code(spoilt) == "TL604"
+    refused(spoilt, "TL604")
 
 
 @pytest.mark.parametrize("waits", ["others", "the host"])
-def test_what_comes_behind_is_looked_at_whole_where_somebody_waits(waits: str) -> None:
-    """By structure it could hold up those whom it waits for."""
+def test_what_comes_behind_where_somebody_waits(waits: str) -> None:
+    """It could hold up those whom it waits for, and here it does not."""
 
     def body(x: Any, weight: Any) -> Any:
         made = reduce(scatter(matmul(gather(x) if waits == "the host" else x, weight)))
@@ -220,8 +182,7 @@ def test_what_comes_behind_is_looked_at_whole_where_somebody_waits(waits: str) -
     placements = {"matmul": tiles, "scatter": copy_engine(M=2), "reduce": fused("matmul")}
     placements["back" if waits == "others" else "gather"] = moved
     plan = plan_of(operator(signature, name="whole")(body), 2, {"M": 8, "K": 2, "N": 2}, **placements)
-    decided = [p.rule for p in verify(with_step(plan, "reduce", behind=True)).proofs if "by the exact graph" in p.text]
-    assert "orders" in decided
+    assert_right(with_step(plan, "reduce", behind=True))
 
 
 @pytest.mark.parametrize("kind", [Stage, Keep])
@@ -232,19 +193,17 @@ def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
     (step,) = [h for h in plan.host if isinstance(h, kind)]
     at = plan.host.index(step)
     spoilt = replace(plan, host=(*plan.host[:at], step, *plan.host[at:]))
-    assert verify(plan).ok
-    assert examine(spoilt).findings
-    assert _code(spoilt) == "TL609"
+    assert_right(plan)
+    refused(spoilt, "TL609")
 
 
 def test_a_stream_that_waits_for_a_word_needs_an_sm() -> None:
     """A bell is waited for without: so the matmul may have all SMs, and may not where there are words instead."""
     plan = behind()
-    spoilt = replace(plan, channels=tuple(replace(c, bells=False) for c in plan.channels))
+    spoilt = replace(plan, channels=tuple(replace(c, bells=False, counted=False, guard=None) for c in plan.channels))
     assert plan.workers == plan.topology.device.sms
-    assert verify(plan).ok
-    assert any("finds no SM" in f.text for f in examine(spoilt).findings)
-    assert _code(spoilt) == "TL613"
+    assert_right(plan)
+    refused(spoilt, "TL613")
 
 
 def test_steps_that_take_turns_have_the_same_workers() -> None:
@@ -259,7 +218,6 @@ def test_steps_that_take_turns_have_the_same_workers() -> None:
     plan = plan_of(op, 2, {"M": 8, "N": 4}, gather=copy_engine(M=2, push=False), **placed)
     assert [k.in_turn for k in plan.kernels] == [("one", "other")]
     assert plan.workers == plan.topology.device.sms - 1
-    assert verify(plan).ok
     assert_right(plan)
 
 
@@ -269,9 +227,8 @@ def test_a_rank_leaves_a_call_once() -> None:
     plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=moved, double=sms(M=4, N=2))
     assert isinstance(plan.host[-1], Leave)
     spoilt = replace(plan, host=(*plan.host[:1], plan.host[-1], *plan.host[1:]))
-    assert verify(plan).ok
-    assert examine(spoilt).findings
-    assert _code(spoilt) == "TL609"
+    assert_right(plan)
+    refused(spoilt, "TL609")
 
 
 def test_what_is_kept_comes_before_all_else_on_the_main_stream() -> None:
@@ -281,11 +238,5 @@ def test_what_is_kept_comes_before_all_else_on_the_main_stream() -> None:
     assert Keep("gather") in plan.host
     found = next(h for h in plan.host if isinstance(h, Transfer) and h.path == "scatter")
     spoilt = replace(plan, host=tuple(replace(h, stream=0) if h is found else h for h in plan.host))
-    assert verify(plan).ok
-    assert deadlocks(spoilt)
-    assert _code(spoilt) == "TL609"
-
-
-def _code(plan: Plan) -> str | None:
-    error = verdict_on(plan).error
-    return None if error is None else error.code
+    assert_right(plan)
+    refused(spoilt, "TL605")

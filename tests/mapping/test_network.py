@@ -9,7 +9,8 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Layout, Plan
 from tilelink.ir.schedule import Sms
 from tilelink.ir.topology import Device, Topology
-from tilelink.mapping import make_plan, verify
+from tilelink.mapping import make_plan
+from tilelink.mapping.judge import verify
 from tilelink.ops import ag_gemm
 
 SIZES = {"M": 64, "K": 32, "N": 48}

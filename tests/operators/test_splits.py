@@ -15,7 +15,7 @@ from tilelink import Operator, TilelinkError, copy_engine, sms
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import Device
-from tilelink.mapping import verify
+from tilelink.mapping.judge import verify
 
 SEGMENTS, H, N, T = 3, 12, 20, 9
 FEW = Device(sms=6)

@@ -49,7 +49,8 @@ class Flags:
     the number of the call, by its one signal, or left alone in the call by signals and awaits alike; of `data` (the LL protocol)
     the number of the call travels beside each word of the data, and nothing is printed: an await of it is sure of what the tile
     that signals has written to the buffer of the flags' name, and of no other memory. `arrivals`: of flag `flag` on rank `rank`,
-    by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`.
+    by all signals of a call; None: one signal completes it. `scope`: `gpu` (heard on its rank only) | `sys`. `rings`: whoever
+    completes flag `flag` rings its bell, for a stream, where this is not 0; None: there are no bells.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Flags:
     arrivals: Formula | None = None
     style: Style = "count"
     scope: str = "sys"
+    rings: Formula | None = None
 
 
 @dataclass(frozen=True, slots=True)

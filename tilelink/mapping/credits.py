@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from tilelink.ir.lowered import ENTERED, READY
 from tilelink.ir.plan import Credit, Plan
-from tilelink.mapping.verify.epochs import heard_by
-from tilelink.mapping.verify.geometry import World
-from tilelink.mapping.verify.reach import lay
+from tilelink.mapping.lower import lower
+from tilelink.proof.calls import heard_by
+from tilelink.proof.table import Table
 
 
 def derive(plan: Plan) -> tuple[Credit, ...]:
@@ -17,18 +20,26 @@ def derive(plan: Plan) -> tuple[Credit, ...]:
     every rank has entered call e - 1 and so has left call e - 2: the ready signals imply the credit. A rank without rows
     sends none, and with one slot nothing does.
     """
-    shared = [b for b in plan.buffers if b.shared]
-    sure = not plan.unverified and shared and plan.schedule.slots > 1
-    implied = _implied_by(plan) if sure else None
-    return tuple(Credit(b.tensor, implied) for b in shared)
+    taken = tuple(Credit(b.tensor, None) for b in plan.buffers if b.shared)
+    if plan.unverified or not taken or plan.schedule.slots == 1:
+        return taken
+    implied = _implied_by(replace(plan, credits=taken))
+    return tuple(replace(c, implied_by=implied) for c in taken)
 
 
 def _implied_by(plan: Plan) -> str | None:
-    """The tensor, or the tensors together, whose signals let every rank hear from every rank in each call."""
-    world = World(plan)
-    found = heard_by(plan, world, {s.path: lay(world, s) for s in plan.steps})
-    for tensor, direct in found.items():
-        if direct.all():
-            return tensor
-    together = np.logical_or.reduce([np.eye(world.ranks, dtype=np.bool_), *found.values()])
-    return " and ".join(found) if together.all() else None
+    """The tensors whose signals let every rank hear from every rank in each call: one, or several together."""
+    table = Table.of(lower(plan))
+    found = {flags: direct | np.eye(table.ranks, dtype=np.bool_) for flags, direct in heard_by(table)}
+    tensors = {flags: _arguments(plan, flags) for flags in (READY, ENTERED)} | {c.name: c.tensor for c in plan.channels}
+    named = {tensor: found[flags] for flags, tensor in tensors.items() if tensor and flags in found}
+    one = next((tensor for tensor, direct in named.items() if direct.all()), None)
+    if one is not None or not named:
+        return one
+    return " and ".join(named) if np.logical_or.reduce([*named.values()]).all() else None
+
+
+def _arguments(plan: Plan, flags: str) -> str:
+    """Those that ranks wait for by the flags that say that a call has begun, or that what is staged is there."""
+    names = (plan.step(s.path).step.binding(s.op.param).tensor for s in plan.signals if s.action == "ready")
+    return " and ".join(dict.fromkeys(n for n in names if plan.buffer(n).staged == (flags == READY)))

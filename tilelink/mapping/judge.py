@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tilelink.errors import TilelinkError
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Counterexample, Proof, Verdict
 from tilelink.ir.wiring import TensorDecl
+from tilelink.mapping.local_shards import check_local_shards
 from tilelink.mapping.lower import lower
+from tilelink.mapping.programs import check_flow, check_form
 from tilelink.mapping.structure import check_structure
-from tilelink.mapping.verify.brought import check_brought
-from tilelink.mapping.verify.flow import check_flow
-from tilelink.mapping.verify.form import check_form
 from tilelink.proof.check import check
 
 RULES: tuple[tuple[str, Callable[[Plan], str]], ...] = (
     ("form", check_form),
     ("order in a tile", check_flow),
     ("structure", check_structure),
-    ("own parts in place", check_brought),
+    ("local shards", check_local_shards),
 )
 """What programs have to be by themselves, and what a plan has to be to have a meaning."""
 
@@ -45,26 +45,32 @@ def verify(plan: Plan) -> Verdict:
 
 def judge(plan: Plan) -> Verdict:
     """The same as a verdict in any case: with the diagnostic, and an interleaving that goes wrong where there is one."""
+    return judged(plan)[0]
+
+
+def judged(plan: Plan) -> tuple[Verdict, Lowered | None]:
+    """The verdict, and what it is of; None: the plan was refused before it was lowered."""
     if plan.unverified:
         names = ", ".join(f"`{path}`" for path in plan.unverified)
         said = f"nothing is proven: {names} uses raw pointers, which no proof sees through"
-        return Verdict(False, (), assumed=(said,))
+        return Verdict(False, (), assumed=(said,)), None
     proofs: list[Proof] = []
     started = time.perf_counter()
     for rule, ask in RULES:
         try:
             text = ask(plan)
         except TilelinkError as error:
-            return Verdict(False, tuple(proofs), error, _seen(plan) if rule in ("form", "order in a tile") else None)
+            seen = _seen(plan) if rule in ("form", "order in a tile") else None
+            return Verdict(False, tuple(proofs), error, seen), None
         now = time.perf_counter()
         proofs.append(Proof(rule, text, (now - started) * 1e3))
         started = now
     try:
         lowered = lower(plan)
     except TilelinkError as error:
-        return Verdict(False, tuple(proofs), error)
+        return Verdict(False, tuple(proofs), error), None
     found = check(lowered)
-    return replace(found, proofs=(*proofs, *found.proofs), assumed=(*_contracts(plan), *found.assumed))
+    return replace(found, proofs=(*proofs, *found.proofs), assumed=(*_contracts(plan), *found.assumed)), lowered
 
 
 def _seen(plan: Plan) -> Counterexample | None:

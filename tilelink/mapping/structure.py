@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from tilelink.errors import Loc, TilelinkError
+from tilelink.ir.channel import Channel
 from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
-from tilelink.ir.plan import Plan, StepPlan
+from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait, walk
 from tilelink.proof.check import REPORT
 
@@ -14,11 +15,15 @@ from tilelink.proof.check import REPORT
 def check_structure(plan: Plan) -> str:
     """
     Raises:
-        TilelinkError: TL604, TL609, TL614.
+        TilelinkError: TL604, TL607, TL609, TL614.
     """
     _check_started(plan)
     _check_begin(plan)
     _check_streams(plan)
+    for channel in plan.channels:
+        if channel.counted and not channel.bells:
+            why = "streams wait for bells, and count them where nobody else waits"
+            raise _refused(f"`{channel.tensor}` is counted by bells that it does not have", why, plan.wiring.loc)
     for step in plan.steps:
         _check_signals(plan, step)
         if step.behind:
@@ -45,31 +50,48 @@ def _check_started(plan: Plan) -> None:
 
 
 def _check_begin(plan: Plan) -> None:
-    """The kernels that begin and end a call by themselves are all that there is of it."""
-    enter = next((h for h in plan.host if isinstance(h, Enter)), None)
-    if enter is not None and enter.kernels and plan.host[1:] != tuple(Launch(k, MAIN) for k in enter.kernels):
-        raise _refused(
-            "the kernels that begin and end the call are not all that there is of it",
-            "the last of them raises the totals that all waits of the call count from",
-            plan.wiring.loc,
-        )
+    """The epoch is advanced before everything else; kernels that begin and end a call by themselves are all that there is of it."""
+    enters = [h for h in plan.host if isinstance(h, Enter)]
+    if plan.channels or any(s.action == "ready" for s in plan.signals):
+        if len(enters) != 1 or plan.host[0] is not enters[0]:
+            raise _refused(
+                "the epoch of a call is not advanced before everything else",
+                "flags are never reset: without a new epoch every wait ends at once, by the last call's signals",
+                plan.wiring.loc,
+            )
+    for enter in enters:
+        if enter.kernels and plan.host[1:] != tuple(Launch(k, MAIN) for k in enter.kernels):
+            raise _refused(
+                "the kernels that begin and end the call are not all that there is of it",
+                "the last of them raises the totals that all waits of the call count from",
+                plan.wiring.loc,
+            )
 
 
 def _check_streams(plan: Plan) -> None:
-    forked: set[int] = {MAIN}
+    """A side stream is used between its fork and its join; of several that share a step, all go on from the same."""
+    behind: dict[int, frozenset[str]] = {MAIN: frozenset()}
     loose: set[int] = set()
     for h in plan.host:
         if isinstance(h, Fork):
-            forked.add(h.stream)
+            behind[h.stream] = behind.get(h.stream, frozenset()) | behind[MAIN]
             loose.add(h.stream)
         elif isinstance(h, Join):
+            behind[MAIN] |= behind.get(h.stream, frozenset())
             loose.discard(h.stream)
         elif isinstance(h, Launch | Transfer):
-            count = plan.step(h.path).streams if isinstance(h, Transfer) else 1
-            for stream in range(h.stream, h.stream + count):
-                if stream not in forked:
+            streams = range(h.stream, h.stream + (plan.step(h.path).streams if isinstance(h, Transfer) else 1))
+            for stream in streams:
+                if stream != MAIN and stream not in loose:
                     why = "what runs there would not wait for the call before, nor for the arguments"
                     raise _refused(f"side stream {stream} is used before it is forked", why, plan.wiring.loc)
+            if isinstance(h, Transfer) and len({behind[stream] for stream in streams}) > 1:
+                why = "what one of its streams comes behind, the others need not"
+                raise _refused(f"the streams of `{h.path}` go on from different steps", why, plan.step(h.path).step.loc)
+            done = h.executor if isinstance(h, Transfer) else h.kernel
+            behind |= {stream: behind[stream] | {done} for stream in streams}
+        elif isinstance(h, Stage | Keep | Enter):
+            behind[MAIN] |= {getattr(h, "executor", "enter")}
     if loose:
         why = "the next call, and whoever reads the results, would overtake it"
         raise _refused(f"side stream {min(loose)} is never joined", why, plan.wiring.loc)
@@ -92,17 +114,46 @@ def _check_signals(plan: Plan, step: StepPlan) -> None:
             raise _refused(f"{what}: the channel that it names is not this tensor's", why, op.loc)
         if found[0].action == "ready" and plan.wiring.tensor(tensor).origin != "argument":
             raise _refused(f"{what}: only arguments are ready when a call begins", why, op.loc)
+        if found[0].action == "notify":
+            _check_notify(plan, step, found[0], channels[0])
+
+
+def _check_notify(plan: Plan, step: StepPlan, signal: Signal, channel: Channel) -> None:
+    """It is given by the kind of engine that the flags are kept for, and counted as they are."""
+    engine = "stream" if step.engine == "stream" else "workers"
+    if engine != channel.writers:
+        raise TilelinkError(
+            "TL607",
+            f"`{step.path}` notifies flags of `{channel.tensor}` that are kept for another kind of engine",
+            loc=signal.op.loc,
+            why="a wait looks for a count where workers add, and for the call where a copy engine sets",
+            hint=REPORT,
+        )
+    tables = {g.table for g in step.grid if g.kind == "table"}
+    others = [s for s in plan.signals if s.channel == channel.name and s.action == "notify" and s is not signal]
+    joined = channel.joined is not None
+    if tables != ({channel.joined} if joined else set[str]()) or (joined and (others or signal.to != "self")):
+        raise TilelinkError(
+            "TL607",
+            f"the tiles of `{step.path}` that notify `{channel.tensor}` are not counted by the table that splits them",
+            loc=signal.op.loc,
+            why="who waits for tiles of a run-time split waits for the last of them, which the device finds out",
+            hint=REPORT,
+        )
 
 
 def _check_behind(plan: Plan, step: StepPlan) -> None:
     host = plan.step(step.executor)
     kernel = plan.kernel_of(host)
-    if kernel is None or len(kernel.roles) != 1:
+    shared = kernel is None or len(kernel.roles) != 1
+    if shared or step.own_axis is None:
         raise TilelinkError(
             "TL604",
             f"`{step.path}` cannot come behind the tiles of `{host.path}`",
             loc=step.step.loc,
-            why="others share its workers, whose tickets they would be",
+            why="others share its workers, whose tickets they would be"
+            if shared
+            else "it takes other tiles than this rank's own, which tickets stand for",
             hint=f'let it come right after each tile: fused("{host.path}")',
         )
 

@@ -50,7 +50,7 @@ def prepare(
         raise
     plan, said = stages.plan, stated(maker, session, found, stages, tensors)
     if traced:
-        stages = Stages.of(plan, stages.verdict, vigil.checks, traced=True)
+        stages = Stages.of(plan, stages.lowered, stages.verdict, vigil.checks, traced=True)
     written = Written.of(plan, tensors, [math.prod(shape) * dtype.itemsize for _, shape, dtype in results])
     wrong = refused(plan) or written.refused(tensors, outs) or violated(session, plan, tensors, given)
     vigil.compare(maker.identity, wrong or said)

@@ -18,9 +18,9 @@ from tilelink.ir.shape import Signature
 from tilelink.ir.streams import Actions, actions
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
-from tilelink.mapping import make_plan, verify
+from tilelink.mapping import make_plan
+from tilelink.mapping.judge import judge, judged
 from tilelink.mapping.lower import lower
-from tilelink.mapping.verify import judge
 from tilelink.pipeline.arguments import Bound, axes_of
 from tilelink.pipeline.by_runs import instead
 from tilelink.runtime.call import Loaded
@@ -45,10 +45,15 @@ class Stages:
 
     @staticmethod
     def of(
-        plan: Plan, verdict: Verdict, checks: Checks, outside: Outside | None = None, *, traced: bool = False
+        plan: Plan,
+        lowered: Lowered,
+        verdict: Verdict,
+        checks: Checks,
+        outside: Outside | None = None,
+        *,
+        traced: bool = False,
     ) -> Stages:
         """`checks`, `traced`: as of `tilelink.codegen.emit`."""
-        lowered = lower(plan)
         return Stages(plan, lowered, verdict, emit(plan, lowered, checks, traced=traced), outside)
 
     def on(self, rank: int) -> Loaded:
@@ -108,7 +113,10 @@ class Maker:
             found: list[Found] = []
             plan = self._planned(bound, topology, found)
             outside = Outside(found) if found else None
-            known = self.kept[key] = Stages.of(plan, verify(plan), checks, outside)
+            verdict, lowered = judged(plan)
+            if verdict.error is not None:
+                raise verdict.error
+            known = self.kept[key] = Stages.of(plan, lowered or lower(plan), verdict, checks, outside)
         return known
 
     def judged(self, bound: Bound, topology: Topology) -> Verdict:

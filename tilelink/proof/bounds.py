@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tilelink.ir.lowered import Await, Check, Read, Write
 from tilelink.proof.cells import within
 from tilelink.proof.coverage import Found, boxes_of
@@ -14,6 +16,10 @@ from tilelink.proof.table import Array, Table
 def outside(table: Table) -> Iterator[Found]:
     extents = {b.name: [table.each(e) for e in b.extents] for b in table.lowered.buffers}
     counts = {f.name: table.each(f.count) for f in table.lowered.flags}
+    for b in table.lowered.buffers:
+        if b.space == "symmetric" and any(len(np.unique(e)) > 1 for e in extents[b.name]):
+            why = "symmetric memory has one layout: peers work out addresses from their own"
+            yield Found("has another size on each rank", b.name, why=why, loc=b.loc)
     for row in table.rows:
         runs = Runs.of(table, row)
         if isinstance(row.op, Check):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tilelink.ir.lowered import ENTERED, Await, Buffer, Read, Signal, Write
+from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Write
 from tilelink.proof.cells import within
 from tilelink.proof.counts import Sent
 from tilelink.proof.coverage import Found
@@ -41,7 +41,7 @@ def unfree(table: Table) -> Iterator[Found]:
     """Memory that is written again while a call that has used it before may not be over; arguments of peers that are touched
     before their call has begun, or after it has ended."""
     order = Order(table)
-    shared: list[Buffer] = []
+    shared: list[tuple[int, str]] = []
     for buffer in table.lowered.buffers:
         rows = [r for r in table.rows if isinstance(r.op, Read | Write) and r.op.buffer == buffer.name]
         every = [Runs.of(table, r) for r in rows]
@@ -50,19 +50,26 @@ def unfree(table: Table) -> Iterator[Found]:
             for runs in away:
                 yield from _in_the_call(table, order, buffer, runs)
         elif away:
-            shared.append(buffer)
+            shared.append((turn(table, buffer), buffer.name))
+    shared += [(table.lowered.slots, name) for name in _signalled_away(table)]
     if not shared:
         return
-    first = min(shared, key=lambda b: turn(table, b))
-    calls = turn(table, first)
+    calls, first = min(shared, key=lambda found: found[0])
     if _credited(table, calls):
         return
     known = heard(table) if calls > 1 else np.eye(table.ranks, dtype=np.bool_)
     if not known.all():
         rank, source = (int(k) for k in np.argwhere(~known)[0])
-        yield Found(
-            f"may be written again while rank {source} still uses it from {calls} calls ago", first.name, (), rank
-        )
+        yield Found(f"may be written again while rank {source} still uses it from {calls} calls ago", first, (), rank)
+
+
+def _signalled_away(table: Table) -> Iterator[str]:
+    """Flags of other ranks that are signalled, but for those of the call itself, which no two calls share."""
+    for row in table.rows:
+        if isinstance(row.op, Signal) and row.op.flags not in STATES:
+            sent = Sent.of(table, row)
+            if possible([*sent.taken, sent.on != sent.rank]):
+                yield row.op.flags
 
 
 def turn(table: Table, buffer: Buffer) -> int:

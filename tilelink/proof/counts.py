@@ -42,6 +42,8 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
         if outside:
             yield Found(f"has no flag {outside[1]}", flags.name, (row,), outside[0])
             return
+    if flags.style == "doorbell" or flags.rings is not None:
+        yield from _rung(table, flags, made, rows)
     if flags.arrivals is None:
         awaited = _awaited(table, width, rows)
         if (made > 1).any():
@@ -52,21 +54,30 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     wanted = table.arrivals(flags)
     if (there & (made != wanted)).any():
         yield _at(f"is signalled {_times(made, wanted, there)}", flags, there & (made != wanted), rows)
-    if flags.style == "doorbell":
-        awaited = _awaited(table, width, rows)
-        if (wrong := there & (awaited != (made > 0))).any():
-            rank, number = (int(k) for k in np.argwhere(wrong)[0])
-            times = int(awaited[rank, number])
-            often = "never" if times == 0 else "twice" if times == 2 else f"{times} times"
-            yield Found(
-                f"a copy engine waits {often} for one flag of `{flags.name}`",
-                "",
-                tuple(sorted(rows, key=lambda r: isinstance(r.op, Signal))),
-                rank,
-                code="TL605",
-                why="a doorbell is rung once and reset by the first wait: the next one would never end",
-                hint="let the tile of who waits be a multiple of the tile that is signalled",
-            )
+
+
+def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[Found]:
+    """Each bell that is rung is waited for once, and no other."""
+    waits = [r for r in rows if isinstance(r.op, Await) and (r.op.bell or flags.style == "doorbell")]
+    if not waits:
+        return
+    rung = made > 0 if flags.rings is None else (made > 0) & (table.by_flag(flags, flags.rings) != 0)
+    awaited = _awaited(table, made.shape[1], waits)
+    if not (wrong := awaited != rung).any():
+        return
+    rank, number = (int(k) for k in np.argwhere(wrong)[0])
+    times = int(awaited[rank, number])
+    often = {0: "never", 1: "once", 2: "twice"}.get(times, f"{times} times")
+    yield Found(
+        f"a copy engine waits {often} for flag {number} of `{flags.name}`"
+        + ("" if times != 1 else ", which nobody rings"),
+        "",
+        tuple(sorted(rows, key=lambda r: r not in waits)),
+        rank,
+        code="TL605",
+        why="a doorbell is rung once and reset by the first wait: the next one would never end",
+        hint=f"let the tile of `{waits[0].loop.path}` be a multiple of the tile that is signalled",
+    )
 
 
 def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:

@@ -80,7 +80,7 @@ def _table(
         table[tuple(np.broadcast_to(a, shape)[picked] for a in at)] = np.broadcast_to(number, shape)[picked]
         touched = len(picked[0])
     else:
-        table[tuple(at)] = number
+        table[tuple(np.broadcast_to(a, shape) for a in at)] = np.broadcast_to(number, shape)
         touched = prod(shape)
     return table if np.count_nonzero(table >= 0) == touched else None
 

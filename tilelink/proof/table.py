@@ -144,8 +144,12 @@ class Table:
     def arrivals(self, flags: Flags) -> Array:
         """(rank, flag): the signals of a flag in a call."""
         assert flags.arrivals is not None
+        return self.by_flag(flags, flags.arrivals)
+
+    def by_flag(self, flags: Flags, formula: Formula) -> Array:
+        """(rank, flag): a formula of each flag."""
         values = {**self.world(2), "flag": along(self.width(flags.name), 1, 2)}
-        return np.asarray(F.evaluate(flags.arrivals, values))
+        return np.asarray(F.evaluate(formula, values))
 
     def at(self, loop: Tiles) -> Array:
         """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""

@@ -21,7 +21,8 @@ from tilelink.ir.program import Op, TileProgram, rewritten
 from tilelink.ir.schedule import CopyEngine, Library, Placement, Sms
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Step
-from tilelink.mapping import make_plan, verify
+from tilelink.mapping import make_plan
+from tilelink.mapping.judge import verify
 
 RUNS = (Adversary(0, None), Adversary(1, 0))
 OTHERWISE = Adversary(0, None, unwritten=1)

@@ -23,8 +23,11 @@ def flags_of(plan: Plan, c: Channel) -> Flags:
         return Flags(c.name, c.words, style="data", scope=c.scope)
     if c.writers == "stream" or plan.brief:
         return Flags(c.name, c.words, style="epoch", scope=c.scope)
-    arrivals = c.target if c.guard is None else F.select(c.guard, c.target, 0)
-    return Flags(c.name, c.words, F.substitute(arrivals, at), "doorbell" if c.counted else "count", c.scope)
+    arrivals = F.substitute(c.target if c.guard is None else F.select(c.guard, c.target, 0), at)
+    if c.counted:
+        return Flags(c.name, c.words, arrivals, "doorbell", c.scope)
+    rings = F.substitute(F.of(1) if c.rings is None else c.rings, at) if c.bells else None
+    return Flags(c.name, c.words, arrivals, "count", c.scope, rings)
 
 
 def said(frame: Frame, op: Wait | Notify) -> Said | None:

@@ -15,6 +15,8 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Proof, Verdict
 from tilelink.mapping.exact import Exact, NotExact, counterexample, examine
+from tilelink.mapping.programs.flow import check_flow
+from tilelink.mapping.programs.form import check_form
 from tilelink.mapping.verify.arguments import check_arguments
 from tilelink.mapping.verify.behind import check_behind
 from tilelink.mapping.verify.bounds import check_bounds
@@ -25,8 +27,6 @@ from tilelink.mapping.verify.coverage import check_coverage
 from tilelink.mapping.verify.deadlock import check_deadlock
 from tilelink.mapping.verify.elided import check_elided
 from tilelink.mapping.verify.epochs import check_epochs
-from tilelink.mapping.verify.flow import check_flow
-from tilelink.mapping.verify.form import check_form
 from tilelink.mapping.verify.frame import check_frame
 from tilelink.mapping.verify.geometry import World
 from tilelink.mapping.verify.meeting import check_meeting

@@ -13,10 +13,10 @@ from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
 from tilelink.ir.plan import Plan
 from tilelink.ir.program import Notify, Wait
+from tilelink.mapping.programs.facts import EMPTY, fact
 from tilelink.mapping.verify.accesses import Access, writes
 from tilelink.mapping.verify.counts import Product, count
 from tilelink.mapping.verify.epochs import met
-from tilelink.mapping.verify.facts import EMPTY, fact
 from tilelink.mapping.verify.geometry import Bools, Ints, Spans, World
 from tilelink.mapping.verify.reach import Key, Laid
 from tilelink.mapping.verify.words import (

@@ -1,4 +1,4 @@
-"""Rule 2, order inside a tile: what is read was waited for, what is stored is announced afterwards."""
+"""Order inside a tile: what is read was waited for, what is stored is announced afterwards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tilelink.ir.program import (
     walk,
 )
 from tilelink.ir.wiring import Step, Wiring
-from tilelink.mapping.verify.facts import EMPTY, WHOSE, Fact, State, Token, When, after_loop, fact, merged
+from tilelink.mapping.programs.facts import EMPTY, WHOSE, Fact, State, Token, When, after_loop, fact, merged
 
 
 def check_flow(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""Rule 1, form: how often a signal is given is known without data (G21)."""
+"""Form: how often a signal is given is known without data."""
 
 from __future__ import annotations
 
