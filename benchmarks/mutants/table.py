@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tilelink.bench.running import commit
 
-HOWS = ("static", "equivalent", "simulation", "survived")
+HOWS = ("refused", "accepted", "survived")
 SHORT = {"n": "number", "of": "signal"}
 """Names in the file, which are there twelve thousand times."""
 Key = tuple[str, str, int]
@@ -26,9 +26,9 @@ Key = tuple[str, str, int]
 class Row:
     """`number`: of the mutant among those of one placed operator.
 
-    `caught_by`: static | equivalent | simulation | survived. `by`: the code of the refusal, or the proof that nothing is
-    lost. `simulation_too`: whether the simulation notices it, whatever else does, None if it was not asked, as
-    where no text can be emitted; `seen`: how.
+    `caught_by`: refused | accepted (and nothing is seen of harm) | survived (accepted, and the simulation sees harm). `by`: the
+    code of the refusal, or why it is accepted. `simulation_too`: whether the simulation notices it, whatever else does, None if
+    it was not asked, as where no text can be emitted; `seen`: how.
     """
 
     operator: str
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def harmful(self) -> bool:
-        return self.caught_by != "equivalent"
+        return self.caught_by != "accepted"
 
     @property
     def missed(self) -> bool:
@@ -106,7 +106,7 @@ def sums(rows: list[Row]) -> dict[str, object]:
         "placed operators": len({(r.operator, r.schedule) for r in rows}),
         "mutants": len(rows),
         **{how: counts[how] for how in HOWS},
-        "simulated, of those that are not equivalent": sum(r.simulation_too is not None for r in rows if r.harmful),
+        "simulated, of those that are not accepted": sum(r.simulation_too is not None for r in rows if r.harmful),
         "seen by the simulation, of those": round(share(rows), 4),
     }
 

@@ -1,105 +1,94 @@
-"""What streams do by the lowered plan, held against what the exact graph works out by itself: op for op, in the same order."""
+"""What streams do by the lowered plan, held against what the checker of certificates makes of it, event by event."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.mutants.mappings import mappings, operators
 from tests.mapping.oracle import off_any_shelf
-from tilelink.ir import formula as F
-from tilelink.ir import streams as S
+from tilelink.ir.certificate import certificate
 from tilelink.ir.host import Keep, Transfer
-from tilelink.ir.lowered import ENTERED, READY, STAGE, Lowered
+from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
-from tilelink.mapping.exact import stream_ops as X
-from tilelink.mapping.exact.transfers import issued, kept
+from tilelink.ir.streams import Compute, Copy, Piece, Set, Wait, actions
 from tilelink.mapping.lower import lower
+from tools import check_certificate
 
 EACH = 40
-SEEDS = (1189, 1290, 1592)
-"""Of plans where the two have differed: own parts of several streams, runs that wait for one word, words by source rank."""
-Plain = tuple[Any, ...]
+Did = tuple[Any, ...]
 
 
-def by_lowered(lowered: Lowered, h: Transfer | Keep, rank: int) -> list[list[Plain]]:
-    return [[_plain(lowered, action) for action in stream] for stream in S.actions(lowered, h.executor, rank)]
+def by_streams(lowered: Lowered, name: str, rank: int) -> Iterator[Did]:
+    for action in (a for stream in actions(lowered, name, rank) for a in stream):
+        if isinstance(action, Wait):
+            yield "await", action.flags, rank, action.index
+        elif isinstance(action, Set):
+            yield "signal", action.flags, action.rank, action.index
+        elif isinstance(action, Copy) and not action.source.empty:
+            yield "read", *_where(action.source)
+            yield "write", *_where(action.target)
+        elif isinstance(action, Compute) and action.output is not None:
+            yield "write", *_where(action.output)
 
 
-def _plain(lowered: Lowered, action: S.Action) -> Plain:
-    if isinstance(action, S.Wait):
-        return "wait", action.flags, action.index, action.style, action.times
-    if isinstance(action, S.Set):
-        return "set", action.flags, action.index, action.rank
-    if isinstance(action, S.Copy):
-        return "copy", *(_elements(lowered, piece) for piece in (action.target, action.source))
-    output = None if action.output is None else (action.output.buffer, action.output.box)
-    return "compute", tuple((piece.buffer, piece.box) for piece in action.inputs), output, action.at
+def _where(piece: Piece) -> Did:
+    return piece.buffer, piece.rank, tuple(piece.box)
 
 
-def _elements(lowered: Lowered, piece: S.Piece) -> Plain:
-    extents = [int(F.evaluate(e, lowered.env(piece.rank))) for e in lowered.buffer(piece.buffer).extents]
-    assert all(0 <= begin <= end <= n for (begin, end), n in zip(piece.box, extents, strict=True))
-    there = tuple(slice(begin, end) for begin, end in piece.box)
-    return (
-        piece.buffer,
-        piece.rank,
-        tuple(np.arange(np.prod(extents, dtype=int)).reshape(extents)[there].flatten().tolist()),
-    )
+def by_checker(text: Any, name: str, rank: int) -> Iterator[Did]:
+    """Of a certificate in which there is only this executor. A tile that waits for a bell twice has heard of it; what functions
+    of libraries read is theirs to say."""
+    only = {**text, "ends": [], "executors": [{**e, "after": []} for e in text["executors"] if e["name"] == name]}
+    heard, copied = set[Did](), {e["op"] for loop in only["executors"][0]["loops"] for e in _inside(loop["body"])}
+    for e in check_certificate.Plan(only).events:
+        if e.at.rank != rank or e.kind not in ("await", "signal", "read", "write"):
+            continue
+        if e.kind in ("await", "signal"):
+            for told in e.ranks:
+                did = e.kind, e.what, told, e.index
+                if e.kind == "signal" or (id(e.at), *did) not in heard:
+                    yield did
+                heard.add((id(e.at), *did))
+        elif e.kind == "write" or "copy" in copied:
+            yield e.kind, e.what, e.ranks[0], tuple((s.start, s.stop) for s in e.box)
 
 
-def by_graph(plan: Plan, h: Transfer | Keep, rank: int) -> list[list[Plain]]:
-    found = issued(plan, h.path, rank) if isinstance(h, Transfer) else (kept(plan, h.path, rank),)
-    return [[_told(plan, rank, op) for op in ops] for ops in found]
+def _inside(body: Any) -> Iterator[Any]:
+    for op in body:
+        yield op
+        yield from _inside(op.get("body", ()))
 
 
-def _told(plan: Plan, rank: int, op: X.StreamOp) -> Plain:
-    if isinstance(op, X.BellWait):
-        return "wait", op.channel, op.word, "doorbell", op.times
-    if isinstance(op, X.WordWait):
-        if op.kind != "channel":
-            return "wait", {"ready": READY, "entered": ENTERED}[op.kind], op.word, "epoch", 1
-        return "wait", op.of, op.word, "epoch" if plan.channel(op.of).writers == "stream" else "count", 1
-    if isinstance(op, X.SetWord):
-        return "set", op.channel, op.word, op.pe
-    if isinstance(op, X.Copy):
-        there, here = (_flat(op, k) for k in (0, 1))
-        staged = STAGE if op.at == "source" and plan.buffer(op.source).staged else ""
-        target = op.target, op.pe if op.at == "target" else rank, there
-        return "copy", target, (op.source + staged, op.pe if op.at == "source" else rank, here)
-    inputs = () if isinstance(op, X.MergeRuns) else tuple((p.tensor, p.bounds) for p in op.inputs)
-    output = None if isinstance(op, X.ComputeRun) else (op.output.tensor, op.output.bounds)
-    return "compute", inputs, output, op.at if isinstance(op, X.ComputeRun) else ()
-
-
-def _flat(op: X.Copy, side: int) -> tuple[int, ...]:
-    return tuple(i for run in op.runs() for i in range(run[side], run[side] + op.count))
-
-
-def differs(plan: Plan, ranks: Iterable[int]) -> list[str]:
+def differs(plan: Plan) -> list[str]:
     lowered = lower(plan)
-    moving = [h for h in plan.host if isinstance(h, Transfer | Keep)]
-    return [
-        f"{h.executor} on rank {rank}: {mine}, by the graph {theirs}"
-        for h in moving
-        for rank in ranks
-        if (mine := by_lowered(lowered, h, rank)) != (theirs := by_graph(plan, h, rank))
-    ]
+    text = json.loads(certificate(lowered))
+    found: list[str] = []
+    for h in (h for h in plan.host if isinstance(h, Transfer | Keep)):
+        for rank in range(plan.topology.ranks):
+            mine, theirs = (
+                list(f) for f in (by_streams(lowered, h.executor, rank), by_checker(text, h.executor, rank))
+            )
+            one = lowered.executor(h.executor).workers == 1
+            if mine != theirs if one else Counter(mine) != Counter(theirs):
+                found.append(f"{h.executor} on rank {rank}: {mine}, by the checker {theirs}")
+    return found
 
 
 @pytest.mark.parametrize("name", operators())
 def test_operators_of_the_library(name: str) -> None:
     """Every fifth placement of each, on three ranks and ragged sizes."""
     for m in islice(mappings(operators()[name]), 0, None, 5):
-        assert differs(m.plan, range(m.plan.topology.ranks)) == []
+        assert differs(m.plan) == []
 
 
-@pytest.mark.parametrize("seeds", [*(range(k * EACH, k * EACH + EACH) for k in range(4)), SEEDS])
+@pytest.mark.parametrize("seeds", [range(k * EACH, k * EACH + EACH) for k in range(4)])
 def test_random_plans(seeds: Sequence[int]) -> None:
     """Graphs of up to four programs, with one or two mesh dimensions."""
     moved = 0
@@ -107,5 +96,5 @@ def test_random_plans(seeds: Sequence[int]) -> None:
         made = off_any_shelf(random.Random(seed))
         if made is not None:
             moved += any(isinstance(h, Transfer) for h in made[1].host)
-            assert differs(made[1], range(made[1].topology.ranks)) == []
-    assert moved >= min(len(seeds), 4)
+            assert differs(made[1]) == []
+    assert moved >= 4

@@ -70,7 +70,23 @@ def judged(plan: Plan) -> tuple[Verdict, Lowered | None]:
     except TilelinkError as error:
         return Verdict(False, tuple(proofs), error), None
     found = check(lowered)
+    error, shown = found.error, found.counterexample
+    if error is not None and shown is not None and shown.kind == "deadlock":
+        hint = _other_order(plan, shown)
+        error = TilelinkError(error.code, error.message, loc=error.loc, why=error.why, hint=hint, notes=error.notes)
+        found = replace(found, error=error)
     return replace(found, proofs=(*proofs, *found.proofs), assumed=(*_contracts(plan), *found.assumed)), lowered
+
+
+def _other_order(plan: Plan, cycle: Counterexample) -> str:
+    """Whoever hands rows on has to take others' rows first, and all of a cycle have to take theirs in one order."""
+    paths = {plan.step(i.path).executor for i in cycle.steps if any(s.path == i.path for s in plan.steps)}
+    steps = [plan.step(path) for path in sorted(paths)]
+    names = " and ".join(f"`{s.path}`" for s in steps)
+    have = " and ".join(", ".join(f'"{n}"' for n in s.order_names) for s in steps)
+    if len(steps) == 1:
+        return f'order {names} so that what others wait for comes first, such as order="ring+1" (now {have})'
+    return f'let {names} take their tiles in one order, such as order="ring+1" (now {have})'
 
 
 def _seen(plan: Plan) -> Counterexample | None:

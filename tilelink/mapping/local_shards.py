@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.plan import InPlace, Plan, StepPlan
-from tilelink.proof.check import REPORT
+from tilelink.proof.found import REPORT
 
 
 def check_local_shards(plan: Plan) -> str:

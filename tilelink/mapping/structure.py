@@ -9,7 +9,7 @@ from tilelink.ir.channel import Channel
 from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait, walk
-from tilelink.proof.check import REPORT
+from tilelink.proof.found import REPORT
 
 
 def check_structure(plan: Plan) -> str:
@@ -34,7 +34,7 @@ def check_structure(plan: Plan) -> str:
 
 def _check_started(plan: Plan) -> None:
     started: Counter[str] = Counter()
-    once: Counter[HostStep] = Counter(h for h in plan.host if isinstance(h, Keep | Leave | Enter | Stage))
+    once: Counter[HostStep] = Counter(h for h in plan.host if isinstance(h, Keep | Leave | Stage))
     for h in plan.host:
         if isinstance(h, Launch):
             started.update(path for path, _ in plan.kernel(h.kernel).roles)
@@ -50,15 +50,15 @@ def _check_started(plan: Plan) -> None:
 
 
 def _check_begin(plan: Plan) -> None:
-    """The epoch is advanced before everything else; kernels that begin and end a call by themselves are all that there is of it."""
+    """The epoch is advanced before everything else; kernels that begin and end a call by themselves are all there is of it."""
     enters = [h for h in plan.host if isinstance(h, Enter)]
-    if plan.channels or any(s.action == "ready" for s in plan.signals):
-        if len(enters) != 1 or plan.host[0] is not enters[0]:
-            raise _refused(
-                "the epoch of a call is not advanced before everything else",
-                "flags are never reset: without a new epoch every wait ends at once, by the last call's signals",
-                plan.wiring.loc,
-            )
+    told = bool(plan.channels) or any(s.action == "ready" for s in plan.signals)
+    if told and (len(enters) != 1 or plan.host[0] is not enters[0]):
+        raise _refused(
+            "the epoch of a call is not advanced before everything else",
+            "flags are never reset: without a new epoch every wait ends at once, by the last call's signals",
+            plan.wiring.loc,
+        )
     for enter in enters:
         if enter.kernels and plan.host[1:] != tuple(Launch(k, MAIN) for k in enter.kernels):
             raise _refused(

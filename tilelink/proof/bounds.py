@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tilelink.ir.lowered import Await, Check, Read, Write
+from tilelink.ir import formula as F
+from tilelink.ir.lowered import Await, Buffer, Check, Read, Write
 from tilelink.proof.cells import within
-from tilelink.proof.coverage import Found, boxes_of
+from tilelink.proof.coverage import boxes_of
+from tilelink.proof.found import Found, Moment
 from tilelink.proof.runs import Runs, possible
 from tilelink.proof.table import Array, Table
 
@@ -23,23 +25,58 @@ def outside(table: Table) -> Iterator[Found]:
     for row in table.rows:
         runs = Runs.of(table, row)
         if isinstance(row.op, Check):
-            if possible([*runs.taken, runs(row.op.test) == 0]):
-                yield Found(f"is not there: {row.op.what}", row.loop.path, (row,))
+            wrong = runs(row.op.test) == 0
+            if possible([*runs.taken, wrong]):
+                what = f"`{table.path(row)}` would go past the end: {row.op.what}"
+                why = "a rank reads and stores what there is in a memory, and no further"
+                yield Found(what, "", (row,), (Moment.first(table, row, [wrong]),), why=why, hint=_PAST)
         elif isinstance(row.op, Read | Write):
-            yield from _of(runs, row.op, extents[row.op.buffer], table.ranks)
+            yield from _of(table, runs, row.op, extents[row.op.buffer])
         elif isinstance(row.op, Await):
             index, here = runs(row.op.index), counts[row.op.flags][runs.values["rank"]]
-            if possible([*runs.taken, (index < 0) | (index >= here)]):
-                yield Found("has no such flag", row.op.flags, (row,))
+            wrong = (index < 0) | (index >= here)
+            if possible([*runs.taken, wrong]):
+                moment = Moment.first(table, row, [wrong])
+                what = f"`{table.path(row)}` waits for a flag of `{row.op.flags}` that there is not"
+                why = "the flags of a tensor are as many as its tiles"
+                yield Found(what, "", (row,), (moment,), why=why)
 
 
-def _of(runs: Runs, op: Read | Write, extents: list[Array], ranks: int) -> Iterator[Found]:
+def _of(table: Table, runs: Runs, op: Read | Write, extents: list[Array]) -> Iterator[Found]:
     (on, _), *edges = boxes_of(runs).places
-    if possible([*runs.taken, (on < 0) | (on >= ranks)]):
-        yield Found("is not on a rank that there is", op.buffer, (runs.row,))
+    wrong = (on < 0) | (on >= table.ranks)
+    if possible([*runs.taken, wrong]):
+        moment = Moment.first(table, runs.row, [wrong])
+        yield Found("is not on a rank that there is", op.buffer, (runs.row,), (moment,))
         return
     for k, (lo, hi) in enumerate(edges):
-        wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][within(on, ranks - 1)]))
+        wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][within(on, table.ranks - 1)]))
         # Of an empty box nothing is touched.
-        if wrong.any() and possible([*runs.taken, wrong, *(a < b for a, b in edges)]):
-            yield Found(f"does not reach that far along axis {k}", op.buffer, (runs.row,))
+        filled = [wrong, *(a < b for a, b in edges)]
+        if wrong.any() and possible([*runs.taken, *filled]):
+            yield _outside(table, runs, op, k, Moment.first(table, runs.row, filled))
+
+
+def _outside(table: Table, runs: Runs, op: Read | Write, k: int, moment: Moment | None) -> Found:
+    assert moment is not None
+    buffer, (lo, hi) = table.lowered.buffer(op.buffer), (moment.value(edge) for edge in op.box[k])
+    whose = moment.value(op.rank)
+    most, axis = int(table.each(buffer.extents[k])[whose]), buffer.axes[k] if k < len(buffer.axes) else str(k)
+    why, hint = f"there are {most} there", _PAST
+    name = f"of axis `{axis}` of `{op.param or buffer.name}`"
+    if _split(buffer, k):
+        name = f"of rank {whose}'s part {name}"
+        why += ", and a rank reads and stores its own part of a split axis only"
+        hint = "push the tile to its owner, pull it from there, or test with `tl.rank_of` whose it is"
+    elif lo < 0:
+        hint += "; `//` and `%` of what is below 0 are Triton's, and round towards 0, those of constants alone down"
+    what = f"positions {lo} to {hi} {name} are not where `{table.path(runs.row)}` looks for them on rank {moment.at[0]}"
+    return Found(what, "", (runs.row,), (moment,), why=why, hint=hint)
+
+
+_PAST = "leave such tiles out by a test of their positions"
+
+
+def _split(buffer: Buffer, k: int) -> bool:
+    """Whether ranks have parts of an axis."""
+    return any(name.endswith(("rank", "RANKS")) for name in F.symbols(buffer.extents[k]))

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tilelink.errors import Note
 from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Write
 from tilelink.proof.cells import within
 from tilelink.proof.counts import Sent
-from tilelink.proof.coverage import Found
+from tilelink.proof.found import Found, Moment
 from tilelink.proof.order import Order
 from tilelink.proof.runs import Beside, Runs, depends, possible, projected, together, unsettled
 from tilelink.proof.table import Array, Row, Table
@@ -60,7 +61,34 @@ def unfree(table: Table) -> Iterator[Found]:
     known = heard(table) if calls > 1 else np.eye(table.ranks, dtype=np.bool_)
     if not known.all():
         rank, source = (int(k) for k in np.argwhere(~known)[0])
-        yield Found(f"may be written again while rank {source} still uses it from {calls} calls ago", first, (), rank)
+        what = f"rank {rank} may write `{first}` again while rank {source} still uses it from {calls} calls ago"
+        rows, moments = _again(table, first, rank, source, calls)
+        why = (
+            f"a rank has to hear from all others in each call, and nothing that rank {source} does reaches rank {rank}"
+        )
+        if calls == 1:
+            why = "with one slot nothing that is heard in the call before says that its user has left it"
+        loc = next((b.loc for b in table.lowered.buffers if b.name == first), None)
+        notes = (Note("a rank without rows signals nothing", None),)
+        yield Found(what, "", rows, moments, why=why, loc=loc, notes=notes)
+
+
+def _again(
+    table: Table, name: str, rank: int, source: int, calls: int
+) -> tuple[tuple[Row, ...], tuple[Moment | None, ...]]:
+    """A write of one rank in a later call, and what another still does with that memory."""
+    uses = [r for r in table.rows if isinstance(r.op, Read | Write) and r.op.buffer == name]
+    for w in (r for r in uses if isinstance(r.op, Write)):
+        first = Moment.first(table, w, [w.values["rank"] == rank], call=calls)
+        for r in uses if first is not None else ():
+            assert first is not None and isinstance(w.op, Write) and isinstance(r.op, Read | Write)
+            there = Runs.of(table, r)(r.op.rank) == first.value(w.op.rank)
+            late = Moment.first(table, r, [Runs.of(table, r).values["rank"] == source, there], late=True)
+            if late is not None:
+                return (w, r), (first, late)
+    told = next(r for r in table.rows if isinstance(r.op, Signal) and r.op.flags == ENTERED)
+    here, late = (told.values["rank"] == r for r in (rank, source))
+    return (), (Moment.first(table, told, [here], call=calls), Moment.first(table, told, [late], late=True))
 
 
 def _signalled_away(table: Table) -> Iterator[str]:
@@ -147,10 +175,12 @@ def _in_the_call(table: Table, order: Order, buffer: Buffer, runs: Runs) -> Iter
     away = [*runs.taken, rank != whose]
     if left := unsettled(away, _begun(table, order, runs, whose)):
         at, other = _first(rank, whose, left)
-        yield Found(f"of rank {other} is touched before that rank has begun the call", buffer.name, (row,), at)
+        moment = Moment.first(table, row, [rank == at, whose == other])
+        yield Found(f"of rank {other} is touched before that rank has begun the call", buffer.name, (row,), (moment,))
     if left := unsettled(away, ([c[rank, within(whose, table.ranks - 1)]] for c in _left(table, row))):
         at, other = _first(rank, whose, left)
-        yield Found(f"of rank {other} may still be touched when its call has ended", buffer.name, (row,), at)
+        moment = Moment.first(table, row, [rank == at, whose == other], late=True)
+        yield Found(f"of rank {other} may still be touched when its call has ended", buffer.name, (row,), (moment,))
 
 
 def _begun(table: Table, order: Order, runs: Runs, whose: Array) -> Iterator[list[Array]]:

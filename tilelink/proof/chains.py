@@ -15,6 +15,7 @@ import numpy as np
 from tilelink.ir.lowered import Await, Executor, Signal
 from tilelink.proof.cells import TooMany
 from tilelink.proof.counts import Sent
+from tilelink.proof.found import Moment
 from tilelink.proof.runs import Runs, together
 from tilelink.proof.table import Array, Row, Table
 
@@ -25,7 +26,8 @@ MOST = 20_000_000
 @dataclass(frozen=True, slots=True)
 class Chains:
     """`ends`: behind the last step of each chain; of each step the chain, how far on in it, the number of its flag among all
-    (-1: there is none such), and whether it is awaited; `after`: (chain, another that ends before it starts)."""
+    (-1: there is none such), whether it is awaited, its row of the table, and the number of its execution there; `after`: (chain,
+    another that ends before it starts)."""
 
     ends: Array
     chain: Array
@@ -33,6 +35,7 @@ class Chains:
     flag: Array
     waits: Array
     row: Array
+    number: Array
     after: list[tuple[int, int]]
 
     @staticmethod
@@ -50,7 +53,7 @@ class Chains:
         every = np.concatenate(found, axis=1)
         if every.shape[1] > MOST:
             raise TooMany
-        every = every[:, np.lexsort(every[-3::-1])]
+        every = every[:, np.lexsort(every[-4::-1])]
         new = np.flatnonzero((np.diff(every[:3], axis=1, prepend=-1) != 0).any(axis=0))
         ends = np.diff(new, append=every.shape[1])
         chain = np.repeat(np.arange(len(new)), ends)
@@ -61,22 +64,34 @@ class Chains:
             for other in np.flatnonzero(rank == rank[c]).tolist()
             if group[executor[other]].name in table.ended[group[executor[c]].name]
         ]
-        waits = np.array([isinstance(r.op, Await) for r in table.rows])[every[-1]]
-        return Chains(ends, chain, np.arange(every.shape[1]) - new[chain], every[-2], waits, every[-1], after)
+        flag, rows_of, number = every[-3:]
+        waits = np.array([isinstance(r.op, Await) for r in table.rows])[rows_of]
+        return Chains(ends, chain, np.arange(every.shape[1]) - new[chain], flag, waits, rows_of, number, after)
 
-    def left(self) -> list[int]:
-        """Rows of the table that have steps on a cycle, or behind one and before one."""
-        turned = Chains(
-            self.ends,
-            self.chain,
-            self.ends[self.chain] - 1 - self.at,
-            self.flag,
-            ~self.waits,
-            self.row,
-            [(b, a) for a, b in self.after],
-        )
-        alive = (self.at >= self.passed()[self.chain]) & (turned.at >= turned.passed()[self.chain])
-        return sorted({int(k) for k in self.row[alive]})
+    def cycle(self) -> list[tuple[int, int]]:
+        """Of chains that wait in a cycle for one another, the step at which each is stuck, and the step of the next chain that it
+        waits for; of none: nothing."""
+        done, starts = self.passed(), np.cumsum(self.ends) - self.ends
+        stuck = np.flatnonzero(done < self.ends).tolist()
+        needs = {pair: at for pair, at in self._needs().items() if pair[0] in {*stuck}} if stuck else {}
+        found: dict[int, tuple[int, int]] = {}
+        chain = stuck[0] if stuck else -1
+        while stuck and chain not in found:
+            for (a, b), (at, to) in needs.items():
+                k = bisect_left(to, done[b])
+                if a == chain and k < len(at) and at[k] == done[a]:
+                    found[a] = int(starts[a] + at[k]), int(starts[b] + to[k])
+                    chain = b
+                    break
+            else:
+                return []
+        return [found[c] for c in [*found][[*found].index(chain) :]] if found else []
+
+    def moment(self, table: Table, step: int, *, late: bool = False) -> Moment:
+        """When a step is."""
+        row = table.rows[int(self.row[step])]
+        at = np.unravel_index(int(self.number[step]), Sent.of(table, row).shape)
+        return Moment(row, Runs.of(table, row).index([int(i) for i in at[:-1]]), late=late)
 
     def passed(self) -> Array:
         """How far each chain comes."""
@@ -151,7 +166,8 @@ def _keyed(table: Table, row: Row, number: int, base: dict[str, int], whose: tup
     for level in range(depth + 1):
         place, axis = row.around[level] if level < len(row.around) else (row.place, None)
         keys += [place, 0 if axis is None else runs.along(axis)[..., None]]
-    return np.stack([np.broadcast_to(x, sent.shape)[picked] for x in (*keys, flag, number)])
+    each = np.arange(np.prod(sent.shape, dtype=np.int64)).reshape(sent.shape)
+    return np.stack([np.broadcast_to(x, sent.shape)[picked] for x in (*keys, flag, number, each)])
 
 
 def positions(table: Table, runs: Runs) -> Array:

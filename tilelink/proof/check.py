@@ -6,24 +6,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.lowered import Await, Check, Lowered, Read, Signal, Write
-from tilelink.ir.verdict import Counterexample, Instant, Proof, Verdict
+from tilelink.ir.verdict import Counterexample, Proof, Verdict
 from tilelink.proof.bounds import outside
 from tilelink.proof.calls import unfinished, unfree
 from tilelink.proof.cells import TooMany
 from tilelink.proof.counts import miscounted
-from tilelink.proof.coverage import Found, accesses, uncovered
+from tilelink.proof.coverage import accesses, uncovered
 from tilelink.proof.cycles import stuck
+from tilelink.proof.found import REPORT, Found
 from tilelink.proof.order import unordered
 from tilelink.proof.orders import untaken
 from tilelink.proof.residency import crowded
 from tilelink.proof.table import Row, Table
-
-REPORT = "this is the plan's mistake and not yours: please report it with the schedule"
-"""To do about what no user wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +149,7 @@ def _role(row: Row) -> str:
 # ------------------------------------------------------------------------------------------------------ interleavings
 def _counterexample(table: Table, question: Question, found: Found) -> Counterexample | None:
     """The steps of what is wrong, on the ranks where it is."""
-    steps = tuple(i for row in found.rows if (i := instant(table, row, found.rank)) is not None)
+    steps = tuple(m.instant(table) for m in found.moments if m is not None)
     if not steps:
         return None
     sizes = ", ".join(f"{k}={v}" for k, v in table.lowered.sizes)
@@ -161,33 +157,6 @@ def _counterexample(table: Table, question: Question, found: Found) -> Counterex
     edges = tuple((k, (k + 1) % len(steps)) for k in range(len(steps))) if question.kind == "deadlock" else ()
     missing = (1, 0) if question.kind == "race" and len(steps) > 1 else None
     return Counterexample(question.kind, world, str(found), steps, edges, missing)
-
-
-def instant(table: Table, row: Row, rank: int | None) -> Instant | None:
-    """The first time that an op is executed, on some rank if it is there."""
-    mask = np.ones((1,) * row.depth, dtype=np.bool_)
-    for condition in row.taken:
-        mask = mask & condition
-    mask = np.broadcast_to(mask, (table.ranks, *mask.shape[1:]))
-    on = mask[rank : rank + 1] if rank is not None and mask[rank].any() else mask
-    if not on.any():
-        return None
-    at = [int(i) for i in np.unravel_index(int(np.argmax(on)), on.shape)]
-    here = rank if on is not mask and rank is not None else at[0]
-    tile = ", ".join(str(i) for i in at[1 : 1 + len(row.loop.axes)])
-    return Instant(here, row.loop.path, f"({tile})" if tile else "", _loc(row), _does(row))
-
-
-def _does(row: Row) -> str:
-    op = row.op
-    if isinstance(op, Await):
-        return f"waits for `{op.flags}`"
-    if isinstance(op, Signal):
-        return f"notifies `{op.flags}`"
-    return f"reaches {op.what}" if isinstance(op, Check) else f"{_VERBS[type(op)]} `{op.buffer}`"
-
-
-_VERBS = {Read: "reads", Write: "writes"}
 
 
 # ------------------------------------------------------------------------------------------------- what is shown, assumed

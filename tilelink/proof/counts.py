@@ -12,7 +12,7 @@ from tilelink.ir import formula as F
 from tilelink.ir.lowered import Await, Flags, Signal
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import within
-from tilelink.proof.coverage import Found
+from tilelink.proof.found import REPORT, Found, Moment
 from tilelink.proof.runs import Runs, depends, possible, projected, together
 from tilelink.proof.table import Array, Row, Table, along
 
@@ -40,20 +40,21 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     for row in signals:
         outside = _add(table, made, row)
         if outside:
-            yield Found(f"has no flag {outside[1]}", flags.name, (row,), outside[0])
+            moment = _touching(table, row, *outside)
+            yield Found(f"has no flag {outside[1]} on rank {outside[0]}", flags.name, (row,), (moment,))
             return
     if flags.style == "doorbell" or flags.rings is not None:
         yield from _rung(table, flags, made, rows)
     if flags.arrivals is None:
         awaited = _awaited(table, width, rows)
         if (made > 1).any():
-            yield _at("is signalled twice, and set by each signal", flags, made > 1, rows)
+            yield _at(table, "is signalled twice, and set by each signal", flags, made > 1, rows)
         if ((awaited > 0) & (made == 0)).any():
-            yield _at("is awaited, and never signalled", flags, (awaited > 0) & (made == 0), rows)
+            yield _at(table, "is awaited, and never signalled", flags, (awaited > 0) & (made == 0), rows)
         return
     wanted = table.arrivals(flags)
     if (there & (made != wanted)).any():
-        yield _at(f"is signalled {_times(made, wanted, there)}", flags, there & (made != wanted), rows)
+        yield _at(table, f"is signalled {_times(made, wanted, there)}", flags, there & (made != wanted), rows)
 
 
 def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[Found]:
@@ -73,21 +74,32 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
         + ("" if times != 1 else ", which nobody rings"),
         "",
         tuple(sorted(rows, key=lambda r: r not in waits)),
-        rank,
+        tuple(_touching(table, r, rank, number, last=last) for r in waits for last in (False, True)[: min(times, 2)]),
         code="TL605",
         why="a doorbell is rung once and reset by the first wait: the next one would never end",
-        hint=f"let the tile of `{waits[0].loop.path}` be a multiple of the tile that is signalled",
+        hint=f"let the tile of `{table.path(waits[0])}` be a multiple of the tile that is signalled",
     )
 
 
 def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
     """A stream sets a flag to the number of the call, and cannot add; what workers see of their own GPU no peer hears."""
     if row.executor.engine == "stream" and flags.style in ("count", "doorbell"):
-        yield Found("is signalled by a stream, which cannot add", flags.name, (row,))
+        yield Found("is signalled by a stream, which cannot add", flags.name, (row,), (Moment.first(table, row),))
     if flags.scope != "sys":
         sent = Sent.of(table, row)
-        if row.executor.engine == "stream" or possible([*sent.taken, sent.on != sent.rank]):
-            yield Found("is signalled from elsewhere, and heard on its own GPU alone", flags.name, (row,), code="TL612")
+        away = [sent.on != sent.rank]
+        if row.executor.engine == "stream" or possible([*sent.taken, *away]):
+            waits = [r for r in table.rows if isinstance(r.op, Await) and r.op.flags == flags.name]
+            shown = [Moment.first(table, row, [] if row.executor.engine == "stream" else away)]
+            yield Found(
+                f"the signals of `{flags.name}` reach no further than one GPU",
+                "",
+                (row, *waits),
+                (*shown, *(Moment.first(table, r) for r in waits[:1])),
+                code="TL612",
+                why="another rank or a copy engine gives them: an acquire of GPU scope does not make its data readable",
+                hint=REPORT,
+            )
 
 
 def _add(table: Table, made: Array, row: Row) -> tuple[int, int] | None:
@@ -183,6 +195,20 @@ def _times(made: Array, wanted: Array, there: Array) -> str:
     return f"{int(made[rank, number])} times, and expects {int(wanted[rank, number])}"
 
 
-def _at(what: str, flags: Flags, where: Array, rows: list[Row], code: str = "") -> Found:
+def _at(table: Table, what: str, flags: Flags, where: Array, rows: list[Row]) -> Found:
+    """Signals first, in the order of the text."""
     rank, number = (int(k) for k in np.unravel_index(int(np.argmax(where)), where.shape))
-    return Found(f"flag {number} of `{flags.name}` on rank {rank} {what}", "", tuple(rows), rank, code=code)
+    ordered = sorted(rows, key=lambda r: isinstance(r.op, Await))
+    moments = [_touching(table, r, rank, number) for r in ordered]
+    hint = (
+        "notify once per tile, behind the loop" if any(r.around for r in rows if isinstance(r.op, Signal)) else REPORT
+    )
+    return Found(
+        f"flag {number} of `{flags.name}` on rank {rank} {what}", "", tuple(ordered), tuple(moments), hint=hint
+    )
+
+
+def _touching(table: Table, row: Row, rank: int, flag: int, *, last: bool = False) -> Moment | None:
+    """When an op is about a flag of a rank."""
+    sent = Sent.of(table, row)
+    return Moment.first(table, row, [sent.on == rank, sent.flag == flag], last=last)

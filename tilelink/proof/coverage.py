@@ -11,31 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilelink.errors import Loc, Note
+from tilelink.errors import Note
 from tilelink.ir.lowered import Buffer, Read, Write
 from tilelink.proof.cells import Boxes, Cells
+from tilelink.proof.found import Found, Moment
 from tilelink.proof.runs import Runs, depends
 from tilelink.proof.table import Array, Row, Table
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is wrong. `rows`: that have to do with it, the first at fault; `rank` and `begin`: the first element, where there is
-    one. `code`, `why` and `hint`: where they are not those of the question; `loc`: where no row has one."""
-
-    what: str
-    buffer: str
-    rows: tuple[Row, ...] = ()
-    rank: int | None = None
-    begin: tuple[int, ...] = ()
-    code: str = ""
-    why: str = ""
-    hint: str = ""
-    loc: Loc | None = None
-    notes: tuple[Note, ...] = ()
-
-    def __str__(self) -> str:
-        return f"`{self.buffer}` {self.what}" if self.buffer else self.what
 
 
 def uncovered(table: Table) -> Iterator[Found]:
@@ -68,7 +49,7 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
     cells = Cells.of((table.ranks, *longest), table.ranks, [memory, *boxes.values()])
     if 0 in cells.shape:
         return
-    said = _Said(buffer, cells, boxes, writes)
+    said = _Said(table, buffer, cells, boxes, writes)
     sure = [r for r in writes if not r.undecided]
     times = cells.count([boxes[id(r)] for r in sure])
     if (times > 1).any():
@@ -99,9 +80,10 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
             yield said.never(met & never, r)
         elif partial and (met & (times == 0)).any():
             yield Found(
-                f"`{r.loop.path}` reads all of `{buffer.name}`, which is declared `partial`",
+                f"`{table.path(r)}` reads all of `{buffer.name}`, which is declared `partial`",
                 "",
                 (r,),
+                (Moment.first(table, r),),
                 code="TL614",
                 why="what was not written is undefined, and nothing says that this was written",
                 hint="read what data says was written, by a limit of `tl.tiles`, an index or a test; or declare it `once`",
@@ -137,6 +119,7 @@ def memory_of(table: Table, buffer: Buffer) -> tuple[Boxes, tuple[int, ...]]:
 class _Said:
     """The diagnostics of one buffer."""
 
+    table: Table
     buffer: Buffer
     cells: Cells
     boxes: dict[int, Boxes]
@@ -147,13 +130,12 @@ class _Said:
             if (self.cells.count([self.boxes[id(w)]]) > 1).any() and (repeated := self._repeated(w)) is not None:
                 return repeated
         rank, at, begin = self._place(where)
-        hit = [w for w in sure if (where & (self.cells.count([self.boxes[id(w)]]) > 0)).any()] or list(sure)
+        moments = self._twice(sure, (rank, *begin))
         return Found(
             f"is written more than once: {at}",
             self.buffer.name,
-            tuple(hit),
-            rank,
-            begin,
+            tuple(m.row for m in moments),
+            moments,
             why="the tiles of a tensor's writers, over all ranks, must not overlap",
             hint="let the writers differ in one coordinate, for example this rank's own on an axis R",
         )
@@ -180,12 +162,13 @@ class _Said:
             f"`{name}` is stored {times} times, {what}",
             "",
             (w,),
+            self._twice([w], None),
             why=why,
             hint=f"index `{name}` by {of}, or store under a test of it",
         )
 
     def never(self, where: Array, reader: Row | None) -> Found:
-        who = "and it is a result" if reader is None else f"and `{reader.loop.path}` reads it"
+        who = "and it is a result" if reader is None else f"and `{self.table.path(reader)}` reads it"
         read = (reader,) if reader is not None else ()
         if not self.writes:
             return Found(
@@ -197,29 +180,48 @@ class _Said:
                 loc=self.buffer.loc,
             )
         rank, at, begin = self._place(where)
-        writers = ", ".join(dict.fromkeys(f"`{w.loop.path}`" for w in self.writes))
+        moment = None if reader is None else self._touching(reader, (rank, *begin))
+        writers = ", ".join(dict.fromkeys(f"`{self.table.path(w)}`" for w in self.writes))
         why = f"the tiles of {writers} do not reach there, on rank {rank}"
         around = list(dict.fromkeys(said for w in self.writes for said in w.said))
         if around:
             why += f"; the store stands in {', '.join(around)}"
         hint = "store every tile" if reader is None else "store every tile that is read"
         what = f"{at} of `{self.buffer.name}` are never written, {who}"
-        return Found(what, "", (self.writes[0], *read), rank, begin, why=why, hint=hint)
+        return Found(what, "", (self.writes[0], *read), (moment,), why=why, hint=hint)
 
     def by_data(self, w: Row, reads: Sequence[Row]) -> Found:
         assert isinstance(w.op, Write)
         name, by = w.op.param or self.buffer.name, w.undecided
-        who = "it is a result" if self.buffer.space == "result" else f"`{reads[0].loop.path}` reads it"
+        who = "it is a result" if self.buffer.space == "result" else f"`{self.table.path(reads[0])}` reads it"
         return Found(
             f"whether all of `{name}` is written is for data to say: {by[0].said}",
             "",
             (w,),
+            (Moment.first(self.table, w),),
             code="TL614",
             why=f"{who}, and what is not written is undefined",
             hint=f"store in any case, with `tl.where` for the value; or declare behind the shape of `{name}` in the program's "
             "signature `once`, each element is written by exactly one store, or `partial`, some are left undefined",
             notes=tuple(Note(d.said, d.loc) for d in by if d.loc is not None and d.loc != w.op.loc),
         )
+
+    def _touching(self, row: Row, at: tuple[int, ...], *, last: bool = False) -> Moment | None:
+        """When an op touches an element: the rank whose memory it is, and its positions."""
+        places = boxes_of(Runs.of(self.table, row)).places
+        return Moment.first(
+            self.table, row, [(lo <= x) & (x < hi) for (lo, hi), x in zip(places, at, strict=True)], last=last
+        )
+
+    def _twice(self, rows: Sequence[Row], at: tuple[int, ...] | None) -> tuple[Moment, ...]:
+        """Two executions that write an element; None: the first that one of them writes."""
+        if at is None:
+            first = Moment.first(self.table, rows[0])
+            assert first is not None and isinstance(rows[0].op, Write)
+            at = (first.value(rows[0].op.rank), *(first.value(lo) for lo, _ in rows[0].op.box))
+        found = (self._touching(row, at, last=last) for row in rows for last in (False, True))
+        different = {(id(m.row), m.at): m for m in found if m is not None}
+        return tuple(different.values())[:2]
 
     def _place(self, where: Array) -> tuple[int, str, tuple[int, ...]]:
         """A rank and the elements of the first cell of some, as a person says it."""
@@ -242,4 +244,4 @@ def _stretch(cells: Cells, where: Array, cell: Sequence[int], k: int) -> tuple[i
     return int(cells.edges[k][cell[k]]), int(cells.edges[k][last])
 
 
-__all__ = ["Found", "accesses", "boxes_of", "memory_of", "uncovered"]
+__all__ = ["accesses", "boxes_of", "memory_of", "uncovered"]

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 import networkx as nx
 import numpy as np
 
+from tilelink.errors import Note
 from tilelink.ir.lowered import Await, Executor, Signal
 from tilelink.proof.chains import Chains, positions, steps_in
 from tilelink.proof.counts import Sent
-from tilelink.proof.coverage import Found
+from tilelink.proof.found import Found, Moment
 from tilelink.proof.runs import Runs, depends, possible, together
 from tilelink.proof.table import Array, Row, Table
 
@@ -29,13 +30,37 @@ def stuck(table: Table) -> Iterator[Found]:
     for group in _groups(table):
         if _Abreast(table, group).end():
             continue
-        rows = [table.rows[k] for k in Chains.of(table, group).left()]
-        if rows:
-            first = next((r for r in rows if isinstance(r.op, Await)), rows[0])
-            paths = list(dict.fromkeys(r.loop.path for r in rows))
-            where = f" ({' → '.join(f'`{p}`' for p in paths)})" if len(paths) > 1 else ""
-            others = tuple(r for r in rows if r is not first)
-            yield Found(f"`{first.loop.path}` waits in a circle for itself{where}", "", (first, *others))
+        chains = Chains.of(table, group)
+        cycle = chains.cycle()
+        if cycle:
+            first = next((k for k, (wait, _) in enumerate(cycle) if chains.waits[wait]), 0)
+            pairs = [*cycle[first:], *cycle[:first]]
+            moments = [
+                chains.moment(table, s, late=late)
+                for pair in pairs
+                for s, late in zip(pair, (False, True), strict=True)
+            ]
+            rows = tuple(m.row for m in moments)
+            notes = tuple(_note(table, m) for m in moments)
+            what = f"`{table.path(rows[0])}` waits in a circle for itself"
+            yield Found(what, "", rows[:1], tuple(moments), notes=notes)
+
+
+def _note(table: Table, moment: Moment) -> Note:
+    """Where a step of the cycle stands in its order."""
+    step, verb = moment.instant(table), "would notify" if moment.late else "waits"
+    positions = table.at(moment.row.loop) if step.tile and not moment.row.loop.by_data else None
+    where = f" at tile {step.tile}" if step.tile else ""
+    if positions is not None:
+        t = int(positions[tuple(i if n != 1 else 0 for i, n in zip(moment.at, positions.shape, strict=False))])
+        where += f", the {_nth(t + 1)} of its order"
+    return Note(f"rank {step.rank}: `{step.path}` {verb}{where}", step.loc)
+
+
+def _nth(n: int) -> str:
+    if n % 100 in (11, 12, 13):
+        return f"{n}th"
+    return f"{n}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th') }"
 
 
 def _groups(table: Table) -> Iterator[list[Executor]]:

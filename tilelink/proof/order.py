@@ -14,9 +14,10 @@ import numpy as np
 
 from tilelink.ir.lowered import Await, Buffer, Read, Signal, Write
 from tilelink.proof.counts import in_line
-from tilelink.proof.coverage import Found, accesses, boxes_of, memory_of
+from tilelink.proof.coverage import accesses, boxes_of, memory_of
+from tilelink.proof.found import Found, Moment, witness
 from tilelink.proof.pairs import Pairs, Writes
-from tilelink.proof.runs import Beside, Runs, before, depends, own_axes, possible, projected, together, unsettled
+from tilelink.proof.runs import Beside, Runs, before, own_axes, possible, projected, unsettled
 from tilelink.proof.table import Array, Row, Table
 
 
@@ -85,15 +86,21 @@ class Order:
             axes |= self.table.axes(other) - {*own_axes(row, other)}
         return axes
 
-    def left(self, pairs: Pairs) -> int | None:
-        """The first rank that reads what nothing says is written before."""
+    def left(self, pairs: Pairs) -> tuple[Moment, Moment] | None:
+        """The first that is read, and nothing says that it is written before."""
         rules = (self._same_tile, self._in_turn, self._ended, self._told)
         left = unsettled(pairs.met, chain.from_iterable(rule(pairs) for rule in rules))
         if left is None:
             return None
-        rank, _ = pairs.indices(0)
-        rank, wrong, *_ = np.broadcast_arrays(rank, together(np.logical_and, projected(left, depends(rank))))
-        return int(rank[wrong].min())
+        at = witness(left, pairs.depth)
+        assert at is not None
+        read, write = pairs.reads.row, pairs.writes.runs.row
+        return (
+            Moment(read, tuple(_at(pairs.mine(pairs.reads.along(k)), at) for k in range(read.depth))),
+            Moment(
+                write, tuple(_at(pairs.theirs(pairs.writes.runs.along(k)), at) for k in range(write.depth)), late=True
+            ),
+        )
 
     # ------------------------------------------------------------------------------ rules: conditions that together say so
     def _same_tile(self, pairs: Pairs) -> Iterator[Sequence[Array]]:
@@ -167,3 +174,7 @@ class Order:
             known = [c.all(axis=turns, keepdims=True) for c in known]
         known = projected(known, {*range(pairs.depth)})
         return [c.reshape(c.shape[: pairs.depth]) for c in known]
+
+
+def _at(array: Array, at: tuple[int, ...]) -> int:
+    return int(array[tuple(i if n != 1 else 0 for i, n in zip(at, array.shape, strict=True))])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilelink.ir.lowered import Tiles
-from tilelink.proof.coverage import Found
+from tilelink.proof.found import Found
 from tilelink.proof.table import Array, Table
 
 
@@ -26,7 +26,8 @@ def _of(table: Table, loop: Tiles) -> Iterator[Found]:
     visited = (at >= 0).reshape(table.ranks, -1).sum(axis=1)
     if (visited != total).any():
         rank = int(np.argmax(visited != total))
-        yield Found(f"takes {int(visited[rank])} tiles in {int(total[rank])} turns", loop.path, (), rank)
+        what = f"takes {int(visited[rank])} tiles in {int(total[rank])} turns on rank {rank}"
+        yield Found(what, loop.path, loc=loop.loc)
         return
     if (visited == counts.prod(axis=0)).all():
         return

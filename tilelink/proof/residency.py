@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 
 from tilelink.ir.lowered import Await, Compute, Executor, Read, Write, walk
-from tilelink.proof.coverage import Found
+from tilelink.proof.found import Found
 from tilelink.proof.table import Row, Table
 
 
@@ -19,7 +19,7 @@ def crowded(table: Table) -> Iterator[Found]:
     waiting = next((r for r in table.rows if isinstance(r.op, Await) and r.executor.engine == "workers"), None)
     if waiting is not None and taken > sms:
         yield Found(
-            f"`{waiting.loop.path}` waits in kernels that have {taken} workers side by side, and there are {sms} SMs",
+            f"`{table.path(waiting)}` waits in kernels that have {taken} workers side by side, and there are {sms} SMs",
             "",
             (waiting,),
             why="a worker stays until what it waits for has come, and whoever makes that may find no SM meanwhile",

@@ -87,6 +87,15 @@ class Runs:
             array = _pack(array, axes, places)
         return array
 
+    def index(self, at: Sequence[int]) -> tuple[int, ...]:
+        """The index along each axis of its loop, of an execution."""
+
+        def of(axis: int) -> int:
+            found = self.along(axis)
+            return int(found[tuple(i if n != 1 else 0 for i, n in zip(at, found.shape, strict=False))])
+
+        return tuple(map(of, range(len(self.lengths))))
+
     def along(self, axis: int) -> Array:
         """The index of each execution along an axis of its loop."""
         return self.pack(along(self.lengths[axis], axis, len(self.lengths)))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
 from tilelink.ir.lowered import (
@@ -26,6 +28,7 @@ from tilelink.ir.lowered import (
     If,
     Lowered,
     Op,
+    Part,
     Read,
     Signal,
     Tiles,
@@ -151,6 +154,20 @@ class Table:
         values = {**self.world(2), "flag": along(self.width(flags.name), 1, 2)}
         return np.asarray(F.evaluate(formula, values))
 
+    def path(self, row: Row) -> str:
+        """The step whose program an op is of: its loop's, or one that is fused into that."""
+        return self.once("path", id(row), lambda: self._path(row))
+
+    def _path(self, row: Row) -> str:
+        loops = {loop.path for e in self.lowered.executors for loop in e.loops}
+        mine = dropwhile(lambda part: part.path != row.loop.path, self.lowered.parts)
+        for k, part in enumerate(mine):
+            if k and part.path in loops:
+                break
+            if row.op.loc in _locs(part):
+                return part.path
+        return row.loop.path
+
     def at(self, loop: Tiles) -> Array:
         """The position of each tile in the order of its loop, by rank and the tile's indices; -1: none is."""
         return self.once("at", id(loop), lambda: _positions(self, loop))
@@ -183,6 +200,12 @@ class Table:
             taken.append(values["t"] >= 0)
         start = Row(Check(F.Const(1), ""), executor, loop, 0, values, (), (), _some(loop.by_data)).where(*taken)
         yield from _body(loop.body, start, 1 + len(loop.axes), [0])
+
+
+def _locs(part: Part) -> set[Loc | None]:
+    """The lines of its program where it waits, notifies, loads and stores."""
+    ops = [o for op in walk(part.body) for o in ((op.source, op.target) if isinstance(op, Copy) else (op,))]
+    return {s.loc for s, _ in part.said} | {getattr(op, "loc", None) for op in ops}
 
 
 def _axes(row: Row) -> set[int]:
