@@ -6,7 +6,7 @@ called for each run of the axis that the program walks, behind the waits for thi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilelink.ir import formula as F
@@ -122,7 +122,7 @@ class _Tile:
         whose = None if any(a.every for a in channel.axes) else self.rank
         for word in self._words(channel, signal.op, self.rank, whose):
             bell = channel.bells and not self.step.by_runs
-            times = channel.strokes(word, self.plan.env(self.rank)) if bell else 0
+            times = strokes(channel, word, self.plan.env(self.rank)) if bell else 0
             yield BellWait(channel.name, word, times) if bell else WordWait(channel.name, "channel", word)
 
     def _tells(self, signal: Signal) -> Iterator[StreamOp]:
@@ -204,3 +204,8 @@ class _Tile:
 
     def _value(self, formula: F.Formula) -> int:
         return int(F.evaluate(formula, self.plan.env(self.rank)))
+
+
+def strokes(channel: Channel, word: int, env: Mapping[str, F.Number]) -> int:
+    """How often the bell of a word is rung in a call before the stream goes on that waits for it."""
+    return int(F.evaluate(channel.target, channel.at(word, env))) if channel.counted else 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
+from tilelink.ir.formula import Formula
 from tilelink.ir.host import Keep
-from tilelink.ir.partition import part, tile_holder
+from tilelink.ir.partition import holder, part
 from tilelink.ir.plan import Plan, Signal, StepPlan
 from tilelink.ir.program import Wait
 from tilelink.ir.wiring import TensorDecl, ViewAxis
-from tilelink.mapping.exact.library_calls import applied
+from tilelink.mapping.exact.library_calls import applied, strokes
 from tilelink.mapping.exact.stream_ops import BellWait, Copy, SetWord, StreamOp, WordWait
 from tilelink.mapping.exact.touched import Place, Span, touched
 
@@ -161,7 +163,7 @@ def _waits(plan: Plan, step: StepPlan, source: str, tile: Tile, rank: int, holde
     whose = None if every else holder
     words = touched(plan, channel, lambda a: _on_axis(step, source, tile, a), rank=rank, pe=rank, source=whose)
     if channel.bells:
-        return [BellWait(channel.name, w, channel.strokes(w, env)) for w in words if channel.rung(w, env)]
+        return [BellWait(channel.name, w, strokes(channel, w, env)) for w in words if channel.rung(w, env)]
     return [WordWait(channel.name, "channel", w) for w in words]
 
 
@@ -232,3 +234,17 @@ def contiguous(target: Block, source: Block) -> tuple[int, tuple[tuple[int, int,
     if axes and axes[-1][1:] == (1, 1):
         return axes[-1][0], tuple(axes[:-1])
     return 1, tuple(axes)
+
+
+def tile_holder(tensor: TensorDecl, view: tuple[ViewAxis, ...], begins: Iterable[F.Like | None]) -> Formula | None:
+    """The rank that holds a tile, by its coordinate along the step's axis of ranks; None: every rank has its own.
+
+    Args:
+        begins: where the tile begins on each axis of the view; None: on this one it names no position.
+    """
+    for v, begin in zip(view, begins, strict=True):
+        if begin is not None and v.axis is None:
+            return F.of(begin)
+        if begin is not None and v.axis is not None and tensor.names_holder(v):
+            return holder(tensor, v.axis, begin)
+    return None
