@@ -338,12 +338,10 @@ def _through(plan: Plan, kernel: KernelPlan, rank: int) -> int:
 def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
     """How often each word of a channel is raised in a call on one rank; None where a table decides."""
     env = plan.env(rank)
-    counts = [int(F.evaluate(a.count, env)) for a in c.axes]
-    indices = np.indices(counts).reshape(len(counts), -1) if counts else np.zeros((0, 1), dtype=np.int64)
-    env |= {f"c{k}": index for k, index in enumerate(indices)}
+    size = int(F.evaluate(c.words, env))
+    env = c.at(np.arange(size), env)
     if not F.symbols(c.target) | F.symbols(c.guard or 1) <= env.keys():
         return [None]
-    size = int(np.prod(counts)) if counts else 1
     target = np.broadcast_to(F.evaluate(c.target, env), (size,))
     guard = np.broadcast_to(F.evaluate(c.guard if c.guard is not None else 1, env), (size,))
     return [int(v) for v in target[guard != 0]]

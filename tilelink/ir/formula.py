@@ -92,28 +92,31 @@ def of(value: Like) -> Formula:
 
 def binary(op: str, left: Like, right: Like) -> Formula:
     a, b = of(left), of(right)
-    if isinstance(a, Const) and isinstance(b, Const) and op != "arange":
-        return Const(int(_COMPUTE[op](a.value, b.value)))
-    if isinstance(b, Const) and (op, b.value) in _RIGHT_IDENTITY:
-        return a
-    if isinstance(a, Const) and (op, a.value) in _LEFT_IDENTITY:
-        return b
-    if op == "*" and Const(0) in (a, b):
-        return Const(0)
-    if op == "%" and b == Const(1):
-        return Const(0)
+    if isinstance(b, Const):
+        if isinstance(a, Const) and op != "arange":
+            return Const(int(_COMPUTE[op](a.value, b.value)))
+        if (op, b.value) in _RIGHT_IDENTITY:
+            return a
+        if (op, b.value) in _RIGHT_ZERO:
+            return Const(0)
+    elif isinstance(a, Const):
+        if (op, a.value) in _LEFT_IDENTITY:
+            return b
+        if op == "*" and a.value == 0:
+            return Const(0)
+        if op == "and" and is_truth(b):
+            return b if a.value else Const(0)
     if op in ("min", "max") and a == b:
         return a
     if op == "+" and isinstance(b, Binary) and b.op == "-" and b.right == a:
         return b.left
     if op == "-" and isinstance(a, Binary) and a.op == "+" and b in (a.left, a.right):
         return a.left if a.right == b else a.right
-    if op == "and" and isinstance(a, Const) and is_truth(b):
-        return b if a.value else Const(0)
     return Binary(op, a, b)
 
 
 _RIGHT_IDENTITY = {("+", 0), ("-", 0), ("*", 1), ("//", 1), ("cdiv", 1)}
+_RIGHT_ZERO = {("*", 0), ("%", 1)}
 _LEFT_IDENTITY = {("+", 0), ("*", 1)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -48,20 +47,6 @@ def holder(tensor: TensorDecl, axis: int, at: F.Like) -> Formula:
         return F.substitute(tensor.owner_map.formula, dict.fromkeys(tensor.owner_map.variables, at))
     of = tensor.axes[axis]
     return F.of(at) if of.own_slice else F.of(at) // part(of.size, of.over)
-
-
-def tile_holder(tensor: TensorDecl, view: tuple[ViewAxis, ...], begins: Iterable[F.Like | None]) -> Formula | None:
-    """The rank that holds a tile, by its coordinate along the step's axis of ranks; None: every rank has its own.
-
-    Args:
-        begins: where the tile begins on each axis of the view; None: on this one it names no position.
-    """
-    for v, begin in zip(view, begins, strict=True):
-        if begin is not None and v.axis is None:
-            return F.of(begin)
-        if begin is not None and v.axis is not None and tensor.names_holder(v):
-            return holder(tensor, v.axis, begin)
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who raises a word, and how often in a call: formulas over its number."""
+"""Who signals a flag, and how often in a call: formulas over its number."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tilelink.mapping.remote import crosses
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Of the words of a tensor, which lie along `axes`."""
+    """Of the flags of a tensor, which lie along `axes`."""
 
     found: Matching
     axes: tuple[ChannelAxis, ...]
 
     def expected(self) -> tuple[Formula | None, Formula]:
-        """(guard, target): notifies per call of word (`c0`, …), over all programs and source ranks."""
+        """(guard, target): notifies per call of flag (`c0`, …), over all programs and source ranks."""
         each = [self._of(m) for m in self.found.told]
         if len(each) == 1:
             return each[0]
@@ -76,7 +76,7 @@ class Arrivals:
         return total
 
     def _choosing(self, m: Match) -> Iterator[tuple[GridAxis, Formula]]:
-        """Axes of the producer's grid that choose the rank to notify and no word, and how many tiles each rank hears of."""
+        """Axes of the producer's grid that choose the rank to notify and no flag, and how many tiles each rank hears of."""
         along, view = m.producer.axis, m.producer.step.binding(m.notify.param).view
         for a, axis in enumerate(self.found.tensor.axes):
             grid = m.told(a)[1]
@@ -86,8 +86,8 @@ class Arrivals:
                 yield grid, one
 
     def sources(self, m: Match) -> tuple[Formula, ...]:
-        """The rank that raises word (`c0`, …) of a rank, by everything that says so: it is raised where all mean the same rank.
-        None where the word does not say."""
+        """The rank that signals flag (`c0`, …) of a rank, by everything that says so: it is signalled where all mean the same
+        rank. None where the flag does not say."""
         return tuple(dict.fromkeys(self._sources(m.producer, m.notify)))
 
     def _sources(self, s: StepPlan, notify: Notify) -> Iterator[Formula]:
@@ -122,7 +122,7 @@ class Arrivals:
 
 
 def raising(plan: Plan, channel: Channel) -> tuple[Formula, ...]:
-    """The rank that raises word (`c0`, …) of a rank, for each of the channel's notifies of which that can be told."""
+    """The rank that signals flag (`c0`, …) of a rank, for each of the channel's notifies of which that can be told."""
     on = [(plan.step(s.path), s.op) for s in plan.signals if s.channel == channel.name]
     waits = [(s, op) for s, op in on if isinstance(op, Wait)]
     matches = tuple(Match(*w, s, op) for w in waits for s, op in on if isinstance(op, Notify))
@@ -159,7 +159,7 @@ def _uncounted(m: Match, mapped: TensorDecl, axis: int) -> TilelinkError:
 
 
 def tiles_in(grid: GridAxis, c: ChannelAxis, index: F.Like) -> Formula:
-    """Producer tiles of `grid` that intersect word `index` of a channel axis."""
+    """Producer tiles of `grid` that intersect flag `index` of a channel axis."""
     i = F.of(index)
     if c.kind == "unit":
         return F.of(1)

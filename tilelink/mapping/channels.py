@@ -1,4 +1,4 @@
-"""The words of a tensor (f_C): which positions share one, how often each is raised in a call, and by whom."""
+"""The flags of a tensor (f_C): which positions share one, how often each is signalled in a call, and by whom."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tilelink.ir.plan import StepPlan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ranks_along
 from tilelink.mapping.arrivals import Arrivals
-from tilelink.mapping.granularity import words_along
+from tilelink.mapping.granularity import flags_along
 from tilelink.mapping.matching import Match, Matching
 from tilelink.mapping.remote import crosses
 
 
 def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) -> Channel:
-    """The words of a tensor, for all waits that use them and all notifies that raise them.
+    """The flags of a tensor, for all waits that use them and all notifies that signal them.
 
     Args:
         least: sizes, on the rank that has least.
 
     Raises:
-        TilelinkError: TL303 a run-time split, TL304 a guard that is no formula, TL321 words that copy engines bind,
+        TilelinkError: TL303 a run-time split, TL304 a guard that is no formula, TL321 flags that copy engines bind,
             TL331 two axes of ranks, TL334 instances that other ranks write and pull from, TL335 two kinds of engine.
     """
     tensor, pulled, remote = found.tensor, found.pulled, found.remote
@@ -37,9 +37,9 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
     axes = tuple(
         axis
         for a in range(len(tensor.axes))
-        if (axis := words_along(found, a, schedule, along=along, least=least)) is not None
+        if (axis := flags_along(found, a, schedule, along=along, least=least)) is not None
     )
-    # Whether the words of a pulled tensor tell the ranks' parts apart.
+    # Whether the flags of a pulled tensor tell the ranks' parts apart.
     by_part = any(c.axis is not None and tensor.axes[c.axis].over == along for c in axes)
     _check_makers(found, by_part=by_part)
     untold = any(crosses(m.producer, m.notify.param) and not Arrivals(found, axes).sources(m) for m in found.told)
@@ -71,7 +71,7 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
 
 # ---------------------------------------------------------------------------------------------------------------- bells
 def _rings(found: Matching, axes: tuple[ChannelAxis, ...], least: Mapping[str, F.Number]) -> Formula | None:
-    """Which words ring a bell: those that the streams wait for which hear of them, if all of them wait for the same. None: all
+    """Which flags ring a bell: those that the streams wait for which hear of them, if all of them wait for the same. None: all
     of them."""
     streams = {m.consumer.path: m for m in found.matches if m.consumer.engine == "stream"}
     heard = {_heard(found, axes, m, least) for m in streams.values()}
@@ -79,7 +79,7 @@ def _rings(found: Matching, axes: tuple[ChannelAxis, ...], least: Mapping[str, F
 
 
 def _heard(found: Matching, axes: tuple[ChannelAxis, ...], m: Match, least: Mapping[str, F.Number]) -> Formula | None:
-    """The words that a stream waits for: none on ranks where it has no tiles along another axis, and of other ranks' parts alone,
+    """The flags that a stream waits for: none on ranks where it has no tiles along another axis, and of other ranks' parts alone,
     if it moves by parts and leaves its own out."""
     s, named = m.consumer, [m.waited(c.axis) for c in axes if c.axis is not None]
     others = [g for g in s.grid if g not in named and g.kind != "table"]
@@ -168,7 +168,7 @@ def _check_makers(found: Matching, *, by_part: bool) -> None:
 
 
 def _check_unbound(found: Matching) -> None:
-    """Where a copy engine raises a word, or hears of it by a bell, its own tiles say how long words are; and where an owner map
+    """Where a copy engine signals a flag, or hears of it by a bell, its own tiles say how long flags are; and where an owner map
     gives tiles out."""
     for s, does in _bound_by(found):
         raise TilelinkError(

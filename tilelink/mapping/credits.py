@@ -9,8 +9,8 @@ import numpy as np
 from tilelink.ir.lowered import ENTERED, READY
 from tilelink.ir.plan import Credit, Plan
 from tilelink.mapping.lower import lower
-from tilelink.proof.calls import heard_by
-from tilelink.proof.table import Table
+from tilelink.proof.calls import hearing
+from tilelink.proof.table import Array, Table
 
 
 def derive(plan: Plan) -> tuple[Credit, ...]:
@@ -30,13 +30,15 @@ def derive(plan: Plan) -> tuple[Credit, ...]:
 def _implied_by(plan: Plan) -> str | None:
     """The tensors whose signals let every rank hear from every rank in each call: one, or several together."""
     table = Table.of(lower(plan, text=False))
-    found = {flags: direct | np.eye(table.ranks, dtype=np.bool_) for flags, direct in heard_by(table)}
     tensors = {flags: _arguments(plan, flags) for flags in (READY, ENTERED)} | {c.name: c.tensor for c in plan.channels}
-    named = {tensor: found[flags] for flags, tensor in tensors.items() if tensor and flags in found}
-    one = next((tensor for tensor, direct in named.items() if direct.all()), None)
-    if one is not None or not named:
-        return one
-    return " and ".join(named) if np.logical_or.reduce([*named.values()]).all() else None
+    there = {f.name for f in table.lowered.flags}
+    heard: dict[str, Array] = {}
+    for flags, tensor in tensors.items():
+        if tensor and flags in there:
+            heard[tensor] = hearing(table, flags)
+            if heard[tensor].all():
+                return tensor
+    return " and ".join(heard) if heard and np.logical_or.reduce([*heard.values()]).all() else None
 
 
 def _arguments(plan: Plan, flags: str) -> str:

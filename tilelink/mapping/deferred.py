@@ -18,7 +18,7 @@ from tilelink.ir.wiring import Wiring
 from tilelink.mapping.placement import Placed
 
 
-def with_behind(
+def with_deferred(
     wiring: Wiring,
     steps: tuple[StepPlan, ...],
     placed: tuple[Placed, ...],

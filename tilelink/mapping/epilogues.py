@@ -11,7 +11,7 @@ from tilelink.ir.program import Store, walk
 from tilelink.ir.schedule import Fused, Sms
 from tilelink.ir.shape import ranks_along
 from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
-from tilelink.mapping.forwarding import elsewhere, not_handed
+from tilelink.mapping.forwarding import not_forwarded, reads_elsewhere
 from tilelink.mapping.grids import loops_of, split_over
 from tilelink.mapping.lineage import Lineage, domain_names, lineage_of, through_loads
 from tilelink.mapping.placement import Placed, directed
@@ -49,10 +49,10 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
     missing = next((g for a, g in enumerate(host.grid) if a not in axes and _walked(g)), None)
     if missing is not None:
         raise _several(p, host, missing.dim)
-    why = not_handed(wiring, step, host.step, held)
+    why = not_forwarded(wiring, step, host.step, held)
     if why is None and step.program.movement is None:
         named = {name: at for name, at in zip(names, axes, strict=True) if name is not None}
-        why = elsewhere(step, forwarded, lineage, named, host.grid)
+        why = reads_elsewhere(step, forwarded, lineage, named, host.grid)
     if why is not None:
         raise _unlike(p, host, why)
     return StepPlan(

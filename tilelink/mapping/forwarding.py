@@ -9,7 +9,7 @@ from tilelink.ir.program import At, IndexEntry, Load, OfTile, Store, Wait, Whole
 from tilelink.ir.wiring import Step, ViewAxis, Wiring, indexed
 
 
-def not_handed(wiring: Wiring, step: Step, host: Step, held: Collection[str]) -> str | None:
+def not_forwarded(wiring: Wiring, step: Step, host: Step, held: Collection[str]) -> str | None:
     """Why the host does not have what a fused step takes from its registers; None: it has.
 
     Args:
@@ -30,7 +30,7 @@ def not_handed(wiring: Wiring, step: Step, host: Step, held: Collection[str]) ->
     return None
 
 
-def elsewhere(
+def reads_elsewhere(
     step: Step,
     tensors: Collection[str],
     lineage: Mapping[tuple[str, int], int],

@@ -1,4 +1,4 @@
-"""Which positions of a tensor share a word, axis by axis."""
+"""Which positions of a tensor share a flag, axis by axis."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tilelink.ir.schedule import Schedule
 from tilelink.mapping.matching import Matching
 
 
-def words_along(
+def flags_along(
     found: Matching, a: int, schedule: Schedule, *, along: str, least: Mapping[str, F.Number]
 ) -> ChannelAxis | None:
-    """The words along axis `a` of the tensor; None where one word serves the whole axis. `along`: the axis of ranks along
-    which they are raised. `least`: sizes, on the rank that has least."""
+    """The flags along axis `a` of the tensor; None where one flag serves the whole axis. `along`: the axis of ranks along
+    which they are signalled. `least`: sizes, on the rank that has least."""
     axis, matches = found.tensor.axes[a], found.matches
     over = axis.over or along
     if axis.own_slice:
@@ -29,12 +29,12 @@ def words_along(
     grids = [grid for _, _, grid in told if grid is not None]
     streams = [m for m in matches if m.producer.engine == "stream"]
     whole = [g for g in grids if g.tile is None and g.kind == "plain"]
-    # One word does for all of an axis, unless a rank has nothing of it: a stream then sets none, and nobody is to wait for one.
+    # One flag does for all of an axis, unless a rank has nothing of it: a stream then sets none, and nobody is to wait for one.
     set_ = streams and axis.over is not None
     if whole and not (set_ and any(F.evaluate(g.count, least) == 0 for g in whole)):
         return None
     by_table = any(g.kind == "table" for g in grids)
-    # A copy engine sets a word behind each tile, and how many tiles an owner map gives to a rank is no formula.
+    # A copy engine sets a flag behind each tile, and how many tiles an owner map gives to a rank is no formula.
     mapped = any(found.owned(m.producer, g) is not None for m in matches for g in grids)
     if not all(m.by_tile(a) for m in matches) and (by_table or not (streams or mapped)):
         return None
@@ -46,16 +46,16 @@ def words_along(
         return None  # the last of all tiles of a run-time split notifies
     span = _span(found, a, grids, schedule)
     if axis.over is not None:
-        # The words of pulled parts lie with every waiter; those of pushed parts with the part's holder.
+        # The flags of pulled parts lie with every waiter; those of pushed parts with the part's holder.
         return ChannelAxis(a, "cut" if away else "part", axis.size, span, over)
     if found.pulled and found.waiting_axis == a and all(isinstance(entry, OfTile) for _, entry, _ in told):
         return ChannelAxis(a, "part", axis.size, span, over)
-    # A copy engine's tiles are the words, and end where they end.
+    # A copy engine's tiles are the flags, and end where they end.
     moved = [g for m in streams if (g := m.told(a)[1]) is not None]
     taken = [g for m in matches for g in m.taken(a)]
     ends = [g for g in moved or [*grids, *taken] if g.kind in ("cut", "mine")]
     if len({g.over for g in ends}) > 1:
-        return None  # parts of two axes of ranks: one word serves them all
+        return None  # parts of two axes of ranks: one flag serves them all
     return ChannelAxis(a, "cut" if ends else "plain", axis.size, span, ends[0].over if ends else over)
 
 
@@ -67,10 +67,10 @@ def _each_once(s: StepPlan, entry: object) -> bool:
 
 
 def _span(found: Matching, a: int, grids: list[GridAxis], schedule: Schedule) -> int | None:
-    """Elements per word; None: the whole part.
+    """Elements per flag; None: the whole part.
 
-    A copy engine sets one word per copy, and before a copy waits for one bell: its own tiles are the words, whatever
-    the tiles of those who make or read them. Otherwise a word is the producers' tile, or what the schedule asks for.
+    A copy engine sets one flag per copy, and before a copy waits for one bell: its own tiles are the flags, whatever
+    the tiles of those who make or read them. Otherwise a flag is the producers' tile, or what the schedule asks for.
     """
     writing = {g.tile for m in found.matches if m.producer.engine == "stream" and (g := m.told(a)[1]) is not None}
     hearing = {g.tile for m in found.matches if m.consumer.engine == "stream" for g in m.taken(a)}

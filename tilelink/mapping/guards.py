@@ -17,8 +17,8 @@ from tilelink.mapping.sites import site_of
 
 
 def notify_guard(s: StepPlan, op: Notify, source: Formula, axes: Sequence[ChannelAxis]) -> Formula | None:
-    """Which words (`c0`, …) of a rank are raised at all, by the rank `source`: where the tests above the notify hold; None: all
-    of them.
+    """Which flags (`c0`, …) of a rank are signalled at all, by the rank `source`: where the tests above the notify hold; None:
+    all of them.
 
     Raises:
         TilelinkError: TL304, a test that is no formula.
@@ -47,7 +47,7 @@ def notify_guard(s: StepPlan, op: Notify, source: Formula, axes: Sequence[Channe
 
 
 def _holders(s: StepPlan, notify: Notify, axes: Sequence[ChannelAxis]) -> dict[str, F.Like]:
-    """Name of each `rank_of` result -> the rank, by the part that the tile lies in whose word it is."""
+    """Name of each `rank_of` result -> the rank, by the part that the tile lies in whose flag it is."""
     of: dict[str, F.Like] = {}
     for k, c in enumerate(axes):
         for v, e in indexed(s.step, notify.param, notify.index):

@@ -51,7 +51,7 @@ class Match:
         found = self.waited(a)
         if not isinstance(found, GridAxis):
             return found is not None
-        # A library function that takes all of an axis waits for each word that a stream sets there.
+        # A library function that takes all of an axis waits for each flag that a stream sets there.
         one_by_one = self.consumer.library is not None and self.producer.engine == "stream"
         return _cuts(found) or one_by_one
 

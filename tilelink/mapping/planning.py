@@ -13,10 +13,10 @@ from tilelink.ir.shape import rank_along, ranks_along
 from tilelink.ir.topology import Topology, env_of
 from tilelink.ir.wiring import Wiring
 from tilelink.mapping import credits, kernels, protocols
+from tilelink.mapping.aliases import with_aliases
 from tilelink.mapping.buffers import buffers_of
-from tilelink.mapping.deferred import with_behind
+from tilelink.mapping.deferred import with_deferred
 from tilelink.mapping.epilogues import with_subtiles
-from tilelink.mapping.in_place import with_own_parts
 from tilelink.mapping.orders import tables
 from tilelink.mapping.owners import check_owners
 from tilelink.mapping.placement import as_called, place
@@ -58,11 +58,11 @@ def make_plan(
     steps = tuple(replace(s, workers=workers.get(s.path, s.workers)) for s in steps)
     # Parts get no longer with the rank's coordinates.
     found = matched(wiring, schedule, steps, where, env_of(sizes, topology, topology.ranks - 1))
-    steps = with_behind(wiring, steps, placed, where.kernels, found.signals, sizes, topology)
+    steps = with_deferred(wiring, steps, placed, where.kernels, found.signals, sizes, topology)
     buffers = buffers_of(wiring, steps, layouts, schedule.slots)
     steps = with_subtiles(steps, found.signals)
     if len(wiring.axes) == 1:
-        steps = with_own_parts(wiring, steps, found.channels, layouts, sizes, topology.ranks)
+        steps = with_aliases(wiring, steps, found.channels, layouts, sizes, topology.ranks)
     plan = Plan(
         wiring=wiring,
         topology=topology,

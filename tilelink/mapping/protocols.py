@@ -9,7 +9,6 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.formula import Sym
 from tilelink.ir.host import Enter
 from tilelink.ir.low_latency import DATA, MOST
 from tilelink.ir.plan import COPIES, Plan, StepPlan
@@ -37,11 +36,9 @@ def _once(plan: Plan, c: Channel) -> bool:
     """Whether one notify of a worker of any rank completes each word."""
     if c.scope != "sys" or c.bells or c.counted or c.joined or c.writers != "workers" or c.guard is not None:
         return False
-    target = F.substitute(c.target, {f"c{k}": index for k, index in enumerate(c.indices(Sym("word")))})
-    for rank in range(plan.topology.ranks):
-        env = plan.env(rank)
-        env["word"] = np.arange(int(F.evaluate(c.words, env)))
-        if not np.all(F.evaluate(target, env) == 1):
+    for env in map(plan.env, range(plan.topology.ranks)):
+        words = np.arange(int(F.evaluate(c.words, env)))
+        if not np.all(F.evaluate(c.target, c.at(words, env)) == 1):
             return False
     return True
 

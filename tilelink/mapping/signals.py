@@ -1,4 +1,4 @@
-"""Waits and notifies become words, or disappear where something else implies them."""
+"""Waits and notifies become flags, or disappear where something else implies them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _ops(steps: tuple[StepPlan, ...], kind: type[_Kind]) -> list[tuple[StepPlan,
 def _wait(
     wiring: Wiring, s: StepPlan, op: Wait, notifies: list[tuple[StepPlan, Notify]], where: Assignment
 ) -> tuple[Signal, list[Link], list[Match]]:
-    """What becomes of a wait, how the dependences it stands for are kept, and what the words serve that it needs."""
+    """What becomes of a wait, how the dependences it stands for are kept, and what the flags serve that it needs."""
     tensor = wiring.tensor(s.step.binding(op.param).tensor)
     pulled = reads_remote(s, op.param, tensor)
     if tensor.origin == "argument":
@@ -83,7 +83,7 @@ def _wait(
         )
     remote = [pulled or crosses(producer, notify.param) for producer, notify in producing]
     implied = [None if far else _implied(s, p, where) for (p, _), far in zip(producing, remote, strict=True)]
-    # One notify that needs words is enough: the wait then counts all of them.
+    # One notify that needs flags is enough: the wait then counts all of them.
     reason = implied[0] if None not in implied else None
     makers = zip(producing, remote, strict=True)
     links = [Link(tensor.name, producer.path, s.path, reason or "channel", far) for (producer, _), far in makers]

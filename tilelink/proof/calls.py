@@ -116,10 +116,10 @@ def heard(table: Table) -> Array:
     return found
 
 
-def heard_by(table: Table) -> Iterator[tuple[str, Array]]:
-    """The same by kind of flags. What data decides may not happen."""
-    for flags in table.lowered.flags:
-        yield flags.name, _hearing(table, flags.name, [r for r in table.rows if isinstance(r.op, Signal)])
+def hearing(table: Table, flags: str) -> Array:
+    """The same by one kind of flags. What data decides may not happen."""
+    direct = _hearing(table, flags, [r for r in table.rows if isinstance(r.op, Signal)])
+    return direct | np.eye(table.ranks, dtype=np.bool_)
 
 
 def _hearing(table: Table, flags: str, signals: list[Row]) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilelink.ir import formula as F
@@ -126,19 +126,8 @@ class Call:
             order = tuple((n, F.substitute(v, {"t": first + Sym("t")})) for n, v in step.order)
             waits: tuple[Op, ...] = (Await(_made(epilogue), Sym("t")),)
             found = (*waits, *_subtiles(theirs))
-            lets = (*frame.lets, *theirs.lets)
-            loops.append(
-                Tiles(
-                    epilogue.path,
-                    epilogue.own_tiles(step),
-                    frame.axes,
-                    order,
-                    lets,
-                    found,
-                    dims=loops[0].dims,
-                    loc=epilogue.step.loc,
-                )
-            )
+            loop = frame.loop(found, epilogue.own_tiles(step), order, (*frame.lets, *theirs.lets))
+            loops.append(replace(loop, path=epilogue.path, loc=epilogue.step.loc))
         return tuple(loops)
 
     def _made(self, step: StepPlan, epilogue: StepPlan) -> tuple[Op, ...]:
@@ -199,6 +188,4 @@ def _tiles(frame: Frame, body: tuple[Op, ...], lets: list[tuple[str, F.Formula]]
     one: dict[str, F.Like] = {f"{name}_tiles": F.of(1) for name in names}
     order = tuple((n, F.substitute(v, one)) for n, v in step.order)
     by_data = next((segments(g) for g in step.grid if g.kind == "table"), None)
-    total, dims = F.substitute(step.total, one), tuple(g.dim for g in step.grid)
-    tile = tuple(g.tile for g in step.grid)
-    return Tiles(step.path, total, frame.axes, order, tuple(lets), (*tables, *body), by_data, dims, step.step.loc, tile)
+    return frame.loop((*tables, *body), F.substitute(step.total, one), order, lets, by_data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -90,34 +91,29 @@ Tables: TypeAlias = "dict[str, tuple[tuple[int, ...], ...]]"
 def stream_loop(frame: Frame, tables: Tables, *, own: bool, others: bool, kept: bool = False) -> Tiles:
     """What the streams of a copy program do in a call, tile by tile; where everything is there on entry, one rank gets all of
     its tiles before the next gets any. `tables`: takes up the order in which it does, where no formula says it."""
-    step, program = frame.step, frame.step.step.program
-    assert program.movement is not None
-    dims = tuple(g.dim for g in step.grid)
+    step, movement = frame.step, frame.step.step.program.movement
+    assert movement is not None
     at_once = step.push and not any(s.path == step.path and s.action == "await" for s in frame.plan.signals)
-    owner = frame.owner(program.movement.destination, frame.index(program.movement.destination, None))
-    if not at_once or owner is not None:
-        order = step.order
-        if at_once and owner is not None and others:
-            name = f"{step.path}:by rank"
-            # This rank's own come first, or last if they are not meant.
-            turn = step.rank + step.ranks - owner + (0 if own else step.ranks - 1)
-            tables[name] = tuple(_sorted(frame, turn % step.ranks, rank) for rank in range(frame.plan.topology.ranks))
-            order = tuple((n, F.substitute(v, {"t": F.at(Sym(name), Sym("t"))})) for n, v in order)
-        body = under(frame.tests, copied(frame, own=own, others=others, kept=kept))
-        return Tiles(step.path, step.total, frame.axes, order, tuple(frame.lets), body, None, dims, step.step.loc)
-    per = F.maximum(step.total, 1)
-    among = {"t": Sym("t") % per}
-    # This rank's own come first, or are no positions at all.
-    turn, turns = Sym("t") // per, step.ranks
-    if not own:
-        turn, turns = turn + 1, turns - 1
-    elif not others:
-        turns = F.of(1)
-    peer = ("pe", (step.rank + step.ranks - turn) % step.ranks)
-    order = (peer, *((n, F.substitute(v, among)) for n, v in step.order))
-    body = under(frame.tests, copied(frame, own=own, others=others, target=Sym("pe"), kept=kept))
-    total, axes = step.total * turns, (("pe", step.ranks), *frame.axes)
-    return Tiles(step.path, total, axes, order, tuple(frame.lets), body, None, ("", *dims), step.step.loc)
+    owner = frame.owner(movement.destination, frame.index(movement.destination, None))
+    to_all = at_once and owner is None
+    target = Sym("pe") if to_all else None
+    body = under(frame.tests, copied(frame, own=own, others=others, target=target, kept=kept))
+    if to_all:
+        # This rank's own come first, or are no positions at all.
+        per, turns = F.maximum(step.total, 1), step.ranks if own and others else F.of(1) if own else step.ranks - 1
+        turn = Sym("t") // per + (0 if own else 1)
+        peer = ("pe", (step.rank + step.ranks - turn) % step.ranks)
+        order = (peer, *((n, F.substitute(v, {"t": Sym("t") % per})) for n, v in step.order))
+        loop = frame.loop(body, step.total * turns, order)
+        return replace(loop, axes=(("pe", step.ranks), *loop.axes), dims=("", *loop.dims))
+    if not at_once or owner is None or not others:
+        return frame.loop(body)
+    name = f"{step.path}:by rank"
+    # This rank's own come first, or last if they are not meant.
+    turn = step.rank + step.ranks - owner + (0 if own else step.ranks - 1)
+    tables[name] = tuple(_sorted(frame, turn % step.ranks, rank) for rank in range(frame.plan.topology.ranks))
+    order = tuple((n, F.substitute(v, {"t": F.at(Sym(name), Sym("t"))})) for n, v in step.order)
+    return frame.loop(body, order=order)
 
 
 def _sorted(frame: Frame, key: Formula, rank: int) -> tuple[int, ...]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tilelink.errors import Loc
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula, Sym
-from tilelink.ir.lowered import STAGE, Check, Data, If, Op, Read, Write
-from tilelink.ir.partition import GridAxis, extent, here, holder, part, tile_holder
+from tilelink.ir.lowered import STAGE, Check, Data, If, Lets, Op, Read, Tiles, Write
+from tilelink.ir.partition import GridAxis, extent, here, holder, part
 from tilelink.ir.plan import InPlace, Plan, StepPlan
 from tilelink.ir.program import At, Bounds, Expr, Gather, Index, IndexEntry, OfTile, Whole, walk
 from tilelink.ir.ring import around
@@ -102,6 +102,21 @@ class Frame:
     def axes(self) -> tuple[tuple[str, Formula], ...]:
         """The indices of the step's tiles, and how many there are of each; of a run-time split any one stands for all."""
         return tuple((f"i{a}", F.of(1) if g.kind == "table" else g.count) for a, g in enumerate(self.step.grid))
+
+    def loop(
+        self,
+        body: tuple[Op, ...],
+        total: Formula | None = None,
+        order: Lets | None = None,
+        lets: Iterable[tuple[str, Formula]] | None = None,
+        by_data: Data | None = None,
+    ) -> Tiles:
+        """The loop over the step's tiles; by default all of them, in its order, with the frame's names."""
+        step, dims = self.step, tuple(g.dim for g in self.step.grid)
+        total, order = step.total if total is None else total, step.order if order is None else order
+        lets = tuple(self.lets if lets is None else lets)
+        tile = tuple(g.tile for g in step.grid)
+        return Tiles(step.path, total, self.axes, order, lets, body, by_data, dims, step.step.loc, tile)
 
     def prefixed(self, name: str) -> str:
         """A name that no other step of the same loop over tiles has."""
@@ -270,15 +285,17 @@ class Frame:
 
     def owner(self, param: str, index: Entries) -> Formula | None:
         """The coordinate of the rank that holds the tile; None: every rank has its own."""
-        view = self.step.step.binding(param).view
-        moves = self.step.step.program.movement is not None
-        begins: list[F.Like | None] = []
+        tensor, moves = self.tensor(param), self.step.step.program.movement is not None
         for v, e in index:
             found = self.interval(param, v, e)
             # A vector of positions may lie on several ranks.
-            nowhere = found.by_data or found.whole or isinstance(e, Gather) or (v.axis is None and not moves)
-            begins.append(None if nowhere else found.begin)
-        return tile_holder(self.tensor(param), view, begins)
+            if found.by_data or found.whole or isinstance(e, Gather):
+                continue
+            if v.axis is None and moves:
+                return found.begin
+            if v.axis is not None and tensor.names_holder(v):
+                return holder(tensor, v.axis, found.begin)
+        return None
 
     # -------------------------------------------------------------------------------------------------------------- memory
     def access(

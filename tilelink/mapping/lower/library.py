@@ -37,8 +37,7 @@ def called(frame: Frame) -> Tiles:
     else:
         call = Compute(step.library.name, step.step.loc, _arguments(frame), program.domain)
         body = (*_lowered(frame, ops, P.Wait), *_taken(frame, ops), call, *behind)
-    dims, tests = tuple(g.dim for g in step.grid), under(frame.tests, body)
-    return Tiles(step.path, step.total, frame.axes, step.order, tuple(frame.lets), tests, None, dims, step.step.loc)
+    return frame.loop(under(frame.tests, body))
 
 
 def _lowered(frame: Frame, ops: Iterable[P.Wait | P.Load | P.Store | P.Notify], kind: type[P.Op]) -> tuple[Op, ...]:

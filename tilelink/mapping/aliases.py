@@ -17,7 +17,7 @@ from tilelink.ir.wiring import Step, TensorDecl, Wiring, entry_on
 from tilelink.mapping.libraries import RUN, axis_of, tiled
 
 
-def with_own_parts(
+def with_aliases(
     wiring: Wiring,
     steps: tuple[StepPlan, ...],
     channels: tuple[Channel, ...],
