@@ -45,7 +45,8 @@ def outside(table: Table) -> Iterator[Found]:
 
 
 def _unlike(table: Table) -> Iterator[Found]:
-    """Copies whose sides do not have the same shape, but for axes of one element, and the same dtype."""
+    """Copies whose sides do not have the same shape, but for axes of one element, or, of a stream, which cannot convert, the same
+    dtype."""
     loops = [loop for e in table.lowered.executors for loop in e.loops]
     copies = {id(op.source): op for loop in loops for op in walk(loop.body) if isinstance(op, Copy)}
     for row, target in pairwise(table.rows):
@@ -56,7 +57,7 @@ def _unlike(table: Table) -> Iterator[Found]:
         sides, taken = [[runs(hi) - runs(lo) for lo, hi in op.box] for op in (copy.source, copy.target)], runs.taken
         lengths = [[x for x in side if possible([*taken, x != 1])] for side in sides]
         dtypes = {table.lowered.buffer(op.buffer).dtype for op in (copy.source, copy.target)}
-        alike = len(lengths[0]) == len(lengths[1]) and len(dtypes) == 1
+        alike = len(lengths[0]) == len(lengths[1]) and (len(dtypes) == 1 or row.executor.engine == "workers")
         if not alike or any(possible([*taken, a != b]) for a, b in zip(*lengths, strict=True)):
             what = f"`{table.path(row)}` copies `{copy.source.buffer}` to `{copy.target.buffer}`, which is of another shape"
             yield Found(what, "", (row,), (Moment.first(table, row),), why="a copy goes element by element")
