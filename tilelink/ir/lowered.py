@@ -141,8 +141,8 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A read and a write by one engine, element by element: of one shape, but for axes of one element; workers convert, and of other
-    engines both are of one dtype."""
+    """A read and a write by one engine, element by element: of one shape, but for axes of one element; and, but by
+    workers, which convert, of one dtype."""
 
     source: Read
     target: Write
