@@ -45,7 +45,8 @@ def outside(table: Table) -> Iterator[Found]:
 
 
 def _unlike(table: Table) -> Iterator[Found]:
-    """Copies whose sides do not have the same shape, but for axes of one element, or the same dtype: only workers convert."""
+    """Copies whose sides do not have the same shape, but for axes of one element, or, of a stream, which cannot convert, the same
+    dtype."""
     loops = [loop for e in table.lowered.executors for loop in e.loops]
     copies = {id(op.source): op for loop in loops for op in walk(loop.body) if isinstance(op, Copy)}
     for row, target in pairwise(table.rows):
