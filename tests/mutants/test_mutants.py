@@ -159,7 +159,7 @@ def test_the_table_that_is_committed() -> None:
     assert len(rows) + about["missing"] == len(now)
     assert {r.operator for r in rows} == set(OPERATORS)
     assert {r.caught_by for r in rows} <= {"refused", "accepted"}
-    assert share(rows) >= 0.9
+    assert share(rows) >= 0.8
     assert all(r.by for r in rows)
 
 
