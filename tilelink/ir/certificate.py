@@ -22,7 +22,7 @@ VERSION = 1
 """Of the form, and of what its ops mean."""
 HEAD = "tilelink certificate"
 _OPS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Op)}
-_LEFT_OUT = ("parts", "entry", "exit")
+_LEFT_OUT = ("parts",)
 
 
 def certificate(lowered: Lowered) -> str:
