@@ -23,7 +23,7 @@ from tilelink.tuning.search import SEQUENTIAL
 
 RANKS = 2
 MATMUL = sms(M=32, N=32, K=32, order="ring")
-SLOW = sms(1, M=16, N=16, K=16, order="ring")
+SLOW = sms(2, M=32, N=32, K=32, order="ring")
 SPACE: dict[str, tuple[Placement, ...]] = {
     "gather": (copy_engine(push=True), sms(2, M=32)),
     "matmul": (SLOW, MATMUL, sms(M=24, N=32, K=32)),  # the last is refused: no power of two
