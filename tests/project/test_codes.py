@@ -96,7 +96,7 @@ def test_codes_go_by_rooms() -> None:
         "3": {"mapping", "pipeline"},
         "4": {"codegen", "pipeline", "runtime", "torch_ops", "tuning"},
         "5": {"runtime"},
-        "6": {"mapping", "proof"},
+        "6": {"mapping", "proof", "validation"},
         "7": {"bench", "cli", "explore"},
     }
     for code, modules in given().items():

@@ -164,7 +164,7 @@ def test_a_difference_names_the_emitted_line_and_the_users() -> None:
 
 UNSEEN = {("ag_attention_varlen", "flash_varlen"): 4, ("ag_attention_zigzag", "flash_there"): 1, ("ag_moe", "count"): 1,
           ("ag_moe", "place"): 1, ("ag_moe_outer", "count"): 1, ("ag_moe_outer", "place"): 1}  # fmt: skip
-"""Changes of the table that nothing shows: they are in lines that do nothing, or the same, at the sizes tried."""
+"""Changes of the table that nothing shows at the sizes tried; whether they do harm at others is open."""
 
 
 def test_of_the_committed_changes_no_further_one_is_unseen() -> None:
