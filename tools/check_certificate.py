@@ -127,6 +127,9 @@ class Plan:
         shapes, counts = product(text["buffers"], self.ranks), product(text["flags"], self.ranks)
         self.extents = {(b["name"], r): [max(0, value(e, self.envs[r])) for e in b["extents"]] for b, r in shapes}
         self.counts = {(f["name"], r): value(f["count"], self.envs[r]) for f, r in counts}
+        for b in (b for b in text["buffers"] if b["space"] == "symmetric"):
+            if len({tuple(self.extents[b["name"], r]) for r in self.ranks}) > 1:
+                self.say(f"bounds: symmetric memory `{b['name']}` has another size on each rank")
         self._known()
         self.begin = [self._event("begin", Position(r, "", "")) for r in self.ranks]
         self.stops: dict[tuple[str, int], Event] = {}
@@ -450,7 +453,9 @@ class Judge:
         heard = self.is_past(self.plan.begin[x], self.plan.end[w])  # in each call: then in the one before, too
         credits = [a for n in self.told for a in self.awaits[n, w, x] if not a.maybe]
         for e in (e for e in self.events if e.at.rank == w and e.kind in ("write", "signal")):
-            slots = self.plan.text["slots"] if e.kind == "signal" else self.plan.buffers[e.what]["slots"]
+            turns, copies = self.plan.text["slots"], self.plan.buffers[e.what]["slots"] if e.kind == "write" else 0
+            # A buffer of fewer copies than calls take turns by is used in two calls running, where turns end.
+            slots = turns if not copies else min(turns, copies) if copies >= turns or turns % copies == 0 else 1
             if e.what in OWN or (e.kind == "write" and self.plan.buffers[e.what]["space"] != "symmetric"):
                 continue
             known = (

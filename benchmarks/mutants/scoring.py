@@ -64,7 +64,7 @@ class Placed:
             if refusal is not None and not simulate:
                 return self._row(number, refusal, None, asked=False)
         if found is None:
-            return self._row(number, refusal, None, said=SAME)
+            return self._row(number, refusal, None, asked=False, said=SAME)
         if found.key not in self._known:
             accepted = refusal is None
             self._known[found.key] = noticed(self.mapping, self.expected, found, self.seconds, lambda: accepted)

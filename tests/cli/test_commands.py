@@ -126,7 +126,7 @@ def test_verify_shows_what_can_happen(tmp_path: Path) -> None:
     own_first = ("--schedule", 'scatter=fused("matmul")', "--schedule", 'matmul=sms(M=16, N=16, K=16, order="ring")')
     picture = tmp_path / "circle.svg"
     done = command("verify", "gemm_rs", "--shape", "64x64x64", *own_first, "--picture", str(picture), code=1)
-    assert "A circle of waits: 2 ranks and K=32, M=64, N=32" in done.output
+    assert "A circle of waits: 4 ranks and K=64, M=64, N=64" in done.output
     assert "TL605: `reduce` waits in a circle for itself" in done.output
     assert "verdict  refused" in done.output
     assert picture.read_text(encoding="utf-8").count("would notify") == 2

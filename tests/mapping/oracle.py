@@ -20,8 +20,9 @@ from tilelink.proof.check import check
 from tools import check_certificate
 
 Made = Callable[[random.Random], "tuple[str, Plan] | None"]
-RESIDENCY = "TL613"
-"""Whether workers and streams find SMs is no claim of a certificate."""
+UNCLAIMED = ("TL610", "TL613", "TL614")
+"""What the proof refuses and a certificate claims nothing of: a credit that is implied by way of other ranks, where the proof
+looks at who is heard directly; workers and streams that find no SM; what data decides although nothing is declared."""
 
 
 def reasons(lowered: Lowered) -> list[str]:
@@ -50,7 +51,7 @@ def difference(plan: Plan, verdict: Verdict) -> str | None:
     except (TilelinkError, LookupError):
         return f"{verdict} is of a plan that has no lowered form" if verdict.ok else None
     proof, wrong = verdict if verdict.ok else check(lowered), reasons(lowered)
-    if proof.ok == (not wrong) or (proof.error is not None and proof.error.code == RESIDENCY):
+    if proof.ok == (not wrong) or (proof.error is not None and proof.error.code in UNCLAIMED):
         return None
     return f"the proof says {proof.error or 'nothing'}, and the checker {wrong[:3]}"
 

@@ -124,4 +124,4 @@ def test_bells_that_are_rung_for_what_stays() -> None:
 
 def test_chunks_that_leave_without_a_bell() -> None:
     plan = with_channel(pushed(), "matmul_out", rings=F.binary("==", Sym("c0") // 2, Sym("rank")))
-    refused(plan, "TL607")
+    refused(plan, "TL605")

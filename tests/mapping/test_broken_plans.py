@@ -245,7 +245,7 @@ def test_symmetric_memory_of_two_sizes() -> None:
         replace(b, extents=(b.extents[0], b.extents[1] + F.Sym("rank"), b.extents[2])) if b.tensor == "dst" else b
         for b in plan.buffers
     )
-    assert refused(replace(plan, buffers=buffers)).message == "`dst` has another size on each rank"
+    assert refused(replace(plan, buffers=buffers), "TL611").message == "`dst` has another size on each rank"
 
 
 # -------------------------------------------------------------------------------------------------------------- deadlock
@@ -253,7 +253,9 @@ def test_own_rows_first_with_the_reduction_in_the_epilogue() -> None:
     sizes = {"M": 4, "K": 4, "N": 6}
     tile = sms(M=2, N=8, K=4, order="ring")
     plan = plan_of(gemm_rs, 2, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile)
-    assert refused(plan, "TL605").message == "`matmul` waits in a circle for itself"
+    error = refused(plan, "TL605")
+    assert error.message == "`reduce` waits in a circle for itself"
+    assert error.hint == 'order `matmul` so that what others wait for comes first, such as order="ring+1" (now "ring")'
 
 
 @pytest.mark.parametrize("order", ["ring", "ring+2"])

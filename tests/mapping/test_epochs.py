@@ -27,7 +27,7 @@ def test_a_credit_is_not_implied_where_a_rank_has_no_rows() -> None:
     assert [c.implied_by for c in plan.credits] == [None]
     assert_right(plan)
     assert refused(assuming(plan), "TL610").message == (
-        "`x@stage` may be written again while rank 3 still uses it from 2 calls ago"
+        "rank 0 may write `x@stage` again while rank 3 still uses it from 2 calls ago"
     )
 
 
@@ -115,7 +115,7 @@ def test_two_copies_for_three_calls_are_used_twice_running() -> None:
     assert_right(plan)
     fewer = replace(plan, buffers=tuple(replace(b, slots=2) if b.shared else b for b in plan.buffers))
     assert refused(fewer, "TL610").message == (
-        "`rows` may be written again while rank 1 still uses it from 1 calls ago"
+        "rank 0 may write `rows` again while rank 1 still uses it from 1 calls ago"
     )
 
 

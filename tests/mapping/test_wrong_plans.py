@@ -163,7 +163,7 @@ WRONG: dict[Callable[[], Plan], str] = {
     only_its_own_rank_is_told: "TL608",
     announced_here_and_written_there: "TL607",
     bells_that_nobody_rings: "TL608",
-    a_tile_of_two_parts_in_place: "TL609",
+    a_tile_of_two_parts_in_place: "TL611",
     one_tile_index_on_two_axes: "TL604",
     fused_behind_its_reader: "TL609",
     announced_and_never_written: "TL604",

@@ -1,4 +1,4 @@
-"""Every mutant of every placed operator is refused or proven equivalent; the simulation sees those of one placement."""
+"""Every mutant of every placed operator is refused, or right; the simulation sees those of one placement."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from benchmarks.mutants import mappings as m
 from benchmarks.mutants import table
 from benchmarks.mutants.edits import mutant, running
 from benchmarks.mutants.mutations import mutations
-from benchmarks.mutants.scoring import Placed, refused, rows_of
+from benchmarks.mutants.scoring import RIGHT, Placed, rows_of, unsound
 from benchmarks.mutants.simulating import noticed
 from benchmarks.mutants.table import read, share
+from tests.mapping.oracle import reasons
 from tilelink import ops
+from tilelink.mapping.judge import judge
+from tilelink.mapping.lower import lower
 
 SOME = 25
 """Mutants of an operator that are looked at here."""
@@ -81,23 +84,27 @@ def test_the_kinds_of_mutations() -> None:
     assert found >= KINDS
 
 
-@pytest.mark.timeout(600)  # half a minute on a free core, and CI has not always one
 @pytest.mark.parametrize("operator", sorted(OPERATORS))
-def test_no_mutant_is_accepted(operator: str) -> None:
-    """Statically; one that the proof accepts is shown to be equivalent by the exact graph. Of operators that have a great
-    many, some; `make mutants` looks at all."""
+def test_what_is_accepted_is_right(operator: str) -> None:
+    """By the checker of certificates. Of operators that have a great many, some; `make mutants` simulates what is accepted, and
+    looks at all. (What data decides the checker takes on trust where the proof does not.)"""
     every = [(at, n) for at, found in enumerate(mappings(operator)) for n, _ in enumerate(mutations(found.plan))]
     assert every
     some = random.Random(0).sample(every, min(len(every), SOME))
+    found: Counter[bool] = Counter()
     for at, group in groupby(sorted(some), key=lambda one: one[0]):
         placed = Placed(mappings(operator)[at])
         for _, number in group:
             mutation = placed.mutations[number]
-            changed = mutant(placed.original, mutation) if mutation.always else None
-            if refused(mutation, changed) is None:
-                row = placed.judged(number, mutant(placed.original, mutation), None)
-                assert row.caught_by == "equivalent", row
-                assert "all accesses of" in row.by
+            if mutation.weakened is None:
+                accepted = judge(mutation.plan).ok
+                found[accepted] += 1
+                assert not accepted or reasons(lower(mutation.plan)) == [], (mutation.name, mutation.signal)
+            else:
+                changed = mutant(placed.original, mutation)
+                assert changed is not None
+                assert unsound(changed) == "TL406"
+    assert found[False] >= 4 * found[True]
 
 
 def test_an_unchanged_plan_is_not_refused_and_nothing_is_seen() -> None:
@@ -109,19 +116,18 @@ def test_an_unchanged_plan_is_not_refused_and_nothing_is_seen() -> None:
 
 def test_the_simulation_sees_them_by_itself() -> None:
     rows = list(rows_of(mapping("ag_gemm", "gather: copy engine push")))
-    harmful = [r for r in rows if r.caught_by != "equivalent"]
-    assert {r.caught_by for r in rows} <= {"static", "equivalent"}
-    missed = [(r.mutation, r.signal) for r in harmful if not r.simulation_too]
+    harmful = [r for r in rows if r.caught_by != "accepted"]
+    assert {r.caught_by for r in rows} <= {"refused", "accepted"}
+    missed = [(r.mutation, r.signal) for r in harmful if r.missed]
     assert len(missed) <= 0.1 * len(harmful), missed
 
 
-def test_what_is_proven_to_do_no_harm_does_none() -> None:
-    """Each rank has one tile here, so that its first is the right one; positions count from this rank's own rows."""
-    placed = Placed(mapping("all_reduce_two_shot", "gather: copy engine pull"))
-    said = [(x.name, x.signal.partition(":")[0]) for x in placed.mutations]
-    row = placed.row(said.index(("wrong tile", "reduce notifies out")))
-    assert (row.caught_by, row.simulation_too) == ("equivalent", False)
-    assert "all accesses of 3 calls" in row.by
+def test_what_is_accepted_does_no_harm() -> None:
+    """Means and their weights are stored before any of them is announced, and the weights are announced last."""
+    placed = Placed(mappings("flash_decode")[0])
+    said = [(x.name, x.signal) for x in placed.mutations]
+    row = placed.row(said.index(("drop a wait (worker)", "merge waits for means")))
+    assert (row.caught_by, row.simulation_too, row.by) == ("accepted", False, RIGHT)
 
 
 def test_a_wait_for_one_word_in_a_loop_over_all_ranks_is_no_wait_for_a_block() -> None:
@@ -129,7 +135,7 @@ def test_a_wait_for_one_word_in_a_loop_over_all_ranks_is_no_wait_for_a_block() -
     placed = Placed(mapping("moe_rs", "scatter: copy engine pull whole"))
     said = [(x.name, x.signal.partition(":")[0]) for x in placed.mutations]
     row = placed.row(said.index(("wrong channel", "reduce waits for inbox")))
-    assert (row.caught_by, row.simulation_too) == ("static", True)
+    assert (row.caught_by, row.simulation_too) == ("refused", True)
 
 
 def test_a_slow_rank_of_which_nothing_is_chosen_shows_what_is_used_too_early() -> None:
@@ -137,7 +143,7 @@ def test_a_slow_rank_of_which_nothing_is_chosen_shows_what_is_used_too_early() -
     placed = Placed(mapping("ag_moe", "gather_choice: own kernel pull"))
     said = [(x.name, x.signal) for x in placed.mutations]
     row = placed.row(said.index(("double buffer removed", "buffer choice")))
-    assert (row.caught_by, row.seen) == ("static", "race")
+    assert (row.caught_by, row.seen) == ("refused", "race")
 
 
 def test_the_table_that_is_committed() -> None:
@@ -151,7 +157,7 @@ def test_the_table_that_is_committed() -> None:
     }
     assert {r.key: (r.mutation, r.signal) for r in rows} == now
     assert len(rows) == len(now)
-    assert {r.caught_by for r in rows} <= {"static", "equivalent"}
+    assert {r.caught_by for r in rows} <= {"refused", "accepted"}
     assert share(rows) >= 0.9
     assert {r.operator for r in rows if r.harmful and r.simulation_too is not None} == set(OPERATORS)
     assert all(r.by for r in rows)
@@ -163,8 +169,8 @@ def test_the_page_tells_of_the_table() -> None:
     asked = sum(r.simulation_too is not None for r in rows if r.harmful)
     said = " ".join((TABLE.parents[2] / "docs" / "proof.md").read_text().split())
     for sentence in (
-        f"Of {len(rows):,} such mutants of {len(OPERATORS)} operators the proof refuses {counts['static']:,}",
-        f"proves {counts['equivalent']:,} equivalent; none survives",
+        f"Of {len(rows):,} such mutants of {len(OPERATORS)} operators the proof refuses {counts['refused']:,}",
+        f"accepts {counts['accepted']:,}, of which the simulation sees no harm; none survives",
         f"Asked about {asked:,} of those that do harm, the simulated world with its race detector sees {share(rows):.0%}",
     ):
         assert sentence.replace("%", " %") in said, sentence

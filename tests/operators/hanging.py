@@ -9,6 +9,7 @@ import torch
 
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
+from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import bind
 from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
@@ -30,5 +31,5 @@ def without_notify(
     assert plan != right.plan, f"{step} does not notify {param}"
     # Ranks compare the texts of devices that are alike; this one is to get by.
     plan = replace(plan, topology=replace(topology, device=replace(topology.device, name="of its own")))
-    broken.maker.kept[(bound, topology, checks)] = Stages.of(plan, right.verdict, checks)
+    broken.maker.kept[(bound, topology, checks)] = Stages.of(plan, lower(plan), right.verdict, checks)
     return broken

@@ -17,6 +17,7 @@ from tests.mapping.oracle import assert_right
 from tests.mapping.plans import plan_of
 from tests.operators.problems import RS
 from tilelink import Operator, copy_engine, fused, operator, program, sms
+from tilelink.codegen import emit
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
 from tilelink.ops import gemm_rs
@@ -82,11 +83,11 @@ def test_a_tile_that_is_taken_before_it_is_there(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TILELINK_CACHE", str(tmp_path))
 
     def spoilt(*args: Any, **more: Any) -> KernelSource:
-        source = emitted(*args, **more)
+        source = emit(*args, **more)
         text = wrong(source.text) if source.name == "gemm_rs" else source.text
         return replace(source, text=text, digest=hashlib.sha256(text.encode()).hexdigest()[:16])
 
-    monkeypatch.setattr(stages, "emitted", spoilt)
+    monkeypatch.setattr(stages, "emit", spoilt)
     operator = gemm_rs.schedule(dict(OPERATORS["copy engine"].schedules.entries))
     call = RS.call(32, 128, 24, 2, torch.bfloat16)
 

@@ -116,7 +116,13 @@ def test_of_a_line_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("send", "gap"), [(to_others, "0 to 1"), (to_itself, "1 to 3"), (not_to_the_first, "0 to 1")], ids=lambda v: str(v)
+    ("send", "gap"),
+    [
+        (to_others, "positions 0 to 1 of axis"),
+        (to_itself, "positions 1 to 3 of axis"),
+        (not_to_the_first, "all elements of"),
+    ],
+    ids=lambda v: str(v),
 )
 @pytest.mark.parametrize("axes", [None, {"NODE": 2, "GPU": RANKS}], ids=["R", "GPU"])
 def test_what_is_not_sent_is_not_read(send: Program, gap: str, axes: dict[str, int] | None) -> None:
@@ -130,7 +136,8 @@ def test_what_is_not_sent_is_not_read(send: Program, gap: str, axes: dict[str, i
     assert isinstance(error, TilelinkError)
     name = "R" if axes is None else "GPU"
     assert error.code == "TL604"
-    assert error.message.endswith(f"positions {gap} of axis `{name}` of `box` are never written, and `take` reads it")
+    where = f"{gap} `{name}` of `box`" if gap.endswith("axis") else f"{gap} `box`"
+    assert error.message.endswith(f"{where} are never written, and `take` reads it")
 
 
 def test_what_no_source_sends() -> None:
@@ -144,4 +151,4 @@ def test_what_no_source_sends() -> None:
 
     error = operator.verify(torch.empty(N), ranks=RANKS).error
     assert isinstance(error, TilelinkError)
-    assert error.message.endswith("positions 0 to 1 of axis `R` of `box` are never written, and `take` reads it")
+    assert error.message.endswith("positions 1 to 3 of axis `R` of `box` are never written, and `take` reads it")

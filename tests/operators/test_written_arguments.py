@@ -31,9 +31,9 @@ def add_one(x: Any, out: Any) -> None:
 
 
 @tilelink.program("e N -> e N")
-def add_the_one_before(x: Any, out: Any) -> None:
+def add_the_one_behind(x: Any, out: Any) -> None:
     e, n = tl.tile_id(out)
-    tl.tile_store(out, (e, n), tl.tile_load(x, (e, n)) + tl.tile_load(x, (e - 1, n)))
+    tl.tile_store(out, (e, n), tl.tile_load(x, (e, n)) + tl.tile_load(x, ((e + 1) % tl.size(x, 0), n)))
 
 
 @tilelink.operator("M N -> M N")
@@ -51,7 +51,7 @@ def written_last(x: Any) -> Any:
 
 @tilelink.operator("M N -> M N")
 def of_neighbours(x: Any) -> Any:
-    add_the_one_before(x, x)
+    add_the_one_behind(x, x)
     return double(x, name="double")
 
 
@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Operator, str]] = {
     "turns, first": (written_first.schedule(add_one=BESIDE, double=BESIDE), BESIDE_EACH_OTHER),
     "turns, last": (written_last.schedule(add_one=BESIDE, double=BESIDE), BESIDE_EACH_OTHER),
     "two streams": (written_last.schedule(add_one=sms(1, M=4, N=4, own_kernel=True), double=OWN), BESIDE_EACH_OTHER),
-    "neighbours": (of_neighbours, "`add_the_one_before` writes to the argument `x`, and reads it at other tiles"),
+    "neighbours": (of_neighbours, "`add_the_one_behind` writes to the argument `x`, and reads it at other tiles"),
 }
 
 

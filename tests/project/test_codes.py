@@ -24,19 +24,11 @@ SAME = {
     "TL454": "runtime/peer/group runtime/simulated/world",
     "TL473": "pipeline/contracts runtime/guard",
     "TL505": "runtime/simulated/atomics runtime/simulated/interpreter",
-    "TL604": "mapping/structure mapping/verify/behind mapping/verify/coverage mapping/verify/taking proof/check",
-    "TL605": "mapping/verify/deadlock mapping/verify/meeting proof/check proof/counts",
-    "TL606": "mapping/verify/behind mapping/verify/coverage mapping/verify/deadlock mapping/verify/taking "
-    "mapping/verify/words proof/check",
-    "TL607": "mapping/verify/counts mapping/verify/taking proof/check",
-    "TL608": "mapping/verify/meeting proof/order",
-    "TL609": "mapping/structure mapping/verify/arguments mapping/verify/brought mapping/verify/elided "
-    "mapping/verify/frame mapping/verify/hosting proof/check",
-    "TL610": "mapping/verify/epochs proof/check",
-    "TL611": "mapping/verify/bounds proof/check",
-    "TL612": "mapping/verify/frame proof/counts",
-    "TL613": "mapping/verify/room proof/check",
-    "TL614": "mapping/structure mapping/verify/coverage proof/coverage",
+    "TL604": "mapping/structure proof/check",
+    "TL605": "proof/check proof/counts",
+    "TL607": "mapping/structure proof/check",
+    "TL609": "mapping/local_shards mapping/structure proof/check",
+    "TL614": "mapping/structure proof/coverage",
     "TL704": "bench/running explore/cases",
 }
 """Codes behind the frontend that more than one module gives. Add to it only what means the same."""

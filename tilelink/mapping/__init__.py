@@ -6,20 +6,13 @@ Never knows: source text, pointers, torch, triton.
 """
 
 from tilelink.mapping.arrivals import raising
-from tilelink.mapping.exact import NotExact, Redundant, equivalent, implied, redundant, reused
 from tilelink.mapping.judge import verify
 from tilelink.mapping.placement import placement_of
 from tilelink.mapping.planning import make_plan
 
 __all__ = [
-    "NotExact",
-    "Redundant",
-    "equivalent",
-    "implied",
     "make_plan",
     "placement_of",
     "raising",
-    "redundant",
-    "reused",
     "verify",
 ]

@@ -30,7 +30,7 @@ def derive(plan: Plan) -> tuple[Credit, ...]:
 
 def _implied_by(plan: Plan) -> str | None:
     """The tensors whose signals let every rank hear from every rank in each call: one, or several together."""
-    table = Table.of(_signals_of(lower(plan)))
+    table = Table.of(_signals_of(lower(plan, text=False)))
     tensors = {flags: _arguments(plan, flags) for flags in (READY, ENTERED)} | {c.name: c.tensor for c in plan.channels}
     there = {f.name for f in table.lowered.flags}
     heard: dict[str, Array] = {}

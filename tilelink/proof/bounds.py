@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Await, Buffer, Check, Read, Write
+from tilelink.ir.lowered import Await, Buffer, Check, Copy, Read, Write, walk
 from tilelink.proof.cells import within
 from tilelink.proof.coverage import boxes_of
 from tilelink.proof.found import Found, Moment
@@ -22,6 +23,7 @@ def outside(table: Table) -> Iterator[Found]:
         if b.space == "symmetric" and any(len(np.unique(e)) > 1 for e in extents[b.name]):
             why = "symmetric memory has one layout: peers work out addresses from their own"
             yield Found("has another size on each rank", b.name, why=why, loc=b.loc)
+    yield from _unlike(table)
     for row in table.rows:
         runs = Runs.of(table, row)
         if isinstance(row.op, Check):
@@ -42,6 +44,25 @@ def outside(table: Table) -> Iterator[Found]:
                 yield Found(what, "", (row,), (moment,), why=why)
 
 
+def _unlike(table: Table) -> Iterator[Found]:
+    """Copies whose sides do not have the same shape, but for axes of one element, or, of a stream, which cannot convert, the same
+    dtype."""
+    loops = [loop for e in table.lowered.executors for loop in e.loops]
+    copies = {id(op.source): op for loop in loops for op in walk(loop.body) if isinstance(op, Copy)}
+    for row, target in pairwise(table.rows):
+        copy = copies.get(id(row.op))
+        if copy is None or target.op is not copy.target:
+            continue
+        runs = Runs.of(table, row)
+        sides, taken = [[runs(hi) - runs(lo) for lo, hi in op.box] for op in (copy.source, copy.target)], runs.taken
+        lengths = [[x for x in side if possible([*taken, x != 1])] for side in sides]
+        dtypes = {table.lowered.buffer(op.buffer).dtype for op in (copy.source, copy.target)}
+        alike = len(lengths[0]) == len(lengths[1]) and (len(dtypes) == 1 or row.executor.engine == "workers")
+        if not alike or any(possible([*taken, a != b]) for a, b in zip(*lengths, strict=True)):
+            what = f"`{table.path(row)}` copies `{copy.source.buffer}` to `{copy.target.buffer}`, which is of another shape"
+            yield Found(what, "", (row,), (Moment.first(table, row),), why="a copy goes element by element")
+
+
 def _of(table: Table, runs: Runs, op: Read | Write, extents: list[Array]) -> Iterator[Found]:
     (on, _), *edges = boxes_of(runs).places
     wrong = (on < 0) | (on >= table.ranks)
@@ -49,6 +70,10 @@ def _of(table: Table, runs: Runs, op: Read | Write, extents: list[Array]) -> Ite
         moment = Moment.first(table, runs.row, [wrong])
         yield Found("is not on a rank that there is", op.buffer, (runs.row,), (moment,))
         return
+    away = [on != runs.values["rank"], *(a < b for a, b in edges)]
+    if table.lowered.buffer(op.buffer).space == "device" and possible([*runs.taken, *away]):
+        moment = Moment.first(table, runs.row, away)
+        yield Found("is memory that other ranks do not reach", op.buffer, (runs.row,), (moment,))
     for k, (lo, hi) in enumerate(edges):
         wrong = (lo < hi) & ((lo < 0) | (hi > extents[k][within(on, table.ranks - 1)]))
         # Of an empty box nothing is touched.

@@ -47,10 +47,10 @@ def unfree(table: Table) -> Iterator[Found]:
         rows = [r for r in table.rows if isinstance(r.op, Read | Write) and r.op.buffer == buffer.name]
         every = [Runs.of(table, r) for r in rows]
         away = [r for r in every if possible([*r.taken, _away(r)])]
-        if away and buffer.space in ("argument", "result"):
+        if buffer.space in ("argument", "result"):
             for runs in away:
                 yield from _in_the_call(table, order, buffer, runs)
-        elif away:
+        elif away or buffer.space == "symmetric":  # in a call of other sizes a peer may have touched it
             shared.append((turn(table, buffer), buffer.name))
     shared += [(table.lowered.slots, name) for name in _signalled_away(table)]
     if not shared:

@@ -34,6 +34,8 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     signals = [r for r in rows if isinstance(r.op, Signal)]
     for row in signals:
         yield from _unable(table, flags, row)
+        if row.by_data and isinstance(row.op, Signal) and row.op.amount is not None:
+            yield Found("is signalled or not as data decides", flags.name, (row,))
     if not width or any(r.by_data or (isinstance(r.op, Signal) and r.op.amount is None) for r in signals):
         return  # data says how often, or the device counts
     made = np.zeros((table.ranks, width), dtype=np.int64)
@@ -64,6 +66,8 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
         return
     rung = made > 0 if flags.rings is None else (made > 0) & (table.by_flag(flags, flags.rings) != 0)
     awaited = _awaited(table, made.shape[1], waits)
+    if (awaited > 1).any():
+        awaited = _tiles_awaiting(table, made.shape[1], waits)
     if not (wrong := awaited != rung).any():
         return
     rank, number = (int(k) for k in np.argwhere(wrong)[0])
@@ -81,16 +85,37 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
     )
 
 
+def _tiles_awaiting(table: Table, width: int, waits: list[Row]) -> Array:
+    """(rank, flag): how many tiles wait for each. One that does so twice has heard of it."""
+    out = np.zeros(table.ranks * width, dtype=np.int64)
+    keys: dict[int, list[Array]] = {}
+    for row in waits:
+        assert isinstance(row.op, Await)
+        shape = (table.ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
+        many = 1 + len(row.loop.axes)
+        tiles = np.arange(prod(shape[:many])).reshape(*shape[:many], *(1,) * (row.depth - many))
+        index = row(row.op.index)
+        taken = together(np.logical_and, [*row.taken, (index >= 0) & (index < width)])
+        key = np.broadcast_to(tiles * width + within(index, width - 1), shape)
+        keys.setdefault(id(row.loop), []).append(key[np.broadcast_to(taken, shape)])
+    for found in keys.values():
+        unique = np.unique(np.concatenate(found))
+        tile, flag = unique // width, unique % width
+        rank = tile // (prod(shape[:many]) // table.ranks)
+        out += np.bincount(rank * width + flag, minlength=len(out))
+    return out.reshape(table.ranks, width)
+
+
 def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
     """A stream sets a flag to the number of the call, and cannot add; what workers see of their own GPU no peer hears."""
     if row.executor.engine == "stream" and flags.style in ("count", "doorbell"):
         yield Found("is signalled by a stream, which cannot add", flags.name, (row,), (Moment.first(table, row),))
     if flags.scope != "sys":
         sent = Sent.of(table, row)
-        away = [sent.on != sent.rank]
-        if row.executor.engine == "stream" or possible([*sent.taken, *away]):
+        away = [] if row.executor.engine == "stream" else [sent.on != sent.rank]
+        if possible([*sent.taken, *away]):
             waits = [r for r in table.rows if isinstance(r.op, Await) and r.op.flags == flags.name]
-            shown = [Moment.first(table, row, [] if row.executor.engine == "stream" else away)]
+            shown = [Moment.first(table, row, away)]
             yield Found(
                 f"the signals of `{flags.name}` reach no further than one GPU",
                 "",

@@ -55,16 +55,18 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
     if (times > 1).any():
         yield said.twice(times > 1, sure)
         return
+    by_data = [r for r in writes if r.undecided]
+    if not by_data and ((times == 1).all() or buffer.space == "argument"):
+        return
     there = cells.count([memory]) > 0
-    needed = there if result else cells.count([boxes[id(r)] for r in reads]) > 0 if reads else np.zeros_like(there)
     never = (times == 0) & there
-    for r in writes:
-        if r.undecided:
-            where = cells.count([boxes[id(r)]]) > 0
-            if buffer.written is None and (where & needed).any():
-                yield said.by_data(r, reads)
-            never = never & ~where
-    if buffer.space == "argument":
+    needed = there if result else cells.count([boxes[id(r)] for r in reads]) > 0 if reads else np.zeros_like(there)
+    for r in by_data:
+        where = cells.count([boxes[id(r)]]) > 0
+        if buffer.written is None and (where & needed).any():
+            yield said.by_data(r, reads)
+        never = never & ~where
+    if buffer.space == "argument" or not (never.any() or buffer.written == "partial"):
         return
     partial = buffer.written == "partial"
     if partial and never.any():

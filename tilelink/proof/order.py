@@ -43,15 +43,32 @@ def _of(order: Order, buffer: Buffer, writes: list[Row], reads: list[Row]) -> It
         runs = Runs.of(table, w)
         if possible(runs.taken):
             written.append(Writes.of(runs, order.axes(w, Signal), boxes_of(runs), extents, table.ranks))
-    for r in reads:
+    # A program of the user's says more than what a call begins with.
+    for r in sorted(reads, key=lambda r: r.executor.engine == "host"):
         runs = Runs.of(table, r)
         axes, boxes = order.axes(r, Await), boxes_of(runs)
         for w in written if possible(runs.taken) else ():
             left = order.left(Pairs.of(w, runs, axes, boxes))
-            if left is not None and not (buffer.space == "argument" and _read_first(order, r, w.runs.row, extents)):
+            if left is not None and buffer.space == "argument":
+                if not _read_first(order, r, w.runs.row, extents):
+                    yield _written(table, buffer, r, w.runs.row, left)
+            elif left is not None:
                 waits = any(isinstance(h.op, Await) and h.op.flags == buffer.name for h in order.signals(r, Await))
                 code = "TL608" if waits else ""
                 yield Found("is read before it is known to be written", buffer.name, (r, w.runs.row), left, code=code)
+
+
+def _written(table: Table, buffer: Buffer, r: Row, w: Row, moments: tuple[Moment, Moment]) -> Found:
+    reader, writer = table.path(r), table.path(w)
+    who = "reads it at other tiles" if reader == writer else f"`{reader}` reads it"
+    return Found(
+        f"`{writer}` writes to the argument `{buffer.name}`, and {who}",
+        "",
+        (w, r),
+        moments,
+        why="an argument counts as there when a call begins, so no wait of it is one for what programs write to it",
+        hint=f"let `{writer}` make a tensor of its own, and read that",
+    )
 
 
 def _read_first(order: Order, r: Row, w: Row, extents: tuple[int, ...]) -> bool:
@@ -145,10 +162,13 @@ class Order:
             yield [mine == theirs]
 
     def _told(self, pairs: Pairs) -> Iterator[Sequence[Array]]:
-        """The writer signals a flag behind it, for which the reader waits before."""
-        for h in self.signals(pairs.reads.row, Await):
-            assert isinstance(h.op, Await)
-            if not h.by_data or pairs.reads.row.by_data:
+        """The writer signals a flag behind it, for which the reader waits before. What travels beside data says of nothing else
+        that it is there."""
+        read = pairs.reads.row
+        for h in self.signals(read, Await):
+            assert isinstance(h.op, Await) and isinstance(read.op, Read | Write)
+            beside = self.table.lowered.flag(h.op.flags).style == "data" and h.op.flags != read.op.buffer
+            if not beside and (not h.by_data or read.by_data):
                 for g in self.signals(pairs.writes.runs.row, Signal):
                     if getattr(g.op, "flags", "") == h.op.flags:
                         yield self._heard(pairs, g, h)

@@ -17,6 +17,8 @@ def untaken(table: Table) -> Iterator[Found]:
         for loop in executor.loops:
             if loop.axes and not loop.by_data:
                 yield from _of(table, loop)
+            elif not loop.axes and (table.each(loop.total) != 1).any():
+                yield Found("does not do once what it does once", loop.path, loc=loop.loc)
 
 
 def _of(table: Table, loop: Tiles) -> Iterator[Found]:

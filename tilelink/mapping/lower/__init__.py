@@ -10,9 +10,9 @@ from tilelink.ir.shape import RANK_AXIS
 from tilelink.mapping.lower.call import Call
 
 
-def lower(plan: Plan) -> Lowered:
-    """What a plan means. What raw pointers do (`Plan.unverified`) has no ops."""
-    call = Call(plan)
+def lower(plan: Plan, *, text: bool = True) -> Lowered:
+    """What a plan means. What raw pointers do (`Plan.unverified`) has no ops. `text`: with its `parts`, which are for text."""
+    call = Call(plan, text)
     call.run()
     buffers = [_buffer(plan, b) for b in plan.buffers]
     staged = [

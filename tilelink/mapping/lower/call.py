@@ -46,6 +46,7 @@ class Call:
     """`heads`: by stream, the executors that have to end before what comes next there begins."""
 
     plan: Plan
+    text: bool = True
     flags: dict[str, Flags] = field(default_factory=dict[str, Flags])
     heads: dict[int, tuple[str, ...]] = field(default_factory=lambda: {H.MAIN: tuple[str, ...]()})
     tables: Tables = field(default_factory=dict[str, "tuple[tuple[int, ...], ...]"])
@@ -95,7 +96,7 @@ class Call:
     def _launch(self, h: H.Launch) -> None:
         kernel, after = self.plan.kernel(h.kernel), self.heads[h.stream]
         first = len(self.executors)
-        for step in map(self.plan.step, (path for path, _ in kernel.roles)):
+        for step in map(self.plan.step, (path for path, _ in kernel.roles if self.text)):
             self.parts += [part_of(self.plan, s) for s in (step, *map(self.plan.step, step.fused))]
         for path, workers in kernel.beside:
             self.executors.append(Executor(path, "workers", self._role(path), after, workers or 1, kernel.name))

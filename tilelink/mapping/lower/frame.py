@@ -25,6 +25,8 @@ RANK = rank_along()
 Entries: TypeAlias = "list[tuple[ViewAxis, IndexEntry]]"
 PLACES = 1024
 """Places of a walked axis up to which they are gone through to see whether a position stays in its axis."""
+PLACE = "a place"
+"""Stands for one of them; no size is called so."""
 PANEL = RUN
 """The tile that a panel is, among the tiles that indices name."""
 
@@ -234,17 +236,25 @@ class Frame:
         text = e.expr.text
         if e.ring is not None or text in self.tiles or text in self.inside:
             return True
-        size, f = extent(self.tensor(param), v, self.step.axis), e.expr.formula
+        size, walked = extent(self.tensor(param), v, self.step.axis), self._walked(e)
+        if walked is None or not F.symbols(size) <= set(self.plan.wiring.sizes):
+            return False
+        env, (found, places) = self.plan.env(0), walked
+        end = int(F.evaluate(size, env))
+        each = ({**env, PLACE: at} for at in range(places))
+        return places <= PLACES and all(_as_in_triton(found, at) and 0 <= F.evaluate(found, at) < end for at in each)
+
+    def _walked(self, e: At) -> tuple[Formula, int] | None:
+        """Of a position that sizes and one place along a singly walked axis make: the formula by that, and how many places there
+        are."""
+        f = e.expr.formula
         walked = [g for g in self.step.grid if g.kind == "unit" and f is not None and g.var in F.symbols(f)]
         if f is None or len(walked) != 1:
-            return False
-        env, place = self.plan.env(0), "a place"  # no size is called so
-        found = F.substitute(f, {**self._sizes(), walked[0].var or "": Sym(place)})
-        if not F.symbols(found) - {place} | F.symbols(size) | F.symbols(walked[0].size) <= set(self.plan.wiring.sizes):
-            return False
-        places, end = int(F.evaluate(walked[0].size, env)), int(F.evaluate(size, env))
-        each = ({**env, place: at} for at in range(places))
-        return places <= PLACES and all(_as_in_triton(found, at) and 0 <= F.evaluate(found, at) < end for at in each)
+            return None
+        found = F.substitute(f, {**self._sizes(), walked[0].var or "": Sym(PLACE)})
+        if not F.symbols(found) - {PLACE} | F.symbols(walked[0].size) <= set(self.plan.wiring.sizes):
+            return None
+        return found, int(F.evaluate(walked[0].size, self.plan.env(0)))
 
     def _sizes(self) -> dict[str, F.Like]:
         """What the program has names for: constants, and sizes of axes."""
@@ -319,13 +329,16 @@ class Frame:
             by_data = by_data or found.by_data
             of = tensor.axes[v.axis]
             if found.by_data and of.over is not None:
-                continue  # anywhere in the rank's memory
+                box[v.axis] = F.of(0), self.on(here(of.size, over=of.over), at)  # anywhere in the rank's part
+                continue
             first = self._first(tensor, v, at)
             box[v.axis] = found.begin - first, found.end - first
             inside = self.by_name and isinstance(e, At) and self.stays(param, v, e)
-            # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be inside.
+            # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be inside, and so
+            # has a load of a position that one walked axis alone makes.
             kinds = Gather if kind is Write and not self.by_name else At | Gather
-            if isinstance(e, kinds) and not found.by_data and not inside:
+            alone = not self.by_name and isinstance(e, At) and self._walked(e) is not None
+            if isinstance(e, kinds) and not found.by_data and not inside and not alone:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name

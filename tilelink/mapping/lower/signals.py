@@ -121,12 +121,12 @@ def _each(
         var = f"{channel.name}_c{k}"
         entry = next(((v, e) for v, e in index if v.axis == axis.axis), None)
         lanes = Lanes(frame, var)
-        at = lanes.one(entry[1]) if entry is not None and axis.kind != "cut" and not frame.by_name else None
+        at = lanes.one(entry[1]) if entry is not None and not frame.by_name else None
         if entry is not None and at is not None:
             loops.append((lanes.var(1), lanes.lengths[1], None))
             low, high = frame.there(op.param, entry[0], frame.step.rank if axis.kind == "part" else None)
             tests += [F.binary("<=", low, at), F.binary("<", at, high)]
-            indices.append(axis.index(at))
+            indices.append(axis.index(axis.first(local=entry[0].local) + at))
             continue
         first, count, by_data = _along(frame, axis, op, index, source, whose)
         if frame.by_name:
