@@ -158,9 +158,9 @@ class Channel:
         """Whether the bell of a word is rung, on the rank that `env` is of."""
         if self.rings is None:
             return True
-        return bool(F.evaluate(self.rings, self._at(word, env)))
+        return bool(F.evaluate(self.rings, self.at(word, env)))
 
-    def _at(self, word: F.Number, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
+    def at(self, word: F.Number, env: Mapping[str, F.Number]) -> dict[str, F.Number]:
         """What symbols of `target`, `guard` and `rings` stand for at a word, or at many."""
         known = {**env, "word": word}
         return {**env, **{f"c{k}": F.evaluate(index, known) for k, index in enumerate(self.indices(Sym("word")))}}
