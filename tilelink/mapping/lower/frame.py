@@ -335,13 +335,22 @@ class Frame:
             first = self._first(tensor, v, at)
             box[v.axis] = found.begin - first, found.end - first
             inside = self.by_name and isinstance(e, At) and self.stays(param, v, e)
-            # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be inside, and so
-            # has a load of a position that one walked axis alone makes.
+            # A load past an edge gets what it names instead, and -1 in a vector is no element; a store has to be in this rank's
+            # part, and so has a load of a position that one walked axis alone makes.
             kinds = Gather if kind is Write and not self.by_name else At | Gather
             alone = not self.by_name and isinstance(e, At) and self._walked(e) is not None
             if isinstance(e, kinds) and not found.by_data and not inside and not alone:
                 lo, hi = self.there(param, v, at)
                 tests += [F.binary("<=", lo, found.begin), F.binary("<", found.begin, hi)]
+            elif (
+                kind is Write
+                and isinstance(e, At)
+                and not self.by_name
+                and not found.by_data
+                and not self.stays(param, v, e)
+            ):
+                # Past the end of the tensor it does nothing; in another rank's part, or below 0, it would be lost.
+                tests.append(F.binary("<", found.begin, self.there(param, v, None)[1]))
         name = f"{tensor.name}{STAGE}" if buffer.staged and pulled else tensor.name
         by_data = None if by_data is None else replace(by_data, loc=by_data.loc or loc)
         access = kind(name, self.peer(at), tuple(box[a] for a in stored), by_data, loc, param)
