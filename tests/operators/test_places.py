@@ -68,7 +68,7 @@ def test_below_zero_triton_rounds_towards_it(operator: Operator) -> None:
     assert isinstance(error, TilelinkError)
     assert error.code == "TL611"
     assert error.message.startswith("positions -1 to 0 of axis `e` of `rows` are not where")
-    assert error.why == "the instance has 4 elements there"
+    assert error.why == "the local tensor has 4 elements there"
     assert error.hint == (
         "leave such tiles out by a test of their positions; `//` and `%` of what is below 0 are Triton's, and round towards "
         "0, those of constants alone down"

@@ -86,7 +86,7 @@ def _outside(table: Table, runs: Runs, op: Read | Write, k: int, moment: Moment 
     buffer, (lo, hi) = table.lowered.buffer(op.buffer), (moment.value(edge) for edge in op.box[k])
     whose = moment.value(op.rank)
     most, axis = int(table.each(buffer.extents[k])[whose]), buffer.axes[k] if k < len(buffer.axes) else str(k)
-    why, hint = f"there are {most} there", _PAST
+    why, hint = f"the local tensor has {most} elements there", _PAST
     name = f"of axis `{axis}` of `{op.param or buffer.name}`"
     if _split(buffer, k):
         name = f"of rank {whose}'s part {name}"
