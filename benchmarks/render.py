@@ -20,6 +20,7 @@ from tilelink.bench.workloads import MLPS, MOES
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 COMPILER = RESULTS / "compiler.json"
+KERNELS = RESULTS / "kernel-resources.json"
 PAGE = ROOT / "docs" / "performance.md"
 OTHERS = ("cublas", "nccl", "sequential", "async-tp")
 
@@ -214,6 +215,23 @@ def compiler_part() -> Iterator[str]:
         yield f"| {row['stage']} | {row['subject']} | {1e3 * row['seconds']:.1f} | {1e3 * row['limit']:.0f} |"
 
 
+def kernels_part() -> Iterator[str]:
+    """Machine code of emitted kernels, beside that of an earlier commit."""
+    data = json.loads(KERNELS.read_text())
+    about, rows = data["about"], [r for r in data["rows"] if not r["same"]]
+    numbers = ["registers", "spills", "loop", "instructions"]
+    yield "## The emitted kernels\n"
+    same = f"{len(data['rows']) - len(rows)} are the same at {about['commit']} as at {about['before']}"
+    yield (
+        f"Of {len(data['rows'])} kernels of all operators, compiled for {about['target']} by Triton {about['triton']} at the sizes "
+        f"of a model on {about['ranks']} ranks, {same} (`benchmarks/results/{KERNELS.name}`). The others, before → after:\n"
+    )
+    yield f"| operator | kernel | {' | '.join(numbers)} |\n|---|---|{'---|' * len(numbers)}"
+    for r in rows:
+        cells = [f"{a} → {b}" if a != b else str(a) for a, b in (r[n] for n in numbers)]
+        yield f"| {r['operator']} | {r['kernel']} | {' | '.join(cells)} |"
+
+
 def page() -> str:
     out = [HEAD, case_table(), SAID, *(bench_section(name, rows) for name, rows in bench_files())]
     out += [sweep_section(name, rows) for name, rows in bench_files("sweep")]
@@ -228,7 +246,7 @@ def page() -> str:
     )
     checked = [(n, a, r) for n, a, r in load() if any("error" in x for x in r)]
     out.append("\n".join(f"- {described(a)} (`{n}`): {correctness_line(r)}" for n, a, r in checked))
-    out.append("\n".join(compiler_part()))
+    out += ["\n".join(compiler_part()), "\n".join(kernels_part())]
     return "\n\n".join(part.strip("\n") for part in out) + "\n"
 
 
