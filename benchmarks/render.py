@@ -223,8 +223,8 @@ def kernels_part() -> Iterator[str]:
     yield "## The emitted kernels\n"
     same = f"{len(data['rows']) - len(rows)} are the same at {about['commit']} as at {about['before']}"
     yield (
-        f"Of {len(data['rows'])} kernels of all operators, compiled for {about['target']} by Triton {about['triton']} at the sizes "
-        f"of a model on {about['ranks']} ranks, {same} (`benchmarks/results/{KERNELS.name}`). The others, before → after:\n"
+        f"Of {len(data['rows'])} kernels of all operators, compiled for {about['target']} by Triton {about['triton']} at the "
+        f"sizes of a model on {about['ranks']} ranks, {same} (`benchmarks/results/{KERNELS.name}`). The others, before → after:\n"
     )
     yield f"| operator | kernel | {' | '.join(numbers)} |\n|---|---|{'---|' * len(numbers)}"
     for r in rows:
