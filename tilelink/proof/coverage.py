@@ -93,10 +93,12 @@ def _of(table: Table, buffer: Buffer, rows: list[Row]) -> Iterator[Found]:
 
 
 def _idle(table: Table, row: Row) -> bool:
-    """Whether some rank does not have it at all."""
+    """Whether some rank has no tile of it. That a loop in a tile has no turn is no excuse."""
+    tiles = {*range(1 + len(row.loop.axes))}
     found = np.ones((1,) * row.depth, dtype=np.bool_)
     for condition in row.taken:
-        found = found & condition
+        if {k for k, n in enumerate(condition.shape) if n != 1} <= tiles:
+            found = found & condition
     return len(np.unique(np.nonzero(np.broadcast_to(found, (table.ranks, *found.shape[1:])))[0])) < table.ranks
 
 

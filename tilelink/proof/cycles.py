@@ -146,7 +146,7 @@ class _Abreast:
         sent, t = self._at(row)
         t = np.where(together(np.logical_and, [*sent.taken, *sent.inside(self.table, last.shape[1])]), t, -1)
         key = sent.on * last.shape[1] + sent.flag
-        key, t = np.broadcast_arrays(key, t.max(axis=tuple(depends(t) - depends(key)), keepdims=True))
+        key, t = np.broadcast_arrays(key, t.max(axis=tuple(depends(t) - depends(key)), keepdims=True, initial=-1))
         np.maximum.at(last.reshape(-1), key[t >= 0], t[t >= 0])
 
     def _at(self, row: Row) -> tuple[Sent, Array]:

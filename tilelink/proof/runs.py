@@ -16,9 +16,11 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.formula import Formula
-from tilelink.proof.cells import MOST, TooMany
+from tilelink.proof.cells import TooMany
 from tilelink.proof.table import Array, Row, Table, along
 
+MOST = 200_000_000
+"""Truths that are looked at together."""
 FEW = 128
 """Elements that are looked at all at once rather than packed, or axis by axis."""
 
