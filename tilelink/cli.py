@@ -45,7 +45,7 @@ from tilelink.ir.certificate import certificate as text_of
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.operator import Operator
-from tilelink.pipeline.stages import Stages
+from tilelink.pipeline.compiled import Compiled
 from tilelink.runtime.kernels import load
 from tilelink.runtime.session import Session, current
 from tilelink.runtime.simulated.policy import Policy
@@ -117,7 +117,7 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     """AG+GEMM on four simulated ranks: the derived mapping, the proof, the emitted file, the error, a timeline."""
     console = _console()
     case = Case(ops.ag_gemm, (("M", 512), ("N", 512), ("K", 512)), ranks=4)
-    stages = case.stages(_topology(Target.simulated, case))
+    stages = case.compiled(_topology(Target.simulated, case))
     _head(console, case)
     console.print(plan_table(stages.plan))
     console.print(verdict_table(stages.verdict))
@@ -137,7 +137,7 @@ def emit(
 ) -> None:  # fmt: skip
     """Print the emitted Triton file."""
     case = _case(op, shape, parse_ranks(world), schedule, dtype)
-    text = case.stages(_topology(target, case)).source.text
+    text = case.compiled(_topology(target, case)).source.text
     if sys.stdout.isatty():
         _console().print(Syntax(text, "python", background_color="default"))
     else:
@@ -154,7 +154,7 @@ def plan(
     """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
     console, case = _console(), _case(op, shape, parse_ranks(world), schedule, dtype)
     topology = _topology(target, case)
-    made = case.stages(topology).plan if verify else case.unproven(topology)
+    made = case.compiled(topology).plan if verify else case.unproven(topology)
     _head(console, case)
     console.print(plan_table(made))
     if picture is not None:
@@ -225,7 +225,7 @@ def run(
             )
         good = _report(console, case, run_case(case, session, calls=calls), check)
         raise typer.Exit(0 if good else 1)
-    stages = case.stages(_topology(Target.simulated, case))
+    stages = case.compiled(_topology(Target.simulated, case))
     _say(console, "simulated", extent(case, calls, "" if calls == 1 else f", {calls} calls"))
     recorder = Recorder()
     turns = Policy.parse(policy) if policy is not None else Policy(seed=seed)
@@ -418,7 +418,7 @@ def _topology(target: Target, case: Case) -> Topology:
 
 # ------------------------------------------------------------------------------------------------- running and reporting
 def _run(
-    case: Case, stages: Stages, recorder: Recorder, calls: int, policy: Policy, delayed_stores: bool = False
+    case: Case, stages: Compiled, recorder: Recorder, calls: int, policy: Policy, delayed_stores: bool = False
 ) -> Outcome:
     """A simulated run under a bar."""
     with watched(f"{case.operator.name} on {case.topology.ranks} simulated ranks", stages.plan, recorder, calls):
@@ -442,7 +442,7 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
     return good
 
 
-def _emitted_file(stages: Stages) -> Path:
+def _emitted_file(stages: Compiled) -> Path:
     source = stages.source
     module = load(source.text, source.digest, source.name, source.lines, source.advice)
     assert module.__file__ is not None

@@ -23,7 +23,7 @@ from tilelink.ir.kernel import KernelSource
 from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter
 from tilelink.pipeline import stages
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 
 MATMUL = sms(3, M=16, N=64, K=16, order=("ring+1", "group 2"))
 OPERATORS: dict[str, Operator] = {
