@@ -12,15 +12,14 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tilelink import ops
-from tilelink.explore import as_markdown, plan_sheets
 from tilelink.explore.cases import Case
 from tilelink.explore.running import run_case
-from tilelink.explore.sheets import Sheet, signals_of
+from tilelink.explore.sheets import Sheet, as_markdown, plan_sheets, signals_of
 from tilelink.explore.tiles import borders, caption, mapping_picture, tile_order
 from tilelink.ir.topology import Topology
 from tilelink.ops.programs import fetch, gather
-from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.compiled import Compiled
+from tilelink.pipeline.operator import Operator
 from tilelink.runtime.simulated.records import Recorder
 from tilelink.tracing.chrome import trace_events
 from tilelink.tracing.spans import Lane, Span, lanes_of

@@ -11,8 +11,8 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.compiled import Compiled, emitted
+from tilelink.pipeline.operator import Operator
 
 
 def without_notify(

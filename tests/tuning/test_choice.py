@@ -29,7 +29,7 @@ from tilelink.pipeline.arguments import Bound, bind
 from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.choosing import Choice, estimated, even, problem_of
 from tilelink.runtime.session import require
-from tilelink.tuning import space_of
+from tilelink.tuning.space import space_of
 from tilelink.tuning.tables import Entry, Problem
 
 RANKS = 2

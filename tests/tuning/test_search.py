@@ -17,9 +17,10 @@ from tilelink.explore.running import tune_case
 from tilelink.explore.sheets import tuned_sheet
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.pipeline.tuning import Trial, Tuning
-from tilelink.tuning import Times, space_of
+from tilelink.tuning.measuring import Times
 from tilelink.tuning.records import form_of
 from tilelink.tuning.search import SEQUENTIAL
+from tilelink.tuning.space import space_of
 
 RANKS = 2
 MATMUL = sms(M=32, N=32, K=32, order="ring")

@@ -17,9 +17,8 @@ from tilelink.ir.program import has_dot
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
-from tilelink.tuning import space_of
 from tilelink.tuning.search import complete
-from tilelink.tuning.space import changed, coordinates
+from tilelink.tuning.space import changed, coordinates, space_of
 
 H200 = Topology(4, "peer", device=Device("NVIDIA H200", 132, capability=90))
 MATMULS = {"ag_gemm": (8192, 5504, 4096), "gemm_rs": (8192, 4096, 11008), "gemm_rs_ring": (8192, 4096, 11008)}

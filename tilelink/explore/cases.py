@@ -19,8 +19,9 @@ from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
 from tilelink.pipeline.arguments import Bound, axes_of, bind_shapes
-from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.compiled import Compiled
+from tilelink.pipeline.operator import Operator
+from tilelink.runtime.grid import grid_of
 from tilelink.tuning.comparing import TOLERANCE
 
 if TYPE_CHECKING:

@@ -346,7 +346,11 @@ def prepare(
 
 
 def stated(
-    compiler: Compiler, session: Session, bound: Bound, made: Compiled | None = None, tensors: Sequence[torch.Tensor] = ()
+    compiler: Compiler,
+    session: Session,
+    bound: Bound,
+    made: Compiled | None = None,
+    tensors: Sequence[torch.Tensor] = (),
 ) -> Stated:
     """What this rank says of a call. `made`: of what runs it; None: it is the plain form."""
     call, how = in_words(compiler.name, bound, compiler.fn), str(compiler.schedule) or "as it comes"
@@ -422,7 +426,9 @@ def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], give
     """The arguments of a call on this rank, checked and bound to the signature's sizes."""
     world = session.world
     check_keywords(compiler.name, compiler.fn, compiler.signature, given)
-    found = bind(compiler.name, compiler.signature, tensors, given, world.topology, compiler.loc, session.shares, world.rank)
+    found = bind(
+        compiler.name, compiler.signature, tensors, given, world.topology, compiler.loc, session.shares, world.rank
+    )
     check_devices(compiler.name, tensors, world.topology.world != "simulated", compiler.loc)
     return found
 

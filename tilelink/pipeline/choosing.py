@@ -13,7 +13,7 @@ from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.by_runs import by_runs, refused
-from tilelink.tuning import FAR, Problem, nearest, shipped
+from tilelink.tuning.tables import FAR, Problem, nearest, shipped
 
 MARGIN = 6.0
 """Microseconds by which the overlapped form has to be estimated faster. Where both take about as long, some tens of

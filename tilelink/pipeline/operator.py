@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tilelink.pipeline.tuning import Tuning
     from tilelink.runtime.session import Session
     from tilelink.tracing import Trace
-    from tilelink.tuning import Space
+    from tilelink.tuning.space import Space
     from tilelink.validation import Validation
 
 Reference = Callable[..., Any]

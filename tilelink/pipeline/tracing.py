@@ -11,7 +11,7 @@ from tilelink.runtime.launching import spread
 from tilelink.runtime.refusals import no_kernels
 from tilelink.runtime.session import Session, current, require
 from tilelink.tracing import Trace, lanes_of_events, together
-from tilelink.tuning import interleaved
+from tilelink.tuning.measuring import interleaved
 
 ROUNDS = 7
 """In which the traced and the untraced call take turns, where time is real."""

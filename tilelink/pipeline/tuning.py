@@ -25,19 +25,10 @@ from tilelink.runtime.apart import stored
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.memory import regions
 from tilelink.runtime.session import Session
-from tilelink.tuning import (
-    SLOTS,
-    DiskCache,
-    Entry,
-    Problem,
-    Report,
-    Search,
-    Space,
-    apart,
-    results,
-    space_of,
-    tolerance,
-)
+from tilelink.tuning.comparing import apart, results, tolerance
+from tilelink.tuning.search import Report, Search
+from tilelink.tuning.space import SLOTS, Space, space_of
+from tilelink.tuning.tables import DiskCache, Entry, Problem
 from tilelink.version import __version__
 
 log = logging.getLogger("tilelink")
