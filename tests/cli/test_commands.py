@@ -405,7 +405,7 @@ REFUSED = {
 
 def test_gpus_keep_no_trace_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     session = SimpleNamespace(world=SimpleNamespace(rank=0, ranks=4))
-    monkeypatch.setattr("tilelink.cli.current", lambda: session)
+    monkeypatch.setattr("tilelink.runtime.session.current", lambda: session)
     assert command("run", "ag_gemm", *SMALL, "--trace", "run.json", code=1).output.splitlines()[-3:] == [
         "TL707: --trace without a trace",
         "  why: only the simulated world keeps one of each run",

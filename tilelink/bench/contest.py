@@ -171,7 +171,7 @@ class Contest:
             operator.close()
 
 
-def _plain(operator: Operator, tensors: tuple[torch.Tensor, ...], given: Mapping[str, Any]) -> bool:
+def _plain(operator: Operator, tensors: tuple[torch.Tensor, ...], given: dict[str, Any]) -> bool:
     """Whether a call runs the plain form."""
     try:
         return operator.calls.how(tensors, None, None, given).schedule.sequential

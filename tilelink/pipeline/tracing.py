@@ -41,7 +41,7 @@ def traced_call(
     rounds = 1 if world.topology.world == "simulated" else ROUNDS
     times, missing = interleaved(world, runs, rounds, lambda: None)
     assert not missing, missing
-    ready = traced()
+    ready: Any = traced()
     for kept in ready.slots:
         kept.events.clear()
     world.barrier()
