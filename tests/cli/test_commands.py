@@ -423,6 +423,8 @@ def test_bad_input_gets_a_diagnostic(what: str) -> None:
     ("arguments", "code"),
     [
         (("plan", "ag_gemm", "--shape", "M=5,N=6"), "TL704"),
+        (("plan", "ag_gemm", "--shape", f"M={'9' * 25},N=6,K=6"), "TL702"),
+        (("plan", "ag_gemm", *SMALL, "--world", "99999999"), "TL713"),
         (("plan", "ag_gemm", "--shape", "M=5,M=6"), "TL702"),
         (("plan", "ag_gemm", *SMALL, "--schedule", "nope=sms()"), "TL311"),
         (("plan", "ag_gemm", *SMALL, "--schedule", "matmul=copy_engine(M=64)"), "TL312"),

@@ -14,6 +14,7 @@ from tilelink.errors import Loc, TilelinkError
 from tilelink.frontend import sizes_of, trace
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import LENGTH
 from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, evaluated
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 SHAPE_OPTION = "--shape"
 RANKS_OPTION = "--ranks"
+MOST_RANKS = 1024
+"""That commands plan for."""
 
 
 def parse_sizes(text: str, names: Sequence[str] = "MNK") -> tuple[tuple[str, int], ...]:
@@ -56,6 +59,15 @@ def parse_sizes(text: str, names: Sequence[str] = "MNK") -> tuple[tuple[str, int
             why="sizes are global: those of all ranks together",
             hint=_written(names),
         )
+    for name, size in found:
+        if size > LENGTH:
+            raise TilelinkError(
+                "TL702",
+                f"`{name}` is too large",
+                loc=Loc(SHAPE_OPTION, 1, 0, text=text),
+                why=f"the longest axis has {LENGTH:,} elements",
+                hint=_written(names),
+            )
     twice = {name for name, _ in found if [n for n, _ in found].count(name) > 1}
     if twice:
         raise TilelinkError(
@@ -83,6 +95,14 @@ def parse_ranks(text: str) -> Ranks:
     Raises:
         TilelinkError: TL713, it is neither; TL457, these are no axes.
     """
+    if any(int(number) > MOST_RANKS for number in re.findall(r"\d+", text)):
+        raise TilelinkError(
+            "TL713",
+            "more ranks than can be planned for",
+            loc=Loc(RANKS_OPTION, 1, 0, text=text),
+            why="a proof looks at all ranks, and takes minutes for thousands of them",
+            hint=f"ask for at most {MOST_RANKS:,}",
+        )
     if re.fullmatch(r"[1-9]\d*", text):
         return int(text)
     pairs = re.findall(r"(\w+)=(\d+)", text)

@@ -6,8 +6,11 @@ Declaring, scheduling and planning from shapes need no torch; it is imported wit
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import Loc, TilelinkError, with_article
@@ -335,6 +338,28 @@ class Operator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __copy__(self) -> Operator:
+        """Itself, as functions are: what calls have prepared is kept by what it is, not by which object."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Operator:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the name that its module has it under, as functions are, and its schedule.
+
+        Raises:
+            PicklingError: no module has it under the name of its function.
+        """
+        module, name = self.fn.__module__, self.fn.__qualname__
+        try:
+            found = _declared(module, name)
+        except (AttributeError, ImportError):
+            found = None
+        if not isinstance(found, Operator) or found.fn is not self.fn:
+            raise pickle.PicklingError(f"no operator `{self.name}` is called `{name}` in the module `{module}`")
+        return _unpickled, (module, name, self.schedules, self.scheduled)
+
     def __repr__(self) -> str:
         said = str(self.schedules)
         return f"<operator {self.name} `{self.signature}`{' scheduled ' + said if said else ''}>"
@@ -342,6 +367,16 @@ class Operator:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where values are printed prettily, in notebooks and by hypothesis, it reads as anywhere."""
         printer.text(repr(self))
+
+
+def _declared(module: str, name: str) -> Any:
+    return attrgetter(name)(import_module(module))
+
+
+def _unpickled(module: str, name: str, schedule: Schedule, scheduled: bool) -> Operator:
+    found = _declared(module, name)
+    same = (found.schedules, found.scheduled) == (schedule, scheduled)
+    return found if same else replace(found, schedules=schedule, scheduled=scheduled)
 
 
 def operator(
@@ -362,12 +397,20 @@ def operator(
             step speaks of one of them; ranks that differ along the others do the same side by side.
 
     Raises:
-        TilelinkError: TL1xx, a signature that does not parse.
+        TilelinkError: TL1xx, a signature that does not parse; TL216, a function without a name, and none given.
     """
 
     def declare(fn: Callable[..., Any]) -> Operator:
         code = inspect.unwrap(fn).__code__
         loc = Loc(code.co_filename, code.co_firstlineno)
+        if not (name or fn.__name__).isidentifier():
+            raise TilelinkError(
+                "TL216",
+                f"an operator is called `{name or fn.__name__}`",
+                loc=loc,
+                why="schedules, files and kernels name it",
+                hint='give it a name: tilelink.operator(…, name="…")',
+            )
         shipped = Schedule().merged(schedule or {})
         return Operator(fn, parse_signature(signature, loc, axes), name or fn.__name__, loc, shipped)
 
