@@ -34,7 +34,7 @@ from tilelink.mapping import make_plan
 from tilelink.mapping.judge import verify
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.pipeline.arguments import Bound, bind
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 
 RANKS = 64
 H200 = Device("NVIDIA H200", 132, 227 * 1024, 3, 90)
@@ -110,7 +110,7 @@ def on_four(name: str, limit: float, rounds: int) -> Iterable[Row]:
     yield Row(
         "first call, without Triton",
         subject,
-        seconds(lambda: operator.schedule().stages(bound(), topology).on(0), rounds),
+        seconds(lambda: operator.schedule().compiler.compiled(bound(), topology).on(0), rounds),
         FIRST,
     )
 

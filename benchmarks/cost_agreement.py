@@ -50,7 +50,7 @@ class Model:
 
 def planned(operator: Operator, sizes: dict[str, int], ranks: int) -> Plan:
     case = Case(operator, tuple(sizes.items()), ranks)
-    return case.stages(Topology(ranks, "peer", device=H200)).plan
+    return case.compiled(Topology(ranks, "peer", device=H200)).plan
 
 
 def measured_rows() -> Iterator[tuple[str, dict[str, Any], Operator]]:

@@ -6,56 +6,31 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.syntax import Syntax
 from typer.core import TyperGroup
 
-from tilelink import ops
-from tilelink.bench import (
-    OURS,
-    SUBJECTS,
-    BenchCase,
-    Options,
-    Row,
-    bench,
-    case_of,
-    commit,
-    report,
-    save,
-    subjects_sheet,
-    summary,
-    sweep,
-)
 from tilelink.errors import TilelinkError
-from tilelink.explore.cases import RANKS_OPTION, Case, Ranks, names_of, parse_ranks, parse_sizes, topology_of
-from tilelink.explore.comparing import against
-from tilelink.explore.extent import extent
-from tilelink.explore.naming import operator_named
-from tilelink.explore.placements import parse_placements
-from tilelink.explore.progress import watched
-from tilelink.explore.replay import Recipe
-from tilelink.explore.running import Outcome, run_case, trace_case, tune_case
-from tilelink.explore.sheets import totals_sheet, tuned_sheet
-from tilelink.explore.stress import stress as try_many
-from tilelink.explore.tables import plan_table, tables, verdict_table
-from tilelink.ir.certificate import certificate as text_of
-from tilelink.ir.topology import Device, Topology
-from tilelink.mapping.lower import lower
-from tilelink.pipeline.operator import Operator
-from tilelink.pipeline.stages import Stages
-from tilelink.runtime.kernels import load
-from tilelink.runtime.session import Session, current
-from tilelink.runtime.simulated.policy import Policy
-from tilelink.runtime.simulated.records import Recorder
-from tilelink.tracing.chrome import write_trace
-from tilelink.tracing.spans import Lane, lanes_of
-from tilelink.tracing.trace import SIMULATED
-from tilelink.tuning import merge
+from tilelink.version import __version__
 
-R = TypeVar("R", bound=Ranks)
+# What a command needs it imports itself: options are explained, and typing errors refused, without the compiler, and plans
+# made, proved and emitted without torch.
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tilelink.bench import BenchCase
+    from tilelink.explore.cases import Case, Ranks
+    from tilelink.explore.running import Outcome
+    from tilelink.ir.topology import Topology
+    from tilelink.pipeline.compiled import Compiled
+    from tilelink.pipeline.operator import Operator
+    from tilelink.runtime.session import Session
+    from tilelink.runtime.simulated.policy import Policy
+    from tilelink.runtime.simulated.records import Recorder
+    from tilelink.tracing.spans import Lane
+
+R = TypeVar("R", bound="Ranks")
 
 
 class Target(StrEnum):
@@ -63,12 +38,6 @@ class Target(StrEnum):
 
     simulated = "simulated"
     h200 = "h200"
-
-
-DEVICES = {
-    Target.simulated: ("simulated", Device()),
-    Target.h200: ("peer", Device(name="NVIDIA H200", sms=132, capability=90, copy_engines=3)),
-}
 
 
 class Commands(TyperGroup):
@@ -97,11 +66,27 @@ def _drawable(path: Path | None) -> Path | None:
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"tilelink {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which it is.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Tile programs whose communication hides behind computation: planned, proved, emitted, run, measured."""
+
+
 Name = Annotated[str, typer.Argument(metavar="OP", help="An operator of tilelink.ops, or FILE.py:NAME.")]
 Shape = Annotated[str, typer.Option(help="Global sizes: MxNxK, or by name M=512,N=512,K=512.", metavar="MxNxK")]
 World = Annotated[
     str,
-    typer.Option("--world", RANKS_OPTION, help="Number of ranks; along axes: NODE=2,GPU=2.", metavar="N|AXIS=N,…"),
+    typer.Option("--world", "--ranks", help="Number of ranks; along axes: NODE=2,GPU=2.", metavar="N|AXIS=N,…"),
 ]
 Schedule = Annotated[
     list[str] | None,
@@ -115,9 +100,16 @@ For = Annotated[Target, typer.Option("--target", help="The device to plan for.")
 @app.command()
 def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = Path("out")) -> None:
     """AG+GEMM on four simulated ranks: the derived mapping, the proof, the emitted file, the error, a timeline."""
+    from tilelink.explore.cases import Case
+    from tilelink.explore.tables import plan_table, verdict_table
+    from tilelink.ops import ag_gemm
+    from tilelink.runtime.simulated.policy import Policy
+    from tilelink.runtime.simulated.records import Recorder
+    from tilelink.tracing.spans import lanes_of
+
     console = _console()
-    case = Case(ops.ag_gemm, (("M", 512), ("N", 512), ("K", 512)), ranks=4)
-    stages = case.stages(_topology(Target.simulated, case))
+    case = Case(ag_gemm, (("M", 512), ("N", 512), ("K", 512)), ranks=4)
+    stages = case.compiled(_topology(Target.simulated, case))
     _head(console, case)
     console.print(plan_table(stages.plan))
     console.print(verdict_table(stages.verdict))
@@ -136,9 +128,11 @@ def emit(
     target: For = Target.simulated,
 ) -> None:  # fmt: skip
     """Print the emitted Triton file."""
-    case = _case(op, shape, parse_ranks(world), schedule, dtype)
-    text = case.stages(_topology(target, case)).source.text
+    case = _case(op, shape, world, schedule, dtype)
+    text = case.compiled(_topology(target, case)).source.text
     if sys.stdout.isatty():
+        from rich.syntax import Syntax
+
         _console().print(Syntax(text, "python", background_color="default"))
     else:
         print(text, end="")
@@ -152,13 +146,15 @@ def plan(
     picture: Annotated[Path | None, typer.Option(help="Draw the order of tiles.", metavar=DRAWN, callback=_drawable)] = None,
 ) -> None:  # fmt: skip
     """Print the derived mapping: tiles, orders, owners, channels, credits, and the steps of a call."""
-    console, case = _console(), _case(op, shape, parse_ranks(world), schedule, dtype)
+    from tilelink.explore.tables import plan_table
+
+    console, case = _console(), _case(op, shape, world, schedule, dtype)
     topology = _topology(target, case)
-    made = case.stages(topology).plan if verify else case.unproven(topology)
+    made = case.compiled(topology).plan if verify else case.unproven(topology)
     _head(console, case)
     console.print(plan_table(made))
     if picture is not None:
-        from tilelink.explore.tiles import mapping_picture  # here: matplotlib takes its time
+        from tilelink.explore.tiles import mapping_picture
 
         _say(console, "picture", str(mapping_picture(made, picture)))
 
@@ -172,8 +168,11 @@ def verify(
     emitted: Annotated[bool, typer.Option("--emitted", help="Run the file on simulated ranks, and compare.")] = False,
 ) -> None:  # fmt: skip
     """Prove the plan, or print the diagnostic on the line of the tile program, with what can go wrong, and end with 1."""
-    console = _console()
-    case = _case(op, shape, parse_ranks(world), schedule, dtype)
+    from tilelink.explore.tables import verdict_table
+    from tilelink.ir.certificate import certificate as text_of
+    from tilelink.mapping.lower import lower
+
+    console, case = _console(), _case(op, shape, world, schedule, dtype)
     topology = _topology(target, case)
     verdict = case.verdict(topology)
     console.print(verdict_table(verdict))
@@ -184,7 +183,7 @@ def verify(
         raw = f"none, since `{made.unverified[0]}` uses raw pointers" if made.unverified else str(certificate)
         _say(console, "certificate", raw)
     if picture is not None and verdict.counterexample is not None:
-        from tilelink.explore.interleaving import counterexample_picture  # here: matplotlib takes its time
+        from tilelink.explore.interleaving import counterexample_picture
 
         _say(console, "picture", str(counterexample_picture(verdict.counterexample, picture)))
     if verdict.error is not None:
@@ -211,8 +210,15 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Write the simulated run for ui.perfetto.dev, as JSON.")] = None,
 ) -> None:  # fmt: skip
     """Run it and compare with torch in fp32: on GPUs under torchrun, which sets the number of ranks; else simulated."""
-    session, ranks, console = _here(parse_ranks(world))
-    case = _case(op, shape, ranks, schedule, dtype)
+    from tilelink.explore.extent import extent
+    from tilelink.explore.running import run_case
+    from tilelink.runtime.simulated.policy import Policy
+    from tilelink.runtime.simulated.records import Recorder
+    from tilelink.tracing.chrome import write_trace
+    from tilelink.tracing.spans import lanes_of
+
+    session, console = _here()
+    case = _case(op, shape, world, schedule, dtype, session)
     _head(console, case)
     if session is not None:
         if timeline is not None or trace is not None:
@@ -225,7 +231,7 @@ def run(
             )
         good = _report(console, case, run_case(case, session, calls=calls), check)
         raise typer.Exit(0 if good else 1)
-    stages = case.stages(_topology(Target.simulated, case))
+    stages = case.compiled(_topology(Target.simulated, case))
     _say(console, "simulated", extent(case, calls, "" if calls == 1 else f", {calls} calls"))
     recorder = Recorder()
     turns = Policy.parse(policy) if policy is not None else Policy(seed=seed)
@@ -246,13 +252,20 @@ def stress(
     seed: Annotated[int, typer.Option(help="To begin with.", min=0)] = 0,
     preemptions: Annotated[int | None, typer.Option(help="Search all schedules of so many.", min=0)] = None,
     delayed_stores: Delayed = False,
+    check: Annotated[bool, typer.Option(help="Compare results, as `run` does.")] = True,
 ) -> None:  # fmt: skip
     """Simulate it under many schedules until one goes wrong: by chance, with stragglers, by priorities."""
-    console, case = _console(), _case(op, shape, parse_ranks(world), schedule, dtype)
+    from tilelink.explore.comparing import against
+    from tilelink.explore.extent import extent
+    from tilelink.explore.stress import stress as try_many
+
+    console, case = _console(), _case(op, shape, world, schedule, dtype)
     _head(console, case)
     _say(console, "simulated", extent(case, runs * calls, f", {calls} calls under each of {runs} schedules"))
-    done = try_many(case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores)
-    right = "all right" if against(case, simulated=True) else "without race or deadlock, results not compared"
+    done = try_many(
+        case, runs=runs, calls=calls, first=seed, preemptions=preemptions, delayed_stores=delayed_stores, check=check
+    )
+    right = "all right" if check and against(case, simulated=True) else "without race or deadlock, results not compared"
     _say(console, "schedules", f"{done.runs}, {right}" + (", and there are no more" if done.complete else ""))
 
 
@@ -262,6 +275,10 @@ def replay(
     file: Annotated[Path | None, typer.Option(help="Runs, and has the operator, if no tilelink.ops.", metavar="FILE.py")] = None,
 ) -> None:  # fmt: skip
     """Simulate a run once more, exactly: the same operator, data, ranks, schedule and turns."""
+    from tilelink.explore.replay import Recipe
+    from tilelink.explore.running import run_case
+    from tilelink.runtime.simulated.policy import Policy
+
     made = Recipe.parse(token)
     case, policy, console = made.case(file), Policy.parse(made.policy), _console()
     _head(console, case)
@@ -277,8 +294,12 @@ def trace(
     perfetto: Annotated[Path, typer.Option(help="The same for ui.perfetto.dev, as JSON.")] = Path("trace.json"),
 ) -> None:  # fmt: skip
     """Say what every SM did when, from inside the kernels: on GPUs under torchrun; else simulated."""
-    session, ranks, console = _here(parse_ranks(world))
-    case = _case(op, shape, ranks, schedule, dtype)
+    from tilelink.explore.running import trace_case
+    from tilelink.explore.sheets import totals_sheet
+    from tilelink.explore.tables import tables
+
+    session, console = _here()
+    case = _case(op, shape, world, schedule, dtype, session)
     _head(console, case)
     found = trace_case(case, session)
     console.print(tables([totals_sheet(found)]))
@@ -300,7 +321,17 @@ def tune(
     table: Annotated[Path | None, typer.Option(help="Put the results into this table, as the package ships one.")] = None,
 ) -> None:  # fmt: skip
     """Search for the fastest schedule of a case; kept in a cache on disk. On GPUs under torchrun; else simulated."""
-    session, ranks, console = _here(parse_ranks(world))
+    from tilelink.bench import SUBJECTS, BenchCase, commit
+    from tilelink.explore.cases import Case, names_of, parse_ranks, parse_sizes, topology_of
+    from tilelink.explore.extent import extent
+    from tilelink.explore.naming import operator_named
+    from tilelink.explore.running import tune_case
+    from tilelink.explore.sheets import tuned_sheet
+    from tilelink.explore.tables import tables
+    from tilelink.tuning.tables import merge
+
+    session, console = _here()
+    ranks = _ranks(session, parse_ranks(world))
     if shape is None and op not in SUBJECTS:
         raise TilelinkError("TL708", f"`{op}` has no cases of its own", hint="give --shape")
     count = topology_of(ranks).ranks
@@ -326,7 +357,7 @@ def bench_command(
     shape: Annotated[str | None, typer.Option(help="Global sizes, instead of its own cases.", metavar="MxNxK")] = None,
     cases: Annotated[str, typer.Option("--case", help="Only cases whose name begins so, as MLP-1.")] = "",
     tokens: Annotated[str, typer.Option(help="Rows instead of each case's own: 64,128 or sweep.")] = "",
-    world: Annotated[int, typer.Option("--world", RANKS_OPTION, help="Number of ranks.", min=1)] = 4, schedule: Schedule = None,
+    world: Annotated[int, typer.Option("--world", "--ranks", help="Number of ranks.", min=1)] = 4, schedule: Schedule = None,
     also: Annotated[list[str] | None, typer.Option(help="'NAME: STEP=PLACEMENT; …': compare this too.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds, in each of which every contender runs once.", min=1)] = 20,
     seconds: Annotated[float, typer.Option(help="Seconds after which no further round of a case begins.")] = 15.0,
@@ -335,7 +366,11 @@ def bench_command(
     known: Annotated[bool, typer.Option("--list", help="Say what can be measured, against what.")] = False,
 ) -> None:  # fmt: skip
     """Compare with cuBLAS, NCCL and torch, interleaved in one run: on GPUs under torchrun; else simulated."""
-    session, ranks, console = _here(world)
+    from tilelink.bench import SUBJECTS, Options, Row, bench, report, save, subjects_sheet, summary
+    from tilelink.explore.tables import tables
+
+    session, console = _here()
+    ranks = _ranks(session, world)
     if known or not op:
         console.print(tables([subjects_sheet(ranks)]))
         raise typer.Exit(0 if known else 2)
@@ -362,6 +397,8 @@ def bench_command(
 # ------------------------------------------------------------------------------------------------- from text to a case
 def _askable(names: list[str], special: Any, out: Path | None) -> None:
     """Raises TL708: there is no such benchmark, or what is said of one operator is said of several."""
+    from tilelink.bench import SUBJECTS
+
     for name in names:
         if name not in SUBJECTS:
             why = f"those that have: {', '.join(SUBJECTS)}"
@@ -373,6 +410,9 @@ def _askable(names: list[str], special: Any, out: Path | None) -> None:
 
 
 def _bench_cases(op: str, shape: str | None, prefix: str, tokens: str, ranks: int, alone: bool) -> list[BenchCase]:
+    from tilelink.bench import SUBJECTS, case_of, sweep
+    from tilelink.explore.cases import parse_sizes
+
     subject = SUBJECTS[op]
     if shape is not None:
         return [case_of(op, subject, dict(parse_sizes(shape)))]
@@ -392,6 +432,9 @@ def _variants(
     operator: Operator | None, schedule: list[str], also: list[str], *, several: bool = False
 ) -> dict[str, Operator]:
     """Ours and further schedules of it, by name; those for steps of another one of several operators are missing there."""
+    from tilelink.bench import OURS
+    from tilelink.explore.placements import parse_placements
+
     if operator is None:
         if schedule or (also and not several):
             raise TilelinkError(
@@ -406,22 +449,37 @@ def _variants(
     return {OURS: ours} | further
 
 
-def _case(op: str, shape: str, ranks: Ranks, schedule: list[str] | None, dtype: str) -> Case:
+def _case(
+    op: str, shape: str, ranks: str, schedule: list[str] | None, dtype: str, session: Session | None = None
+) -> Case:
+    """`session`: of `torchrun`, whose number of ranks counts."""
+    from tilelink.explore.cases import Case, names_of, parse_ranks, parse_sizes
+    from tilelink.explore.naming import operator_named
+    from tilelink.explore.placements import parse_placements
+
+    asked = _ranks(session, parse_ranks(ranks))
     operator = operator_named(op).schedule(parse_placements(schedule or []))
-    return Case(operator, parse_sizes(shape, names_of(operator)), ranks, dtype)
+    return Case(operator, parse_sizes(shape, names_of(operator)), asked, dtype)
 
 
 def _topology(target: Target, case: Case) -> Topology:
-    world, device = DEVICES[target]
-    return replace(case.topology, world=world, device=device)
+    from tilelink.ir.topology import Device
+
+    if target is Target.simulated:
+        return case.topology
+    device = Device(name="NVIDIA H200", sms=132, capability=90, copy_engines=3)
+    return replace(case.topology, world="peer", device=device)
 
 
 # ------------------------------------------------------------------------------------------------- running and reporting
 def _run(
-    case: Case, stages: Stages, recorder: Recorder, calls: int, policy: Policy, delayed_stores: bool = False
+    case: Case, compiled: Compiled, recorder: Recorder, calls: int, policy: Policy, delayed_stores: bool = False
 ) -> Outcome:
     """A simulated run under a bar."""
-    with watched(f"{case.operator.name} on {case.topology.ranks} simulated ranks", stages.plan, recorder, calls):
+    from tilelink.explore.progress import watched
+    from tilelink.explore.running import run_case
+
+    with watched(f"{case.operator.name} on {case.topology.ranks} simulated ranks", compiled.plan, recorder, calls):
         return run_case(case, calls=calls, policy=policy, delayed_stores=delayed_stores, recorder=recorder)
 
 
@@ -442,30 +500,40 @@ def _report(console: Console, case: Case, outcome: Outcome, check: bool = True) 
     return good
 
 
-def _emitted_file(stages: Stages) -> Path:
-    source = stages.source
+def _emitted_file(compiled: Compiled) -> Path:
+    from tilelink.runtime.kernels import load
+
+    source = compiled.source
     module = load(source.text, source.digest, source.name, source.lines, source.advice)
     assert module.__file__ is not None
     return Path(module.__file__)
 
 
 def _timeline(case: Case, lanes: tuple[Lane, ...], path: Path) -> Path:
-    from tilelink.tracing.timeline import timeline_picture  # here: matplotlib takes its time
+    from tilelink.tracing.timeline import timeline_picture
+    from tilelink.tracing.trace import SIMULATED
 
     return timeline_picture(lanes, path, f"{case.operator.name}: {case}", SIMULATED)
 
 
 def _console(quiet: bool = False) -> Console:
     """Wide enough for tables where nobody sees the edge."""
+    from rich.console import Console
+
     return Console(quiet=quiet, width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
-def _here(asked: R) -> tuple[Session | None, R | int, Console]:
-    """Of `torchrun`, if it has started this: the session, its ranks, or the axes that they are to lie along, and a console
-    that is rank 0's alone."""
+def _here() -> tuple[Session | None, Console]:
+    """The session of `torchrun`, if that has started this, and a console that is rank 0's alone."""
+    from tilelink.runtime.session import current
+
     session = current()
-    ranks = session.world.ranks if session is not None and isinstance(asked, int) else asked
-    return session, ranks, _console(quiet=session is not None and session.world.rank != 0)
+    return session, _console(quiet=session is not None and session.world.rank != 0)
+
+
+def _ranks(session: Session | None, asked: R) -> R | int:
+    """The ranks that there are, or the axes that they are to lie along."""
+    return session.world.ranks if session is not None and isinstance(asked, int) else asked
 
 
 def _head(console: Console, case: Case) -> None:

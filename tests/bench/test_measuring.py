@@ -6,8 +6,7 @@ import tilelink
 from tilelink.errors import TilelinkError
 from tilelink.runtime.session import require
 from tilelink.runtime.world import World
-from tilelink.tuning import Times, attempt, interleaved
-from tilelink.tuning.measuring import slowest
+from tilelink.tuning.measuring import Times, attempt, interleaved, slowest
 
 
 class Told:

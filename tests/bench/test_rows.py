@@ -14,7 +14,7 @@ from tilelink.bench.report import save
 from tilelink.bench.rows import Found, Row, Setting, row_of
 from tilelink.bench.running import setting_of
 from tilelink.ir.topology import Device, Topology
-from tilelink.tuning import Times
+from tilelink.tuning.measuring import Times
 
 SETTING = Setting(world=4, gpu="a GPU", torch="2", triton="3", commit="c", backend="peer")
 WANTED = {

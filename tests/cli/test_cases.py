@@ -10,7 +10,7 @@ from tilelink import ops
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case, parse_sizes
 from tilelink.ir.topology import Topology
-from tilelink.tuning import relative_error
+from tilelink.tuning.comparing import relative_error
 
 SIZES = (("M", 10), ("N", 6), ("K", 8))
 
@@ -55,7 +55,7 @@ def test_expected_is_the_product_of_the_whole() -> None:
 
 def test_a_plan_needs_no_data() -> None:
     case = Case(ops.ag_gemm, (("M", 2**17), ("N", 2**16), ("K", 2**15)), ranks=8)
-    plan = case.stages(Topology(ranks=8)).plan
+    plan = case.compiled(Topology(ranks=8)).plan
     assert dict(plan.sizes) == dict(case.sizes)
 
 

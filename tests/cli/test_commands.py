@@ -405,7 +405,7 @@ REFUSED = {
 
 def test_gpus_keep_no_trace_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     session = SimpleNamespace(world=SimpleNamespace(rank=0, ranks=4))
-    monkeypatch.setattr("tilelink.cli.current", lambda: session)
+    monkeypatch.setattr("tilelink.runtime.session.current", lambda: session)
     assert command("run", "ag_gemm", *SMALL, "--trace", "run.json", code=1).output.splitlines()[-3:] == [
         "TL707: --trace without a trace",
         "  why: only the simulated world keeps one of each run",
@@ -423,6 +423,8 @@ def test_bad_input_gets_a_diagnostic(what: str) -> None:
     ("arguments", "code"),
     [
         (("plan", "ag_gemm", "--shape", "M=5,N=6"), "TL704"),
+        (("plan", "ag_gemm", "--shape", f"M={'9' * 25},N=6,K=6"), "TL702"),
+        (("plan", "ag_gemm", *SMALL, "--world", "99999999"), "TL713"),
         (("plan", "ag_gemm", "--shape", "M=5,M=6"), "TL702"),
         (("plan", "ag_gemm", *SMALL, "--schedule", "nope=sms()"), "TL311"),
         (("plan", "ag_gemm", *SMALL, "--schedule", "matmul=copy_engine(M=64)"), "TL312"),
@@ -452,3 +454,11 @@ def test_python_runs_the_package_as_the_script_does() -> None:
 def test_help_lists_the_commands() -> None:
     printed = command("--help").output
     assert [name for name in ("demo", "emit", "plan", "verify", "run") if name not in printed] == []
+
+
+def test_schedules_may_be_tried_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For an operator that computes something else than its signature states."""
+    monkeypatch.setattr("tilelink.explore.cases.TOLERANCE", {"bf16": -1.0})
+    assert "TL710: wrong numbers" in command("stress", "ag_gemm", *SMALL, "--runs", "1", code=1).output
+    printed = command("stress", "ag_gemm", *SMALL, "--runs", "1", "--no-check").output
+    assert "1, without race or deadlock, results not compared" in printed

@@ -40,7 +40,7 @@ def test_of_much_a_smaller_shape_is_named_that_the_operator_has(name: str, sizes
     assert int(said.split()[0].replace(",", "")) > LARGE
     assert named == smaller
     other = case(name, named, 4)
-    assert tiles_of(other.stages(other.topology).plan) <= LARGE
+    assert tiles_of(other.compiled(other.topology).plan) <= LARGE
 
 
 def test_calls_count_too_and_what_cannot_be_made_smaller_is_left() -> None:

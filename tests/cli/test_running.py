@@ -89,6 +89,6 @@ def test_a_plain_form_takes_parts_of_one_length(name: str, sizes: dict[str, int]
 
 
 def test_a_plain_form_of_ones_own_is_for_processes() -> None:
-    mine = replace(SUM, operator=tilelink.operator("M N -> M N")(lambda x: ops.all_reduce(x)))
+    mine = replace(SUM, operator=tilelink.operator("M N -> M N", name="mine")(lambda x: ops.all_reduce(x)))
     mine.operator.reference(theirs)
     assert (against(mine, simulated=True), against(mine, simulated=False)) == (None, PLAIN)

@@ -12,15 +12,14 @@ import torch
 import tilelink
 import tilelink.language as tl
 from tilelink import ops
-from tilelink.explore import as_markdown, plan_sheets
 from tilelink.explore.cases import Case
 from tilelink.explore.running import run_case
-from tilelink.explore.sheets import Sheet, signals_of
+from tilelink.explore.sheets import Sheet, as_markdown, plan_sheets, signals_of
 from tilelink.explore.tiles import borders, caption, mapping_picture, tile_order
 from tilelink.ir.topology import Topology
 from tilelink.ops.programs import fetch, gather
+from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator
-from tilelink.pipeline.stages import Stages
 from tilelink.runtime.simulated.records import Recorder
 from tilelink.tracing.chrome import trace_events
 from tilelink.tracing.spans import Lane, Span, lanes_of
@@ -36,20 +35,20 @@ FORMS = {
 }
 
 
-def recorded(operator: Operator, ranks: int = 2) -> tuple[Stages, tuple[Lane, ...], Recorder]:
+def recorded(operator: Operator, ranks: int = 2) -> tuple[Compiled, tuple[Lane, ...], Recorder]:
     case, recorder = Case(operator, SIZES, ranks), Recorder()
-    stages = case.stages(Topology(ranks=ranks))
+    stages = case.compiled(Topology(ranks=ranks))
     assert run_case(case, recorder=recorder).within(case.tolerance)
     return stages, lanes_of(recorder.records, stages.plan, stages.source), recorder
 
 
 @pytest.fixture(scope="module", params=FORMS)
-def run(request: pytest.FixtureRequest) -> tuple[Stages, tuple[Lane, ...], Recorder]:
+def run(request: pytest.FixtureRequest) -> tuple[Compiled, tuple[Lane, ...], Recorder]:
     return recorded(FORMS[request.param])
 
 
 def sheets(operator: Operator) -> dict[str, Sheet]:
-    return {s.title: s for s in plan_sheets(Case(operator, SIZES, 4).stages(Topology(ranks=4)).plan)}
+    return {s.title: s for s in plan_sheets(Case(operator, SIZES, 4).compiled(Topology(ranks=4)).plan)}
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -96,7 +95,7 @@ def test_what_lives_in_registers_has_no_memory() -> None:
 
 
 def test_sheets_are_markdown_too() -> None:
-    plan = Case(ops.ag_gemm, SIZES, 4).stages(Topology(ranks=4)).plan
+    plan = Case(ops.ag_gemm, SIZES, 4).compiled(Topology(ranks=4)).plan
     text = as_markdown(plan)
     assert "**Steps**" in text
     assert "| gather | pull | 2 SMs, with matmul |" in text
@@ -125,7 +124,7 @@ def test_a_refusal_says_what_is_wrong() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- spans
-def test_a_lane_does_one_thing_at_a_time(run: tuple[Stages, tuple[Lane, ...], Recorder]) -> None:
+def test_a_lane_does_one_thing_at_a_time(run: tuple[Compiled, tuple[Lane, ...], Recorder]) -> None:
     for lane in run[1]:
         assert lane.spans
         assert lane.label or all(s.kind in ("wait", "set up") for s in lane.spans)
@@ -133,7 +132,7 @@ def test_a_lane_does_one_thing_at_a_time(run: tuple[Stages, tuple[Lane, ...], Re
             assert all(a.end <= b.begin + 1e-9 for a, b in zip(lane.spans, lane.spans[1:], strict=False))
 
 
-def test_every_rank_computes_communicates_and_waits(run: tuple[Stages, tuple[Lane, ...], Recorder]) -> None:
+def test_every_rank_computes_communicates_and_waits(run: tuple[Compiled, tuple[Lane, ...], Recorder]) -> None:
     for rank in range(2):
         kinds = {s.kind for lane in run[1] if lane.rank == rank for s in lane.spans}
         assert "set up" in kinds
@@ -159,13 +158,13 @@ def test_lanes_are_named_by_what_runs_there() -> None:
     assert any(label.startswith("matmul + scatter") for label in fused)
 
 
-def test_the_bar_knows_how_many_signals_come(run: tuple[Stages, tuple[Lane, ...], Recorder]) -> None:
+def test_the_bar_knows_how_many_signals_come(run: tuple[Compiled, tuple[Lane, ...], Recorder]) -> None:
     stages, _, recorder = run
     assert sum(r.what == "signal" for r in recorder.records) == signals_of(stages.plan)
 
 
 # -------------------------------------------------------------------------------------------------- pictures and traces
-def test_pictures_are_written(run: tuple[Stages, tuple[Lane, ...], Recorder], tmp_path: Path) -> None:
+def test_pictures_are_written(run: tuple[Compiled, tuple[Lane, ...], Recorder], tmp_path: Path) -> None:
     stages, lanes, _ = run
     for path in (
         timeline_picture(lanes, tmp_path / "a" / "timeline.png", "title"),
@@ -186,7 +185,7 @@ def test_what_a_rank_ran_alike_is_drawn_together() -> None:
 
 def test_a_picture_says_what_it_does_not_show() -> None:
     placed = ops.gemm_rs.schedule(scatter=tilelink.fused("matmul"), reduce=tilelink.sms(M=16, N=64))
-    plan = Case(placed, SIZES, 16).stages(Topology(ranks=16)).plan
+    plan = Case(placed, SIZES, 16).compiled(Topology(ranks=16)).plan
     said = caption(plan).removesuffix(".").split("; ")
     assert said[1:] == [
         "orange lines: where the rows of one rank end and those of the next begin",
@@ -197,9 +196,9 @@ def test_a_picture_says_what_it_does_not_show() -> None:
 
 def test_borders_are_those_among_the_tiles_of_a_panel() -> None:
     placed = ops.gemm_rs.schedule(matmul=tilelink.sms(M=32, N=64, order="ring+1"), reduce=tilelink.sms(M=16, N=64))
-    plan = Case(placed, SIZES, 4).stages(Topology(ranks=4)).plan
+    plan = Case(placed, SIZES, 4).compiled(Topology(ranks=4)).plan
     pushed = ops.ag_gemm.schedule(gather=tilelink.sms(2, M=32, push=True))
-    of_own = Case(pushed, SIZES, 4).stages(Topology(ranks=4)).plan
+    of_own = Case(pushed, SIZES, 4).compiled(Topology(ranks=4)).plan
     for rank in range(4):
         assert borders(plan, plan.step("matmul"), rank) == [2.0, 4.0, 6.0]
         assert borders(plan, plan.step("reduce"), rank) == []
@@ -210,7 +209,7 @@ def test_nothing_can_be_drawn(tmp_path: Path) -> None:
     assert timeline_picture((), tmp_path / "empty.png", "nothing").exists()
 
 
-def test_trace_events_name_the_users_line(run: tuple[Stages, tuple[Lane, ...], Recorder]) -> None:
+def test_trace_events_name_the_users_line(run: tuple[Compiled, tuple[Lane, ...], Recorder]) -> None:
     stages, lanes, _ = run
     events = trace_events(lanes, stages.source)
     spans = [e for e in events if e["ph"] == "X"]
@@ -222,7 +221,7 @@ def test_trace_events_name_the_users_line(run: tuple[Stages, tuple[Lane, ...], R
 
 
 def test_orders_take_every_tile_once_and_rings_begin_at_home() -> None:
-    plan = Case(ops.ag_gemm, SIZES, 4).stages(Topology(ranks=4)).plan
+    plan = Case(ops.ag_gemm, SIZES, 4).compiled(Topology(ranks=4)).plan
     for rank in range(4):
         order = tile_order(plan, plan.step("matmul"), rank)
         assert order.shape == (4, 2)

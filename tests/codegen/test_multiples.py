@@ -10,7 +10,7 @@ import tilelink
 import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tilelink import sms
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 
 
 @tilelink.program("M N -> M N")

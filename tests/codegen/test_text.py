@@ -14,7 +14,7 @@ import pytest
 from tests.codegen.emitting import GOLDEN, text
 from tests.mapping.plans import form
 from tilelink.ops import programs
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import EACH_TARGET, texts
 from tilelink import Operator, ops
 from tilelink.ir.kernel import Checks
-from tilelink.pipeline.stages import emitted as source_of
+from tilelink.pipeline.compiled import emitted as source_of
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, tuple[Operator, list[torch.Tensor]]] = {

@@ -10,7 +10,7 @@ from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import texts
 from tests.compiled.test_placements import of_rank
 from tests.operators.placements import Placed, placements
-from tilelink.pipeline.stages import emitted as source_of
+from tilelink.pipeline.compiled import emitted as source_of
 
 SOME = ("ag_gemm SMs pull", "gemm_rs fused, reduction fused")
 

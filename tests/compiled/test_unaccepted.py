@@ -101,7 +101,7 @@ def found(call: Callable[[], object]) -> tuple[str, Loc]:
 @pytest.mark.parametrize(("made", "tensors", "said", "line"), CASES)
 def test_triton_is_quoted_at_the_users_line(made: Operator, tensors: Any, said: str, line: str) -> None:
     topology = Topology(1)
-    stages = made.stages(bind(made.name, made.signature, tensors, {}, topology, made.loc), topology)
+    stages = made.compiler.compiled(bind(made.name, made.signature, tensors, {}, topology, made.loc), topology)
     decl = stages.source.kernels[-1]
     message, loc = found(lambda: tilelink.launch(lambda: made(*tensors), 1))
     assert message == f"Triton does not accept a line of kernel {decl.name}: {said}"
@@ -116,7 +116,7 @@ def test_triton_is_quoted_at_the_users_line(made: Operator, tensors: Any, said: 
 
 def source_of(made: Operator, *tensors: Any) -> KernelSource:
     topology = Topology(1)
-    return made.stages(bind(made.name, made.signature, tensors, {}, topology, made.loc), topology).source
+    return made.compiler.compiled(bind(made.name, made.signature, tensors, {}, topology, made.loc), topology).source
 
 
 @pytest.mark.each_triton

@@ -16,7 +16,7 @@ from tilelink import copy_engine, sms
 from tilelink.ir.kernel import Checks, KernelSource
 from tilelink.ir.plan import Plan
 from tilelink.ops import ag_gemm, ag_moe, gemm_rs
-from tilelink.pipeline.stages import emitted as source_of
+from tilelink.pipeline.compiled import emitted as source_of
 
 WATCHED = Checks(watchdog=True)
 

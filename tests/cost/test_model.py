@@ -29,7 +29,7 @@ MLP = {"M": 8192, "N": 4096, "K": 4096}
 
 
 def lowered(operator: Operator, ranks: int = 4, sizes: dict[str, int] = MLP) -> Lowered:
-    return lower(Case(operator, tuple(sizes.items()), ranks).stages(Topology(ranks, "peer", device=GPU)).plan)
+    return lower(Case(operator, tuple(sizes.items()), ranks).compiled(Topology(ranks, "peer", device=GPU)).plan)
 
 
 @settings(max_examples=80, deadline=None)

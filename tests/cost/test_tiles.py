@@ -74,7 +74,7 @@ def test_tiles_follow_the_sizes(operator: Operator, m: int, ranks: int, tile: tu
     sizes = {"M": m, "N": 22016 // ranks, "K": 4096} if operator is ops.ag_gemm else {"M": m, "N": 4096, "K": 11008}
 
     def tiles(world: Topology) -> tuple[int | None, ...]:
-        plan = Case(operator, tuple(sizes.items()), ranks).stages(world).plan
+        plan = Case(operator, tuple(sizes.items()), ranks).compiled(world).plan
         return tuple(g.tile for g in plan.step("matmul").grid)
 
     world = replace(H200, ranks=ranks)

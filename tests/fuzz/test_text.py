@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.fuzz.outcomes import cases, outcome
 from tilelink.codegen.syntax import check_text
 from tilelink.errors import TilelinkError
-from tilelink.explore import parse_placement, parse_sizes
+from tilelink.explore.cases import parse_sizes
+from tilelink.explore.placements import parse_placement
 from tilelink.frontend import parse_signature
 from tilelink.frontend.grammar import parse_owner, parse_shape
 from tilelink.ir.schedule import CopyEngine, Fused, Library, Sms

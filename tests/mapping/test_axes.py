@@ -17,7 +17,7 @@ from tilelink import Operator, copy_engine, fused, sms
 from tilelink.ir.plan import Plan
 from tilelink.ir.topology import RankAxis, Topology
 from tilelink.mapping.judge import verify
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 
 PUTS = sms(2, M=2, push=True)
 TILES = sms(M=2, K=4)

@@ -32,7 +32,7 @@ from tilelink.ir.topology import Device, Topology
 from tilelink.ops import ag_gemm, ep_combine, ep_dispatch, flash_decode, gemm_rs, ulysses, ulysses_back
 from tilelink.ops.all_reduce_two_shot import all_reduce_two_shot
 from tilelink.ops.programs import gather, keep, matmul, scatter
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 
 TILE = sms(M=16, N=16, K=16, order="ring+1")
 SIZES = {"M": 64, "K": 16, "N": 48}

@@ -11,8 +11,8 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import bind
+from tilelink.pipeline.compiled import Compiled, emitted
 from tilelink.pipeline.operator import Operator
-from tilelink.pipeline.stages import Stages
 
 
 def without_notify(
@@ -21,7 +21,7 @@ def without_notify(
     """The operator as called with `tensors` on `topology`, but `step` does not notify `param`."""
     broken = replace(operator)  # with a memory of its own
     bound = bind(operator.name, operator.signature, tensors, {}, topology, operator.loc)
-    right = operator.stages(bound, topology, checks)
+    right = operator.compiler.compiled(bound, topology, checks)
 
     def changed(signal: Any) -> Any:
         hit = (signal.path, signal.op.param, signal.action) == (step, param, "notify")
@@ -31,5 +31,5 @@ def without_notify(
     assert plan != right.plan, f"{step} does not notify {param}"
     # Ranks compare the texts of devices that are alike; this one is to get by.
     plan = replace(plan, topology=replace(topology, device=replace(topology.device, name="of its own")))
-    broken.maker.kept[(bound, topology, checks)] = Stages.of(plan, lower(plan), right.verdict, checks)
+    broken.compiler.kept[(bound, topology, checks)] = Compiled(plan, lower(plan), right.verdict, emitted(plan, checks))
     return broken

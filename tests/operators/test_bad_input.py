@@ -157,8 +157,8 @@ def test_an_operator_that_gives_back_what_it_got() -> None:
 
 
 def test_an_operator_that_gives_back_memory_that_nobody_fills() -> None:
-    made: Operator = tilelink.operator("M K -> M K")(lambda x: tilelink.symmetric("M K", like=x))
-    assert said(lambda: made(X)).startswith("TL308: the result `symmetric_0` of `<lambda>` is made by no program")
+    made: Operator = tilelink.operator("M K -> M K", name="made")(lambda x: tilelink.symmetric("M K", like=x))
+    assert said(lambda: made(X)).startswith("TL308: the result `symmetric_0` of `made` is made by no program")
 
 
 @pytest.mark.parametrize(

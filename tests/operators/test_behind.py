@@ -22,8 +22,8 @@ from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
 from tilelink.ops import gemm_rs
 from tilelink.ops.programs import gather, matmul, reduce, scatter
-from tilelink.pipeline import stages
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline import compiled
+from tilelink.pipeline.compiled import emitted
 
 MATMUL = sms(3, M=16, N=64, K=16, order=("ring+1", "group 2"))
 OPERATORS: dict[str, Operator] = {
@@ -87,7 +87,7 @@ def test_a_tile_that_is_taken_before_it_is_there(monkeypatch: pytest.MonkeyPatch
         text = wrong(source.text) if source.name == "gemm_rs" else source.text
         return replace(source, text=text, digest=hashlib.sha256(text.encode()).hexdigest()[:16])
 
-    monkeypatch.setattr(stages, "emit", spoilt)
+    monkeypatch.setattr(compiled, "emit", spoilt)
     operator = gemm_rs.schedule(dict(OPERATORS["copy engine"].schedules.entries))
     call = RS.call(32, 128, 24, 2, torch.bfloat16)
 

@@ -19,7 +19,7 @@ from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, ag_moe, ep_dispatch, moe_rs
 from tilelink.ops.programs import gather
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 from tilelink.runtime.session import require
 
 RANKS = 3

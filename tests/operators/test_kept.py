@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import weakref
 from typing import Any
 
@@ -15,8 +14,8 @@ import tilelink
 from tests.operators.problems import AG
 from tilelink import copy_engine, sms
 from tilelink.ops import ag_gemm
-from tilelink.pipeline.operator import CHOICES_KEPT
-from tilelink.pipeline.stages import Maker
+from tilelink.pipeline.calls import CHOICES_KEPT
+from tilelink.pipeline.compiled import Compiler
 from tilelink.runtime.recent import Recent
 from tilelink.runtime.session import CALLS_KEPT, require
 from tilelink.runtime.simulated import SimulatedWorld
@@ -52,15 +51,14 @@ def test_ten_thousand_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     made: weakref.WeakSet[Made] = weakref.WeakSet()
     sizes: list[int] = []
 
-    def prepare(maker: Maker, session: Any, tensors: Any, outs: Any, given: Any) -> Made:
+    def prepare(compiler: Compiler, session: Any, tensors: Any, outs: Any, given: Any) -> Made:
         sizes.append(len(tensors[0]))
         new = Made()
         made.add(new)
         return new
 
-    module = sys.modules["tilelink.pipeline.operator"]  # not the decorator of that name
-    monkeypatch.setattr(module, "prepare", prepare)
-    monkeypatch.setattr(module, "run", lambda session, prepared, tensors, outs: (tensors[0],))
+    monkeypatch.setattr("tilelink.pipeline.calls.prepare", prepare)
+    monkeypatch.setattr("tilelink.pipeline.calls.run", lambda session, prepared, tensors, outs: (tensors[0],))
     op = ag_gemm.with_schedule(ag_gemm.schedules)
     op.scheduled = False
     rows, weight = torch.zeros(10_000, 4), torch.zeros(4, 4)
@@ -69,17 +67,17 @@ def test_ten_thousand_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
         for m in range(1, 10_001):
             op(rows[:m], weight)
             op(rows[:7], weight)  # as a call that comes again and again
-        return len(require().cached(op.maker.identity))
+        return len(require().cached(op.compiler.identity))
 
     assert tilelink.launch(main, 1) == [CALLS_KEPT]
     assert sorted(sizes) == [*range(1, 10_001)]  # each once, the one that comes again too
     assert len(made) <= CALLS_KEPT
-    assert len(op._choices) == CHOICES_KEPT
+    assert len(op.calls._choices) == CHOICES_KEPT
 
 
 def test_plans_are_dropped_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for three, through two times five sizes; every result is right."""
-    monkeypatch.setattr("tilelink.pipeline.stages.STAGES_KEPT", 3)
+    monkeypatch.setattr("tilelink.pipeline.compiled.KEPT", 3)
     monkeypatch.setattr("tilelink.runtime.session.CALLS_KEPT", 3)
     op = OP.with_schedule(OP.schedules)
     calls = [AG.call(m, 16, 16, 2, torch.float32) for m in (80, 4, 33, 62, 17)]
@@ -88,7 +86,7 @@ def test_plans_are_dropped_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
         me = tilelink.rank()
         for call in calls + calls:
             call.assert_on(me, op(*call.tensors[me], **dict(call.sizes)))
-        return len(require().cached(op.maker.identity)), len(op.maker.kept)
+        return len(require().cached(op.compiler.identity)), len(op.compiler.kept)
 
     assert tilelink.launch(main, 2) == [(3, 3)] * 2
 

@@ -26,7 +26,7 @@ from tilelink.mapping.judge import verify
 from tilelink.mapping.lower import lower
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 from tilelink.ops.programs import gather, matmul
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 
 SIZES = {"M": 64, "K": 16, "N": 24}
 PARTS = library("torch.mm", M="M/R")
@@ -211,7 +211,7 @@ def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
             return streams
         return tuple(tuple(a for a in stream if not isinstance(a, Wait)) for stream in streams)
 
-    monkeypatch.setattr("tilelink.pipeline.stages.actions", careless)
+    monkeypatch.setattr("tilelink.pipeline.compiled.actions", careless)
     op = AG_FORMS["push"].with_schedule(AG_FORMS["push"].schedules)
     with pytest.raises(TilelinkError, match="TL507"):
         assert_calls(op, [AG.call(33, 24, 16, 2, torch.float32)], seed=0, straggler=1)

@@ -26,7 +26,7 @@ from tilelink.libraries import attention
 from tilelink.mapping.lower import lower
 from tilelink.ops.attention import flash
 from tilelink.ops.programs import gather, matmul, reduce, scatter
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 from tilelink.runtime.functions import function_of
 
 NAME = "tilelink.libraries.attention"
@@ -290,7 +290,7 @@ def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
             return streams
         return tuple(tuple(a for a in stream if not isinstance(a, Wait)) for stream in streams)
 
-    monkeypatch.setattr("tilelink.pipeline.stages.actions", careless)
+    monkeypatch.setattr("tilelink.pipeline.compiled.actions", careless)
     with pytest.raises(TilelinkError, match="TL507"):
         assert_as_torch(AG.with_schedule(AG.schedules), problem(2, 16), 2)
 

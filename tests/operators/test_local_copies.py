@@ -23,7 +23,7 @@ from tilelink.ir.streams import Copy, Set, actions
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.stages import Stages
+from tilelink.pipeline.compiled import Compiled, emitted
 from tilelink.proof.residency import crowded
 from tilelink.proof.table import Table
 from tilelink.runtime.simulated.streams import Multiprocessors
@@ -141,13 +141,13 @@ def test_beside_kernels_they_can_wait_for_ever() -> None:
     inputs = split(x, RANKS)
     topology = Topology(RANKS, device=SMALL)
     bound = bind(operator.name, operator.signature, (inputs[0], w), {}, topology, operator.loc)
-    right = operator.stages(bound, topology, Checks())
+    right = operator.compiler.compiled(bound, topology, Checks())
     late = replace(right.plan, host=tuple(h for h in right.plan.host if not isinstance(h, Keep)))
     assert len(late.host) == len(right.plan.host) - 1
     assert (
         refused(late, "TL613").message == "`gather` needs an SM while 4 workers, which may wait for it, can have all 4"
     )
-    operator.maker.kept[(bound, topology, Checks())] = Stages.of(late, lower(late), right.verdict, Checks())
+    operator.compiler.kept[(bound, topology, Checks())] = Compiled(late, lower(late), right.verdict, emitted(late))
     with pytest.raises(TilelinkError, match="TL501") as raised:
         tilelink.launch(lambda: operator(inputs[tilelink.rank()], w), RANKS, policy="priorities-1", device=SMALL)
     assert any("copy within the GPU: it has no SM, all 4 are taken" in str(n) for n in raised.value.notes)

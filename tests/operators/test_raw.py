@@ -12,7 +12,7 @@ import tilelink
 from tests.mapping.plans import plan_of
 from tests.operators import raw
 from tilelink import TilelinkError, sms
-from tilelink.explore import as_markdown
+from tilelink.explore.sheets import as_markdown
 from tilelink.ir.plan import Plan
 from tilelink.ops.programs import gather
 from tilelink.runtime.simulated import RaceDetector

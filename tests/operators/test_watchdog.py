@@ -16,7 +16,7 @@ from tilelink import Operator, TilelinkError, copy_engine, fused, sms
 from tilelink.ir.kernel import Checks
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring, programs
-from tilelink.pipeline.stages import emitted
+from tilelink.pipeline.compiled import emitted
 from tilelink.runtime.session import require
 
 RANKS = 3

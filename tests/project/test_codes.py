@@ -92,7 +92,7 @@ def test_codes_go_by_rooms() -> None:
     """The first digit says which page of docs/errors.md: 1 and 2 what users write and pass, 3 plans, 4 and 5 running, ..."""
     rooms = {
         "1": {"frontend", "language"},
-        "2": {"frontend", "nn", "pipeline", "runtime"},
+        "2": {"frontend", "nn", "ops", "pipeline", "runtime"},
         "3": {"mapping", "pipeline"},
         "4": {"codegen", "inductor", "pipeline", "runtime", "torch_ops", "tuning"},
         "5": {"runtime"},

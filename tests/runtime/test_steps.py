@@ -20,7 +20,7 @@ from triton.backends.nvidia import driver as triton_driver
 from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeWorld, Notes, fake_gpu
 from tilelink import Operator, TilelinkError, by_runs, copy_engine, fused, library, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
-from tilelink.pipeline.preparing import prepare
+from tilelink.pipeline.calls import prepare
 from tilelink.runtime import work as W
 from tilelink.runtime.memory import Workspace
 from tilelink.runtime.peer import driver, packing
@@ -309,7 +309,7 @@ def test_after_a_capture_every_call_takes_its_credits(notes: Notes, session: Ses
     given = tensors(op)
     out = begun(op, session, given)
 
-    prepared = prepare(op.maker, session, given, (), {})
+    prepared = prepare(op.compiler, session, given, (), {})
     kinds = [a.kind for a in prepared.loaded.source.kernel("enter").args if a.kind != "constant"]
 
     def credits() -> int:

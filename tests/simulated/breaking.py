@@ -81,7 +81,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Break:
             made = mistake(text)
             return load(made, f"{digest}{abs(hash(made))}", name, *known)
 
-        monkeypatch.setattr("tilelink.pipeline.stages.load", broken)
+        monkeypatch.setattr("tilelink.runtime.kernels.load", broken)
 
     return install
 

@@ -16,17 +16,17 @@ from tilelink.codegen.function import Function
 from tilelink.codegen.trace import Root, traced_kernel
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline.arguments import bind
-from tilelink.pipeline.stages import Stages, emitted
+from tilelink.pipeline.compiled import Compiled, emitted
 
 H200 = Device("H200", 132, capability=90)
 
 
 @cache
-def stages(placed: Placed) -> Stages:
+def stages(placed: Placed) -> Compiled:
     shapes = [(64, 64), (64, 64)] if placed.kind is AG else [(256, 64), (64, 64)]
     op = placed.operator
     bound = bind(op.name, op.signature, [torch.empty(s, dtype=torch.bfloat16) for s in shapes], {}, Topology(4), op.loc)
-    return op.stages(bound, Topology(4, "peer", device=H200))
+    return op.compiler.compiled(bound, Topology(4, "peer", device=H200))
 
 
 TRACE = {"trace", "trace_tiles", "trace_tile"}

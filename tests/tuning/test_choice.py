@@ -29,7 +29,7 @@ from tilelink.pipeline.arguments import Bound, bind
 from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.choosing import Choice, estimated, even, problem_of
 from tilelink.runtime.session import require
-from tilelink.tuning import space_of
+from tilelink.tuning.space import space_of
 from tilelink.tuning.tables import Entry, Problem
 
 RANKS = 2
@@ -57,6 +57,10 @@ def inputs(m: int) -> list[torch.Tensor]:
     return [torch.randn(s, generator=generator).to(torch.bfloat16) for s in ((m // RANKS, 32), (32, 32))]
 
 
+def how(operator: Operator, *tensors: Any, **given: Any) -> Choice:
+    return operator.calls.how(tensors, None, None, given)
+
+
 def fresh(operator: Operator) -> Operator:
     """Without what other tests have made it remember."""
     return operator.with_schedule(operator.schedules)
@@ -76,7 +80,7 @@ def test_calls_take_the_schedule_that_was_measured_nearby(table: list[Entry]) ->
             y = op(x, w)
             rows = torch.cat(require().world.agree(x))
             torch.testing.assert_close(y.float(), rows.float() @ w.float(), rtol=2e-2, atol=0.2)
-            found.append((dict(op.plan(x, w).schedule.entries)["gather"], str(op.choice(x, w))))
+            found.append((dict(op.plan(x, w).schedule.entries)["gather"], str(how(op, x, w))))
         op.close()
         return found
 
@@ -88,9 +92,9 @@ def test_calls_take_the_schedule_that_was_measured_nearby(table: list[Entry]) ->
 
 def test_a_choice_for_lists_is_that_of_the_ranks(table: list[Entry]) -> None:
     x, w = ([torch.zeros(*shape).to(torch.bfloat16)] * RANKS for shape in ((16, 32), (32, 32)))
-    assert str(unscheduled().choice(x, w)) == "overlapped: measured at K=32 M=32 N=32, on a day"
+    assert str(how(unscheduled(), x, w)) == "overlapped: measured at K=32 M=32 N=32, on a day"
     with pytest.raises(TilelinkError, match="TL451: there is no rank here"):
-        unscheduled().choice(x[0], w[0])
+        how(unscheduled(), x[0], w[0])
 
 
 @tilelink.operator("M/R K -> M K")
@@ -109,7 +113,7 @@ def test_what_was_measured_farther_away_counts_where_no_estimate_does(table: lis
 
     def body() -> list[str]:
         x, w = inputs(64)
-        return [str(op.choice(x, w)), str(moved_only.choice(x)), str(moved_only.choice(x.repeat(8, 1)))]
+        return [str(how(op, x, w)), str(how(moved_only, x)), str(how(moved_only, x.repeat(8, 1)))]
 
     product, moved, too_far = tilelink.launch(body, RANKS)[0]
     assert product == too_far == "overlapped: as the operator comes"
@@ -127,7 +131,7 @@ def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pyte
         unscheduled().loc,
     )
     op = unscheduled()
-    chosen = op._choice(bound, H200, plain=True)
+    chosen = op.calls.choice(bound, H200, plain=True)
     assert not chosen.schedule.sequential
     problem = problem_of("ag_gemm", op.signature, bound, H200)
     for schedule in (Schedule(sequential=True), LARGE):
@@ -137,11 +141,11 @@ def test_what_was_measured_here_is_taken_whatever_is_estimated(monkeypatch: pyte
             ([replace(found, problem=replace(problem, ranks=2))], chosen.schedule),
         ):
             monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda entries=entries: entries)
-            assert op._choice(bound, H200, plain=True).schedule == wanted
+            assert op.calls.choice(bound, H200, plain=True).schedule == wanted
     monkeypatch.setattr(
         "tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, Schedule(sequential=True), 1.0, None, "")]
     )
-    assert op._choice(bound, H200, plain=False).schedule == op.schedules  # nobody can run it
+    assert op.calls.choice(bound, H200, plain=False).schedule == op.schedules  # nobody can run it
 
 
 def test_on_shared_gpus_nothing_is_estimated_and_nothing_measured_on_whole_ones_counts(
@@ -151,11 +155,11 @@ def test_on_shared_gpus_nothing_is_estimated_and_nothing_measured_on_whole_ones_
     bound = bind("ag_gemm", op.signature, [torch.empty(16, 4096), torch.empty(4096, 5504)], {}, H200, op.loc)
     problems = [problem_of("ag_gemm", op.signature, bound, where) for where in (H200, shared)]
     assert [p.gpu for p in problems] == ["NVIDIA H200", "NVIDIA H200, shared"]
-    assert op._choice(bound, H200, plain=True).schedule.sequential
+    assert op.calls.choice(bound, H200, plain=True).schedule.sequential
     entries = [Entry(problems[0], LARGE, 1.0, None, "on a day")]
     monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: entries)
-    assert op._choice(bound, H200, plain=True).schedule == LARGE
-    assert str(op._choice(bound, shared, plain=True)) == (
+    assert op.calls.choice(bound, H200, plain=True).schedule == LARGE
+    assert str(op.calls.choice(bound, shared, plain=True)) == (
         "overlapped: as the operator comes: ranks share GPUs, whose kernels take turns"
     )
 
@@ -165,7 +169,7 @@ def test_who_says_how_it_runs_is_obeyed(table: list[Entry]) -> None:
 
     def body() -> tuple[Any, str]:
         x, w = inputs(32)
-        return op.plan(x, w).schedule.get("gather"), str(op.choice(x, w))
+        return op.plan(x, w).schedule.get("gather"), str(how(op, x, w))
 
     assert tilelink.launch(body, RANKS)[0] == (sms(2, M=16), "overlapped: as it is scheduled")
 
@@ -199,7 +203,7 @@ def test_the_plain_form_runs_where_less_can_be_hidden_than_overlapping_costs() -
         torch.testing.assert_close(out, y)
         tiles = plain_or_not.schedule(sequential=False)(x, w)
         torch.testing.assert_close(tiles.float(), y.float(), rtol=2e-2, atol=0.2)
-        return str(plain_or_not.choice(x, w)), len(plain_or_not.plan(x, w).steps), bool(torch.isfinite(y).all())
+        return str(how(plain_or_not, x, w)), len(plain_or_not.plan(x, w).steps), bool(torch.isfinite(y).all())
 
     words, steps, finite = tilelink.launch(body, RANKS)[0]
     assert words == (
@@ -239,7 +243,7 @@ def test_parts_of_unequal_length_run_the_plain_form_that_names_their_dimension(m
         torch.testing.assert_close(tiles.float(), y.float(), rtol=2e-2, atol=0.2)
         of_weights = of_any_length(x, w.requires_grad_(), M=m)
         assert not of_weights.requires_grad  # as tile programs give it
-        return [str(op.choice(x, w, M=m)) for op in (plain_or_not, of_any_length)]
+        return [str(how(op, x, w, M=m)) for op in (plain_or_not, of_any_length)]
 
     neither, chosen = tilelink.launch(body, RANKS)[0]
     assert neither == "overlapped: as the operator comes"
@@ -283,7 +287,7 @@ def test_small_calls_are_sequential_and_large_ones_are_not(operator: Operator, w
     scale = 2 if wide else 1
 
     def choice(m: int) -> Choice:
-        plan = Case(operator, (("M", m), ("N", scale * n), ("K", scale * k)), 4).stages(H200).plan
+        plan = Case(operator, (("M", m), ("N", scale * n), ("K", scale * k)), 4).compiled(H200).plan
         return estimated(plan, operator.schedules)
 
     found = [choice(2**e) for e in range(15)]
@@ -312,7 +316,7 @@ def test_the_estimates_agree_with_what_was_measured(name: str, operator: Operato
     """Both forms, within a tenth, and never on the wrong side."""
     ranks = int(name[-1])
     for row in rows(f"bench-{name}.json"):
-        plan = Case(operator, tuple(row["sizes"].items()), ranks).stages(replace(H200, ranks=ranks)).plan
+        plan = Case(operator, tuple(row["sizes"].items()), ranks).compiled(replace(H200, ranks=ranks)).plan
         overlapped, plain = forms(plan)
         assert 0.9 < overlapped / 1e3 / row["ms_ours"] < 1.08, row["case"]
         assert 0.92 < plain / 1e3 / row["ms_sequential"] < 1.08, row["case"]
@@ -356,7 +360,7 @@ def test_the_estimates_agree_with_sweeps_over_rows(name: str) -> None:
     seen = 0
     for row in rows(name):
         operator, ranks = getattr(ops, row["operator"]), row["world"]
-        plan = Case(operator, tuple(row["sizes"].items()), ranks).stages(replace(H200, ranks=ranks)).plan
+        plan = Case(operator, tuple(row["sizes"].items()), ranks).compiled(replace(H200, ranks=ranks)).plan
         (overlapped, sequential), tiles, plain = forms(plan), tile_programs(row, plan), row["ms_sequential"]
         if row["sizes"]["M"] >= 512:
             assert 0.88 < sequential / 1e3 / plain < 1.12, row["case"]
@@ -397,7 +401,7 @@ TABLES = {
 def small(operator: Operator) -> Plan:
     sizes = {"M": 16, "N": 64, "K": 64, "S": 512, "h": 2, "g": 2, "H": 8, "D": 16}
     wanted = [n for n in dict.fromkeys(n for n, _ in mappings.sizes(operator)) if n in sizes]
-    return Case(operator, tuple((n, sizes[n]) for n in wanted), 4).stages(H200).plan
+    return Case(operator, tuple((n, sizes[n]) for n in wanted), 4).compiled(H200).plan
 
 
 def test_every_operator_is_estimated_reads_tables_or_is_unknown() -> None:
@@ -431,7 +435,7 @@ def test_what_no_library_multiplies_runs_as_it_comes(dtype: torch.dtype) -> None
 
 
 def test_a_matmul_without_movements_is_not_estimated() -> None:
-    plan = Case(gemm, (("M", 16), ("N", 64), ("K", 64)), 4).stages(H200).plan
+    plan = Case(gemm, (("M", 16), ("N", 64), ("K", 64)), 4).compiled(H200).plan
     assert str(estimated(plan, gemm.schedules)) == "overlapped: as the operator comes: there is nothing to hide"
 
 
@@ -441,7 +445,7 @@ def test_what_is_split_at_run_time_runs_as_it_comes(name: str) -> None:
     op = getattr(ops, name)
     sizes = {"T": 8, "H": 32, "k": 2, "I": 64, "e": 3, "experts": 3, "N": 64}
     wanted = tuple((n, sizes[n]) for n in dict.fromkeys(n for n, _ in mappings.sizes(op)))
-    choice = estimated(Case(op, wanted, 4).stages(H200).plan, op.schedules)
+    choice = estimated(Case(op, wanted, 4).compiled(H200).plan, op.schedules)
     assert str(choice) == "overlapped: as the operator comes: its plain form would have to look at the tables"
 
 
@@ -479,7 +483,7 @@ def test_estimates_and_candidates_are_of_the_line_of_a_step() -> None:
     along: Operator = tilelink.operator("M/TP K, K N/TP -> M N/TP", axes="DP TP", name="along")(body)
     sizes = (("M", 4096), ("K", 4096), ("N", 16384))
     cases = [Case(alone, sizes, 4), *(Case(along, sizes, (("DP", data), ("TP", 4))) for data in (1, 3))]
-    plans = [c.stages(replace(c.topology, world=H200.world, device=H200.device)).plan for c in cases]
+    plans = [c.compiled(replace(c.topology, world=H200.world, device=H200.device)).plan for c in cases]
     (overlapped, *others), plain = zip(*map(forms, plans), strict=True)
     assert len(set(plain)) == 1
     assert others[0] == pytest.approx(others[1])
@@ -492,7 +496,7 @@ ATTENTION = {"S": 4096, "h": 4, "g": 4, "D": 64}
 
 
 def attended(operator: Operator, world: Topology = H200, dtype: str = "bf16", **sizes: int) -> Plan:
-    return Case(operator, tuple((ATTENTION | sizes).items()), world.ranks, dtype).stages(world).plan
+    return Case(operator, tuple((ATTENTION | sizes).items()), world.ranks, dtype).compiled(world).plan
 
 
 def flash_of(plan: Plan) -> tuple[str, tuple[str, ...]]:
@@ -530,8 +534,8 @@ def test_a_measured_library_gives_way_where_it_cannot_run(monkeypatch: pytest.Mo
     op = ops.ring_attention
     problem = problem_of(op.name, op.signature, _bound(op, 64), H200)
     monkeypatch.setattr("tilelink.pipeline.choosing.shipped", lambda: [Entry(problem, placed, 1.0, None, "on a day")])
-    assert op._choice(_bound(op, 64), H200, plain=False).schedule == placed
-    choice = op._choice(_bound(op, 60), H200, plain=False)
+    assert op.calls.choice(_bound(op, 64), H200, plain=False).schedule == placed
+    choice = op.calls.choice(_bound(op, 60), H200, plain=False)
     assert choice.schedule == op.schedules
     assert choice.why == (
         "as the operator comes: torch's kernels take heads of multiples of 8 elements up to 256, and these have 60"

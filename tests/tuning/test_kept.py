@@ -22,8 +22,11 @@ from tilelink.ir.schedule import Library, Placement, Schedule
 from tilelink.pipeline import tuning as pipeline_tuning
 from tilelink.runtime import cache
 from tilelink.runtime.session import require
-from tilelink.tuning import DiskCache, Entry, Problem, Search, apart, tables, tolerance
+from tilelink.tuning import tables
+from tilelink.tuning.comparing import apart, tolerance
 from tilelink.tuning.records import record_of, schedule_of
+from tilelink.tuning.search import Search
+from tilelink.tuning.tables import DiskCache, Entry, Problem
 
 RANKS = 2
 OWN = sms(M=16, N=16, K=16)

@@ -17,9 +17,10 @@ from tilelink.explore.running import tune_case
 from tilelink.explore.sheets import tuned_sheet
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.pipeline.tuning import Trial, Tuning
-from tilelink.tuning import Times, space_of
+from tilelink.tuning.measuring import Times
 from tilelink.tuning.records import form_of
 from tilelink.tuning.search import SEQUENTIAL
+from tilelink.tuning.space import space_of
 
 RANKS = 2
 MATMUL = sms(M=32, N=32, K=32, order="ring")
@@ -67,7 +68,7 @@ class Picky(Trial):
     """A candidate that does not compile on the last rank."""
 
     def compile(self) -> None:
-        placed = self.operator.schedules.get("matmul")
+        placed = self.compiler.schedule.get("matmul")
         if placed == MATMUL and tilelink.rank() == RANKS - 1:
             raise TilelinkError("TL405", "too many workers")
         super().compile()
@@ -95,7 +96,7 @@ class Wrong(Trial):
 
     def run(self, outs: Sequence[torch.Tensor] = ()) -> Any:
         found = super().run(outs)
-        return found * 2 if self.operator.schedules.get("matmul") == MATMUL and tilelink.rank() == 0 else found
+        return found * 2 if self.compiler.schedule.get("matmul") == MATMUL and tilelink.rank() == 0 else found
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_what_fails_on_one_rank_fails_on_all(kind: type[Trial], why: str, monkey
 
 
 def test_a_candidate_that_does_not_fit_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trial, "needs", lambda self: 1 << 50 if self.operator.schedules.get("matmul") == MATMUL else 0)
+    monkeypatch.setattr(Trial, "needs", lambda self: 1 << 50 if self.compiler.schedule.get("matmul") == MATMUL else 0)
 
     def body() -> list[str]:
         return list(tuning(ops.ag_gemm).search(60, {"matmul": (MATMUL,)}).failed.values())

@@ -17,9 +17,8 @@ from tilelink.ir.program import has_dot
 from tilelink.ir.schedule import PART, CopyEngine, Fused, Library, Placement, Schedule, Sms
 from tilelink.ir.topology import Device, Topology
 from tilelink.mapping.lower import lower
-from tilelink.tuning import space_of
 from tilelink.tuning.search import complete
-from tilelink.tuning.space import changed, coordinates
+from tilelink.tuning.space import changed, coordinates, space_of
 
 H200 = Topology(4, "peer", device=Device("NVIDIA H200", 132, capability=90))
 MATMULS = {"ag_gemm": (8192, 5504, 4096), "gemm_rs": (8192, 4096, 11008), "gemm_rs_ring": (8192, 4096, 11008)}
@@ -41,7 +40,7 @@ def case(operator: Operator) -> Case:
 @pytest.mark.parametrize("name", SIZES)
 def test_what_is_proposed_can_be_planned(name: str) -> None:
     operator: Operator = getattr(ops, name)
-    plan = case(operator).stages(H200).plan
+    plan = case(operator).compiled(H200).plan
     base = complete(plan, operator.schedules)
     space = space_of(plan)
     assert set(space) == {s.path for s in plan.steps}
@@ -51,7 +50,7 @@ def test_what_is_proposed_can_be_planned(name: str) -> None:
         for option in coordinate.options[::3]:
             tried += 1
             try:
-                case(operator.with_schedule(changed(space, base, coordinate.path, option))).stages(H200)
+                case(operator.with_schedule(changed(space, base, coordinate.path, option))).compiled(H200)
             except TilelinkError as error:
                 refused.append(str(error).splitlines()[0])
     assert tried >= 5
@@ -59,20 +58,20 @@ def test_what_is_proposed_can_be_planned(name: str) -> None:
 
 
 def test_the_search_begins_with_what_inlined_operators_bring_along() -> None:
-    plan = Case(ops.gemm_ar, (("M", 8192), ("N", 4096), ("K", 11008)), 4).stages(H200).plan
+    plan = Case(ops.gemm_ar, (("M", 8192), ("N", 4096), ("K", 11008)), 4).compiled(H200).plan
     begun = complete(plan, ops.gemm_ar.schedules)
     prefix = "gemm_ar_two_shot.gemm_rs."
     for name, placement in ops.gemm_rs.schedules.entries:
         within = replace(placement, into=prefix + placement.into) if isinstance(placement, Fused) else placement
         assert begun.get(prefix + name) == within
-    again = Case(ops.gemm_ar.with_schedule(begun), (("M", 8192), ("N", 4096), ("K", 11008)), 4).stages(H200).plan
+    again = Case(ops.gemm_ar.with_schedule(begun), (("M", 8192), ("N", 4096), ("K", 11008)), 4).compiled(H200).plan
     assert [(s.path, s.engine, s.into, s.workers) for s in again.steps] == [
         (s.path, s.engine, s.into, s.workers) for s in plan.steps
     ]
 
 
 def test_kinds_of_steps_get_kinds_of_placements() -> None:
-    plan = case(ops.gemm_rs).stages(H200).plan
+    plan = case(ops.gemm_rs).compiled(H200).plan
     space = space_of(plan)
     assert Fused("matmul") in space["scatter"]
     assert Fused("matmul") in space["reduce"]
@@ -88,7 +87,7 @@ def test_kinds_of_steps_get_kinds_of_placements() -> None:
         *(("torch.mm", rows, n) for n in (1, 2) for rows in (PART, 1024, 512)),
         ("torch.mm", "all", 1),
     ]
-    gather = space_of(case(ops.ag_gemm).stages(H200).plan)["gather"]
+    gather = space_of(case(ops.ag_gemm).compiled(H200).plan)["gather"]
     assert {p.push for p in gather if isinstance(p, CopyEngine)} == {True, False}
 
 
@@ -100,7 +99,7 @@ BY_COLUMNS = ops.moe_rs.schedule(
 
 def test_steps_of_other_kinds_are_varied_around_what_the_operator_comes_with() -> None:
     """Its own placement first; what it leaves whole stays whole; tile, warps and stages, and SMs, each by itself."""
-    plan = case(BY_COLUMNS).stages(H200).plan
+    plan = case(BY_COLUMNS).compiled(H200).plan
     own = BY_COLUMNS.schedules.get("combine")
     options = [p for p in space_of(plan)["combine"] if isinstance(p, Sms)]
     assert isinstance(own, Sms)
@@ -116,11 +115,11 @@ def test_steps_of_other_kinds_are_varied_around_what_the_operator_comes_with() -
         if all(isinstance(p, Sms) for p in group)
     ]
     assert varied == [{"tile"}, {"warps"}, {"count"}]
-    flash = [p for p in space_of(case(ops.ag_attention).stages(H200).plan)["flash"] if isinstance(p, Sms)]
+    flash = [p for p in space_of(case(ops.ag_attention).compiled(H200).plan)["flash"] if isinstance(p, Sms)]
     assert (flash[0].tile, flash[0].order, flash[0].stages) == ((("S", 128), ("T", 128)), ("group 32",), 3)
     assert {frozenset(dict(p.tile)) for p in flash} == {frozenset({"S", "T"})}
     assert {p.stages for p in flash} == {2, 3, 4}
-    rows = space_of(case(ops.all_reduce_one_shot).stages(H200).plan)["exchange"]
+    rows = space_of(case(ops.all_reduce_one_shot).compiled(H200).plan)["exchange"]
     assert {dict(p.tile)["M"] for p in rows if isinstance(p, Sms)} == {1, 2, 4}
 
 
@@ -128,14 +127,14 @@ def test_steps_of_other_kinds_are_varied_around_what_the_operator_comes_with() -
 def test_attention_is_tried_by_a_library_too(operator: Operator) -> None:
     """Run by run of keys, over all rows and over some."""
     sizes = tuple(SIZES["ag_attention"].items())
-    options = space_of(Case(operator, sizes, 4).stages(H200).plan)["flash"]
+    options = space_of(Case(operator, sizes, 4).compiled(H200).plan)["flash"]
     found = [p for p in options if isinstance(p, Library)]
     assert [(p.name, p.runs, dict(p.tile), p.streams) for p in found] == [
         ("tilelink.libraries.attention", True, {"T": PART}, 1),
         *(("tilelink.libraries.attention", True, {"S": n, "T": PART}, k) for n in (2048, 1024) for k in (1, 2)),
     ]
     for option in found:
-        case(ops.ag_attention.schedule(flash=option)).stages(H200)
+        case(ops.ag_attention.schedule(flash=option)).compiled(H200)
 
 
 @program("M K, K N, K N -> M N")
@@ -191,13 +190,13 @@ def test_what_attention_does_not_take_is_not_offered_to_it(op: Operator) -> None
 
 
 def test_what_is_no_attention_is_not() -> None:
-    plan = case(ops.flash_decode).stages(H200).plan
+    plan = case(ops.flash_decode).compiled(H200).plan
     assert not any(isinstance(p, Library) for options in space_of(plan).values() for p in options)
 
 
 def test_a_matmul_is_tried_in_its_own_order_first() -> None:
     """The columns of `moe_rs` go out one after the other."""
-    down = [p for p in space_of(case(BY_COLUMNS).stages(H200).plan)["grouped_down"] if isinstance(p, Sms)]
+    down = [p for p in space_of(case(BY_COLUMNS).compiled(H200).plan)["grouped_down"] if isinstance(p, Sms)]
     assert down[0].order == ("column",)
     assert len({p.tile for p in down if p.order == ("column",)}) > 8
 
@@ -212,7 +211,7 @@ def test_only_a_plain_matmul_is_offered_to_a_library() -> None:
 
 def test_every_kind_of_choice_is_varied() -> None:
     """Around the schedule as it comes and around the best with a library; nothing that is proposed is out of reach."""
-    plan = case(ops.gemm_rs).stages(H200).plan
+    plan = case(ops.gemm_rs).compiled(H200).plan
     space = space_of(plan)
     base = complete(plan, ops.gemm_rs.schedules)
 
@@ -228,18 +227,18 @@ def test_every_kind_of_choice_is_varied() -> None:
     assert any(isinstance(p, Library) for p in first["matmul"])
     best = changed(space, base, "matmul", Library("torch.mm", (("M", PART),)))
     assert isinstance(best.get("reduce"), Sms)
-    case(ops.gemm_rs.with_schedule(best)).stages(H200)
+    case(ops.gemm_rs.with_schedule(best)).compiled(H200)
     assert any(isinstance(p, Sms) for p in reached(best)["matmul"])
     assert all(p in reached(best)["matmul"] for p in space["matmul"] if isinstance(p, Library))
 
 
 def us(operator: Operator, schedule: Schedule) -> float:
     """Of a call with a schedule, as a search has it."""
-    return call(lower(case(operator.with_schedule(schedule)).stages(H200).plan)).us
+    return call(lower(case(operator.with_schedule(schedule)).compiled(H200).plan)).us
 
 
 def test_a_library_is_estimated_by_its_work_and_its_calls() -> None:
-    plan = case(ops.ag_gemm).stages(H200).plan
+    plan = case(ops.ag_gemm).compiled(H200).plan
     base = complete(plan, ops.ag_gemm.schedules)
     few, many = (base.merged({"matmul": Library("torch.mm", (("M", n),))}) for n in (PART, 64))
     assert us(ops.ag_gemm, few) < us(ops.ag_gemm, many)
@@ -247,7 +246,7 @@ def test_a_library_is_estimated_by_its_work_and_its_calls() -> None:
 
 
 def test_the_estimate_knows_better_from_worse() -> None:
-    plan = case(ops.ag_gemm).stages(H200).plan
+    plan = case(ops.ag_gemm).compiled(H200).plan
     base = complete(plan, ops.ag_gemm.schedules)
     tiny = Sms(tile=(("M", 16), ("N", 64), ("K", 64)), order=("ring",))
     few = Sms(count=1, tile=(("M", 128),), order=("ring",))

@@ -126,4 +126,4 @@ def test_what_is_shipped_is_taken_where_it_was_measured_and_can_be_planned() -> 
         if not e.schedule.sequential:
             topology = Topology(e.problem.ranks, e.problem.world, device=Device(e.problem.gpu, 132, capability=90))
             operator = getattr(ops, e.problem.operator).with_schedule(e.schedule)
-            assert Case(operator, e.problem.sizes, e.problem.ranks).stages(topology).verdict
+            assert Case(operator, e.problem.sizes, e.problem.ranks).compiled(topology).verdict

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from tilelink.bench.contest import OURS, Contest, Place
-from tilelink.tuning import apart, attempt, results
+from tilelink.tuning.comparing import apart, results
+from tilelink.tuning.measuring import attempt
 
 
 def errors_of(place: Place, contest: Contest) -> tuple[dict[str, float], dict[str, str]]:

@@ -34,7 +34,7 @@ PLAIN = "it runs the plain form, which may ask the host"
 
 def how(operator: Operator, tensors: tuple[torch.Tensor, ...], **given: Any) -> str:
     """How an operator runs on these tensors, step by step, or that it does not overlap, and why."""
-    choice = operator.choice(*tensors, **given)
+    choice = operator.calls.how(tensors, None, None, given)
     if choice.schedule.sequential:
         return str(choice)
     return "; ".join(f"{s.path}: {s}" for s in operator.plan(*tensors, **given).steps)
@@ -171,10 +171,10 @@ class Contest:
             operator.close()
 
 
-def _plain(operator: Operator, tensors: tuple[torch.Tensor, ...], given: Mapping[str, Any]) -> bool:
+def _plain(operator: Operator, tensors: tuple[torch.Tensor, ...], given: dict[str, Any]) -> bool:
     """Whether a call runs the plain form."""
     try:
-        return operator.choice(*tensors, **given).schedule.sequential
+        return operator.calls.how(tensors, None, None, given).schedule.sequential
     except TilelinkError:
         return False  # which the call will raise again
 

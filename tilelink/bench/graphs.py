@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from tilelink.bench.contest import NO_GPU, OURS, Contest, Place
-from tilelink.tuning import Times, apart, attempt, interleaved, results
+from tilelink.tuning.comparing import apart, results
+from tilelink.tuning.measuring import Times, attempt, interleaved
 
 GRAPHS = "graphs"
 """What is missing where nobody is captured."""

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from tilelink.bench.contest import ASYNC_TP, COMM, GEMM, OURS, OWN_COMM, SEQUENTIAL, TRITON, Roles
-from tilelink.tuning import Times, tolerance
+from tilelink.tuning.comparing import tolerance
+from tilelink.tuning.measuring import Times
 
 NAMED = (OURS, GEMM, TRITON, COMM, OWN_COMM, SEQUENTIAL, ASYNC_TP)
 

@@ -22,7 +22,7 @@ from tilelink.ops import ag_gemm
 from tilelink.pipeline.operator import Operator
 from tilelink.runtime.launching import simulated
 from tilelink.runtime.session import Session, require
-from tilelink.tuning import interleaved
+from tilelink.tuning.measuring import interleaved
 from tilelink.version import __version__
 
 

@@ -8,29 +8,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from inspect import signature as parameters_of
-from typing import Any, TypeAlias
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilelink.errors import Loc, TilelinkError
-from tilelink.explore.contents import table
 from tilelink.frontend import sizes_of, trace
 from tilelink.ir import formula as F
 from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import LENGTH
 from tilelink.ir.shape import RANK_AXIS, Axis, Contract, Dim, Shape, Size, evaluated
 from tilelink.ir.topology import RankAxis, Topology, env_of
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Bound, axes_of, bind
+from tilelink.pipeline.arguments import Bound, axes_of, bind_shapes
+from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator
-from tilelink.pipeline.stages import Stages
 from tilelink.runtime.grid import grid_of
-from tilelink.runtime.memory import DTYPES
-from tilelink.tuning import TOLERANCE
-from tilelink.validation import Validation, validate
+from tilelink.tuning.comparing import TOLERANCE
+
+if TYPE_CHECKING:
+    import torch
+
+    from tilelink.validation import Validation
+
 
 SHAPE_OPTION = "--shape"
 RANKS_OPTION = "--ranks"
+MOST_RANKS = 1024
+"""That commands plan for."""
 
 
 def parse_sizes(text: str, names: Sequence[str] = "MNK") -> tuple[tuple[str, int], ...]:
@@ -55,6 +59,15 @@ def parse_sizes(text: str, names: Sequence[str] = "MNK") -> tuple[tuple[str, int
             why="sizes are global: those of all ranks together",
             hint=_written(names),
         )
+    for name, size in found:
+        if size > LENGTH:
+            raise TilelinkError(
+                "TL702",
+                f"`{name}` is too large",
+                loc=Loc(SHAPE_OPTION, 1, 0, text=text),
+                why=f"the longest axis has {LENGTH:,} elements",
+                hint=_written(names),
+            )
     twice = {name for name, _ in found if [n for n, _ in found].count(name) > 1}
     if twice:
         raise TilelinkError(
@@ -82,6 +95,14 @@ def parse_ranks(text: str) -> Ranks:
     Raises:
         TilelinkError: TL713, it is neither; TL457, these are no axes.
     """
+    if any(int(number) > MOST_RANKS for number in re.findall(r"\d+", text)):
+        raise TilelinkError(
+            "TL713",
+            "more ranks than can be planned for",
+            loc=Loc(RANKS_OPTION, 1, 0, text=text),
+            why="a proof looks at all ranks, and takes minutes for thousands of them",
+            hint=f"ask for at most {MOST_RANKS:,}",
+        )
     if re.fullmatch(r"[1-9]\d*", text):
         return int(text)
     pairs = re.findall(r"(\w+)=(\d+)", text)
@@ -201,41 +222,52 @@ class Case:
         return tuple(len(self._held(a, rank)) for a in shape.axes if not a.own_slice)
 
     def arguments(self, rank: int, device: str = "cpu") -> list[torch.Tensor]:
-        """One rank's inputs, on `device`; on `meta` without data.
+        """One rank's inputs, on `device`.
 
         Raises:
             TilelinkError: TL706, an input is a table without a contract, whose values a case cannot make up.
         """
         return [self._argument(k, rank, device) for k in range(len(self.operator.signature.inputs))]
 
-    def stages(self, topology: Topology) -> Stages:
+    def compiled(self, topology: Topology) -> Compiled:
         """Plan, verdict and source, made from shapes alone."""
-        return self.operator.stages(self._bound(topology), topology)
+        return self.operator.compiler.compiled(self._bound(topology), topology)
 
     def unproven(self, topology: Topology) -> Plan:
         """The plan, whatever the proof would say of it."""
-        return self.operator.unproven(self._bound(topology), topology)
+        return self.operator.compiler.unproven(self._bound(topology), topology)
 
     def verdict(self, topology: Topology) -> Verdict:
         """Of the plan, whichever it is."""
-        return self.operator.judged(self._bound(topology), topology)
+        return self.operator.compiler.verdict(self._bound(topology), topology)
 
     def validation(self, topology: Topology) -> Validation:
         """Of the emitted file, on simulated ranks that are like those of the plan."""
-        made, ranks = self.stages(topology), range(topology.ranks)
+        from tilelink.validation import validate
+
+        made, ranks = self.compiled(topology), range(topology.ranks)
         arguments = [self.arguments(rank) for rank in ranks]
         return validate(self.operator.name, made.lowered, [made.on(rank) for rank in ranks], arguments)
 
     def _bound(self, topology: Topology) -> Bound:
         op = self.operator
-        return bind(op.name, op.signature, self.arguments(0, "meta"), self.given, topology, op.loc)
+        shapes = [self.local_shape(s, 0) for s in op.signature.inputs]
+        return bind_shapes(op.name, op.signature, shapes, self._dtypes, self.given, topology, op.loc)
+
+    @property
+    def _dtypes(self) -> list[str]:
+        """Of the inputs."""
+        return [s.dtype or self.dtype for s in self.operator.signature.inputs]
 
     def _argument(self, k: int, rank: int, device: str) -> torch.Tensor:
+        import torch
+
+        from tilelink.explore.contents import table
+        from tilelink.runtime.memory import DTYPES
+
         shape = self.operator.signature.inputs[k]
         local = self.local_shape(shape, rank)
-        dtype = DTYPES[shape.dtype or self.dtype]
-        if device == "meta":
-            return torch.empty(local, dtype=dtype, device=device)
+        dtype = DTYPES[self._dtypes[k]]
         if shape.contract is None and not dtype.is_floating_point:
             raise TilelinkError(
                 "TL706",
@@ -267,9 +299,8 @@ class Case:
         """Tensors and steps, made from sizes alone."""
         op = self.operator
         sizes = {n: v for n, v in self.sizes if n in sizes_of(op.signature)}
-        dtypes = [s.dtype or self.dtype for s in op.signature.inputs]
         ranks, axes = self.topology.ranks, axes_of(op.name, op.signature, self.topology, op.loc)
-        return trace(op.name, op.fn, op.signature, sizes, dtypes, self._constants, op.loc, ranks=ranks, axes=axes)
+        return trace(op.name, op.fn, op.signature, sizes, self._dtypes, self._constants, op.loc, ranks=ranks, axes=axes)
 
     def _held(self, axis: Axis, rank: int) -> range:
         size = self.size(axis.size)
@@ -309,6 +340,8 @@ class Case:
 
     def expected(self, rank: int, device: str = "cpu") -> torch.Tensor:
         """What rank `rank` must get: the signature's product of the global inputs, in fp32 by torch."""
+        import torch
+
         equation = self.contraction
         assert equation is not None, "to be asked for first"
         whole = [self._whole(k, rank, device) for k in range(2)]
@@ -320,6 +353,8 @@ class Case:
 
     def _whole(self, k: int, rank: int, device: str) -> torch.Tensor:
         """An input with the parts of the ranks along the axes that split it; along others, the rank's own."""
+        import torch
+
         axes = self.operator.signature.inputs[k].axes
         split = [(a, axis.split) for a, axis in enumerate(axes) if axis.split in self._along]
 

@@ -11,7 +11,7 @@ from tilelink.explore.cases import Case
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.pipeline.arguments import constants_of
 from tilelink.runtime.world import World
-from tilelink.tuning import relative_error, results
+from tilelink.tuning.comparing import relative_error, results
 
 PRODUCT = "the product of the signature, by torch in fp32"
 PLAIN = "the operator's plain form, by torch in fp32"

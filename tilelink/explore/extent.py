@@ -27,7 +27,7 @@ def extent(case: Case, calls: int, said: str = "") -> str:
     Raises:
         TilelinkError: the case cannot be planned, or its plan is refused.
     """
-    tiles, ranks = tiles_of(case.stages(case.topology).plan), case.topology.ranks
+    tiles, ranks = tiles_of(case.compiled(case.topology).plan), case.topology.ranks
     much = f"{tiles:,} tiles on {ranks} rank{'' if ranks == 1 else 's'}{said}"
     other = _smaller(case, tiles, calls) if tiles * calls > LARGE else None
     return much if other is None else f"{much}; quicker with {SHAPE_OPTION} {_text(other)}"
@@ -39,7 +39,7 @@ def _smaller(case: Case, tiles: int, calls: int) -> Case | None:
     while (other := _halved(case, dims)).sizes != case.sizes:
         case = other
         try:
-            count = tiles_of(case.stages(case.topology).plan)
+            count = tiles_of(case.compiled(case.topology).plan)
         except TilelinkError:  # sizes that do not go together any more
             continue
         if count < fewest:

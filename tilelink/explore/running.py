@@ -19,7 +19,8 @@ from tilelink.runtime.simulated.policy import Policy, Turns
 from tilelink.runtime.simulated.records import Recorder
 from tilelink.runtime.simulated.scheduler import Blame
 from tilelink.tracing import Trace
-from tilelink.tuning import Entry, Report
+from tilelink.tuning.search import Report
+from tilelink.tuning.tables import Entry
 
 T = TypeVar("T")
 

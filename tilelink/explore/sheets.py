@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +14,14 @@ from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, S
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
 from tilelink.ir.schedule import Schedule
-from tilelink.ir.shape import RANK_AXIS
+from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS
 from tilelink.ir.verdict import Counterexample, Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
-from tilelink.runtime.memory import DTYPES, extents
-from tilelink.tracing import Total, Trace
-from tilelink.tuning import Entry, Report
+
+if TYPE_CHECKING:
+    from tilelink.tracing import Total, Trace
+    from tilelink.tuning.search import Report
+    from tilelink.tuning.tables import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +245,13 @@ def _lives(buffer: Buffer) -> str:
 
 
 def _bytes(plan: Plan, buffer: Buffer) -> str:
-    sizes = [int(np.prod(extents(plan, buffer, r))) * DTYPES[buffer.dtype].itemsize for r in _ranks(plan)]
+    sizes = [_elements(plan, buffer, r) * ITEM_BYTES[buffer.dtype] for r in _ranks(plan)]
     low, high = min(sizes), max(sizes)
     return _size(low) if low == high else f"{_size(low)} to {_size(high)}"
+
+
+def _elements(plan: Plan, buffer: Buffer, rank: int) -> int:
+    return prod(int(F.evaluate(e, plan.env(rank))) for e in buffer.seen(by_peers=True))
 
 
 def _size(count: int) -> str:

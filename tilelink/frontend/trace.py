@@ -31,8 +31,11 @@ from tilelink.ir.schedule import Placement, under
 from tilelink.ir.shape import RANK_AXIS, Signature, dims_of
 from tilelink.ir.wiring import Wiring
 
-
 # ------------------------------------------------------------------------------------------------------------ whole operators
+DEEPEST = 32
+"""Operators inside one another."""
+
+
 def trace(
     name: str,
     fn: Callable[..., Any],
@@ -202,7 +205,7 @@ def inline(
         shipped: placements that it comes with, by path within it; those of an operator around it go before.
 
     Raises:
-        TilelinkError: TL201 to TL213.
+        TilelinkError: TL201 to TL213, TL215.
     """
     run, site = called_in(name, loc)
     use = str(kwargs.get("name") or name)
@@ -210,6 +213,14 @@ def inline(
     check_keywords(name, fn, signature, kwargs, "name", "over", loc=site)
     if len(args) != len(names):
         wrong_count(name, len(args), signature, site)
+    if len(run.frames) > DEEPEST:
+        raise TilelinkError(
+            "TL215",
+            f"`{name}` is called {DEEPEST} operators deep",
+            loc=site,
+            why="an operator that calls itself, or one that calls it, never ends",
+            hint="let the call depend on a constant that changes, or write the step as a tile program",
+        )
     prefix = run.take_path(use, site) + "."
     run.shipped = under(prefix, shipped) | run.shipped
     given = [given_tensor(name, n, s, a, site) for n, s, a in zip(names, signature.inputs, args, strict=True)]

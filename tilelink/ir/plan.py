@@ -317,7 +317,7 @@ COPIES = 512
 """How many copies of the epoch a workspace keeps: one for each worker, which in brief calls counts for itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan:
     wiring: Wiring
     topology: Topology
@@ -341,13 +341,19 @@ class Plan:
     """Of such a call, the tensors that come by the LL protocol: their words hold data and the number of the call, and they
     have no others."""
 
+    def __repr__(self) -> str:
+        return f"<plan of {self._head}, {len(self.steps)} steps>"
+
+    @property
+    def _head(self) -> str:
+        sizes, ranks = " ".join(f"{n}={v}" for n, v in self.sizes), self.topology.ranks
+        return f"{self.wiring.name}: {self.wiring.signature}  ({sizes}, {ranks} rank{'s' if ranks > 1 else ''})"
+
     def __str__(self) -> str:
         """The steps, one a line, and the plan's notes; `tilelink plan` has the rest in tables."""
-        sizes, ranks = " ".join(f"{n}={v}" for n, v in self.sizes), self.topology.ranks
-        head = f"{self.wiring.name}: {self.wiring.signature}  ({sizes}, {ranks} rank{'s' if ranks > 1 else ''})"
         width = max((len(s.path) for s in self.steps), default=0)
         steps = [f"    {s.path.ljust(width)}  {s}" for s in self.steps]
-        return "\n".join([head, *steps, *(f"    note: {n}" for n in self.notes)])
+        return "\n".join([self._head, *steps, *(f"    note: {n}" for n in self.notes)])
 
     @property
     def unverified(self) -> tuple[str, ...]:

@@ -114,6 +114,9 @@ class Fused:
         return _as_called("fused", [repr(self.into)], self.tile, behind=(self.behind, False))
 
 
+LENGTH, COUNT = 1 << 31, 1024
+"""What elements of a tile, and any other number of a schedule, are at most."""
+
 PART = 0
 """A tile that is the part of one rank, `M/R`, whatever its size; of a library function."""
 

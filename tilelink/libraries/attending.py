@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 import tilelink
 from tilelink.libraries.merging import Part, merge
+
+if TYPE_CHECKING:
+    import torch
 
 LN2 = math.log(2.0)
 
@@ -18,6 +19,8 @@ Span = tuple[int, int]
 
 def refuses(q: torch.Tensor, *_: torch.Tensor, **__: Any) -> str:
     """Why torch has no kernel for rows like these on GPUs; empty: it has one."""
+    import torch
+
     d, dtype = q.shape[-1], str(q.dtype).removeprefix("torch.")
     if torch.version.hip:
         return "what torch's kernels give beside their result was looked at on NVIDIA's GPUs only"
@@ -93,6 +96,8 @@ def _among(part: Part, first: int, rows: int) -> Part:
 def _attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: bool, scale: float) -> Part:
     if not q.is_cuda:
         return _plain(q, keys, values, masked, scale)
+    import torch
+
     given = [t.transpose(0, 1).unsqueeze(0) for t in (q, keys, values)]
     kind = kernel_for(given[0], given[1], given[2], masked)
     ops: Any = torch.ops.aten
@@ -107,6 +112,8 @@ def _attend(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: b
 
 def kernel_for(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: bool) -> str:
     """`cudnn`, which is the faster one, or `flash`, as torch says that it can use them; "": neither."""
+    import torch
+
     cuda = torch.backends.cuda
     params = cuda.SDPAParams(q, keys, values, None, 0.0, masked, q.shape[1] != keys.shape[1])
     if cuda.can_use_cudnn_attention(params):
@@ -116,6 +123,8 @@ def kernel_for(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked
 
 def _plain(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, masked: bool, scale: float) -> Part:
     """Written out, in fp32."""
+    import torch
+
     many = [t.float().repeat_interleave(q.shape[1] // t.shape[1], 1).transpose(0, 1) for t in (keys, values)]
     score = q.float().transpose(0, 1) @ many[0].transpose(1, 2) * scale
     if masked:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
 import triton
 import triton.language as tl
+
+if TYPE_CHECKING:
+    import torch
 
 ROWS = 64
 """Rows of one head that a block merges."""
 
-Part = tuple[torch.Tensor, torch.Tensor]
+Part: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
 """Weighted values of a run, `[S, h, D]`, and the logarithms of their weights' sums, `[h, S]` of fp32."""
 
 
@@ -33,6 +35,8 @@ def merge(runs: Sequence[Sequence[Part]], *, out: torch.Tensor) -> None:
 
 
 def _in_torch(parts: Sequence[Part], out: torch.Tensor) -> None:
+    import torch
+
     sums = torch.stack([total for _, total in parts])
     top = sums.amax(0)
     weight = (sums - torch.where(top.isinf(), 0.0, top)).exp()

@@ -19,6 +19,8 @@ from tilelink.ir.shape import ranks_along
 from tilelink.ir.topology import Topology
 
 Lets = list[tuple[str, Formula]]
+RAISED = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+"""What a user's function may raise."""
 SORTED = "sorted_t"
 """What formulas call the position that a table gives for `t`."""
 
@@ -48,7 +50,7 @@ def tables(
         env: of a rank, the symbols of formulas.
 
     Raises:
-        TilelinkError: TL310, keys that cannot be compared.
+        TilelinkError: TL310, keys that cannot be compared, or a function that raises.
     """
     keyed = [(s, s.sort_key) for s in steps if s.sort_key is not None]
     return tuple(
@@ -64,8 +66,19 @@ def _sorted(
     the schedule gives besides."""
     unsorted = replace(step, order=((SORTED, Sym("t")), *step.order[1:]))
     at, ranks = topology.at(rank, step.axis), topology.size(step.axis)
-    keys = [key(tile, at, ranks) for tile in unsorted.tiles(env)]
+    tiles = unsorted.tiles(env)
     try:
+        keys = [key(tile, at, ranks) for tile in tiles]
+    except RAISED as error:
+        raise TilelinkError(
+            "TL310",
+            f"the sort key of `{step.path}` raises {type(error).__name__}: {error}",
+            loc=_defined(key),
+            why=f"it is called as key(tile, rank, ranks), first as key({tiles[0]}, {at}, {ranks})",
+            hint="write def key(tile, rank, ranks), which gives a number, or a tuple of numbers, for every tile",
+        ) from error
+    try:
+        hash(tuple(keys))
         return tuple(sorted(range(len(keys)), key=lambda t: keys[t]))
     except TypeError as error:
         raise TilelinkError(
@@ -74,6 +87,11 @@ def _sorted(
             why=f"tiles are sorted by what the function gives for them: {error}",
             hint="let it give numbers, or tuples of numbers",
         ) from error
+
+
+def _defined(function: SortKey) -> Loc | None:
+    code = getattr(function, "__code__", None)
+    return Loc(code.co_filename, code.co_firstlineno) if code is not None else None
 
 
 def parse(names: tuple[str, ...], loc: Loc | None = None) -> tuple[int | None, int, bool]:

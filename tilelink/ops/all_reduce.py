@@ -9,6 +9,7 @@ import tilelink.language as tl
 from tilelink.ops.all_reduce_one_shot import all_reduce_one_shot
 from tilelink.ops.all_reduce_ring import all_reduce_ring
 from tilelink.ops.all_reduce_two_shot import reference
+from tilelink.ops.parts import no_form
 from tilelink.ops.programs import keep, scatter
 
 
@@ -49,10 +50,10 @@ def all_reduce(x: Any, *, form: str = "") -> Any:
         `[M, N]` in the dtype of `x`: the same bits everywhere.
 
     Raises:
-        ValueError: no such form.
+        TilelinkError: TL248, no such form.
     """
     if form not in ("", *FORMS):
-        raise ValueError(f"all_reduce has no form {form!r}: it has {', '.join(FORMS)}")
+        raise no_form("all_reduce", form, FORMS)
     return FORMS[form or ("one_shot" if tilelink.one_hop(x) else "two_shot")](x)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import tilelink
 from tilelink.ops.gemm_ar_one_shot import gemm_ar_one_shot
 from tilelink.ops.gemm_ar_two_shot import gemm_ar_two_shot, reference
+from tilelink.ops.parts import no_form
 
 FORMS = {"one_shot": gemm_ar_one_shot, "two_shot": gemm_ar_two_shot}
 
@@ -25,10 +26,10 @@ def gemm_ar(x: Any, weight: Any, *, form: str = "") -> Any:
         `[M, N]` in the dtype of `x`, in which partial sums travel; added in fp32.
 
     Raises:
-        ValueError: no such form.
+        TilelinkError: TL248, no such form.
     """
     if form not in ("", *FORMS):
-        raise ValueError(f"gemm_ar has no form {form!r}: it has {', '.join(FORMS)}")
+        raise no_form("gemm_ar", form, FORMS)
     small = tilelink.one_hop(x.size("M") * weight.size("N") * x.itemsize)
     return FORMS[form or ("one_shot" if small else "two_shot")](x, weight)
 

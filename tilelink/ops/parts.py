@@ -1,9 +1,17 @@
-"""Collectives of libraries, which know parts of one length, for the plain forms of operators that have others, too."""
+"""What operators share: collectives of libraries, which know parts of one length, for plain forms that have others, too; and what
+is said of a form that there is not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+import tilelink
+
+
+def no_form(name: str, form: str, forms: Iterable[str]) -> tilelink.TilelinkError:
+    """TL248, of an operator that comes in several forms."""
+    return tilelink.TilelinkError("TL248", f"`{name}` has no form {form!r}", hint=f"it has {', '.join(forms)}")
 
 
 def collectives(group: Any) -> Any:

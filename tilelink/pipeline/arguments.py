@@ -1,21 +1,25 @@
-"""From a user's tensors to sizes, layouts and the checks that every rank makes."""
+"""From a user's tensors, or their shapes alone, to sizes, layouts and the checks that every rank makes.
+
+torch is imported where there is a tensor to look at: whoever plans from shapes does without it.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import Loc, TilelinkError, with_article
 from tilelink.frontend import bind_sizes, sizes_of, slices_in
 from tilelink.ir.plan import Layout
-from tilelink.ir.shape import RANK_AXIS, Signature
+from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS, Signature
 from tilelink.ir.topology import Topology
-from tilelink.runtime.memory import NAMES
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +74,55 @@ def bind(
     Raises:
         TilelinkError: those of `check_tensors` and `bind_sizes`; TL234 the ranks do not have the signature's axes.
     """
+    from tilelink.runtime.memory import NAMES
+
     check_tensors(name, signature, tensors, loc)
-    dims = sizes_of(signature)
-    sizes = {k: v for k, v in given.items() if k in dims}
-    axes = axes_of(name, signature, topology, loc)
-    at = None if rank is None else {axis: topology.at(rank, axis) for axis in axes}
     shapes = [tuple(t.shape) for t in tensors]
-    found = bind_sizes(signature, shapes, topology.ranks, sizes, loc=loc, axes=axes, at=at)
     return Bound(
-        sizes=tuple(found.items()),
+        sizes=tuple(bound_sizes(name, signature, shapes, given, topology, loc, rank).items()),
         dtypes=tuple(NAMES[t.dtype] for t in tensors),
         layouts=tuple(layout(t, shared(whole)) for t, whole in zip(stored(signature, tensors), tensors, strict=True)),
         constants=tuple(sorted(constants_of(signature, given).items())),
     )
+
+
+def bind_shapes(
+    name: str,
+    signature: Signature,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+    given: Mapping[str, Any],
+    topology: Topology,
+    loc: Loc,
+) -> Bound:
+    """What `bind` says of contiguous, aligned tensors of these shapes and dtypes, none of which there need be.
+
+    Raises:
+        TilelinkError: those of `bind_sizes`; TL234 the ranks do not have the signature's axes.
+    """
+    return Bound(
+        sizes=tuple(bound_sizes(name, signature, shapes, given, topology, loc).items()),
+        dtypes=tuple(dtypes),
+        layouts=tuple(contiguous(shape, ITEM_BYTES[dtype]) for shape, dtype in zip(shapes, dtypes, strict=True)),
+        constants=tuple(sorted(constants_of(signature, given).items())),
+    )
+
+
+def bound_sizes(
+    name: str,
+    signature: Signature,
+    shapes: Sequence[Sequence[Any]],
+    given: Mapping[str, Any],
+    topology: Topology,
+    loc: Loc,
+    rank: int | None = None,
+) -> dict[str, Any]:
+    """The global size of every dimension of the inputs, from one rank's shapes; arguments as of `bind`."""
+    dims = sizes_of(signature)
+    sizes = {k: v for k, v in given.items() if k in dims}
+    axes = axes_of(name, signature, topology, loc)
+    at = None if rank is None else {axis: topology.at(rank, axis) for axis in axes}
+    return bind_sizes(signature, shapes, topology.ranks, sizes, loc=loc, axes=axes, at=at)
 
 
 def stored(signature: Signature, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -156,6 +196,10 @@ def constants_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, An
 
 
 def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> None:
+    import torch
+
+    from tilelink.runtime.memory import NAMES
+
     shape = signature.inputs[k]
     if not isinstance(t, torch.Tensor):
         raise TilelinkError(
@@ -201,6 +245,8 @@ def _check_tensor(name: str, signature: Signature, k: int, t: Any, loc: Loc) -> 
 
 def _check_dtypes(name: str, signature: Signature, tensors: Sequence[torch.Tensor], loc: Loc) -> None:
     """Inputs whose signature names no dtype share one: tiles of two dtypes do not multiply."""
+    from tilelink.runtime.memory import NAMES
+
     free = [(k, t) for k, (t, s) in enumerate(zip(tensors, signature.inputs, strict=True)) if s.dtype is None]
     for k, t in free:
         first, other = free[0][1].dtype, t.dtype
@@ -222,6 +268,13 @@ def layout(t: torch.Tensor, symmetric: bool = False) -> Layout:
     others = [t.stride(a) for a in range(t.dim()) if a != unit]
     aligned = t.data_ptr() % 16 == 0 and all(s * item % 16 == 0 for s in others)
     return Layout(unit, aligned, t.is_contiguous(), symmetric and t.is_contiguous())
+
+
+def contiguous(shape: Sequence[int], item: int) -> Layout:
+    """Of a contiguous tensor whose elements of `item` bytes begin at a multiple of 16 bytes."""
+    strides = [math.prod(max(n, 1) for n in shape[a + 1 :]) for a in range(len(shape))]
+    unit = next((a for a in reversed(range(len(shape))) if strides[a] == 1), None)
+    return Layout(unit, all(s * item % 16 == 0 for a, s in enumerate(strides) if a != unit), True)
 
 
 def check_devices(name: str, tensors: Sequence[torch.Tensor], on_gpu: bool, loc: Loc) -> None:
@@ -278,6 +331,8 @@ def check_result(
     Raises:
         TilelinkError: TL226.
     """
+    import torch
+
     if isinstance(out, torch.Tensor):
         strided = out.layout is torch.strided
         if (tuple(out.shape), out.dtype, out.device) == (shape, dtype, device) and strided and out.is_contiguous():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import torch
+from typing import TYPE_CHECKING
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.lowered import Lowered
@@ -13,7 +12,9 @@ from tilelink.ir.schedule import ByRuns, Library, Placement, Schedule
 from tilelink.ir.streams import Compute, Piece, actions
 from tilelink.mapping.lower import lower
 from tilelink.runtime.functions import function_of
-from tilelink.runtime.memory import DTYPES
+
+if TYPE_CHECKING:
+    import torch
 
 
 def by_runs(schedule: Schedule) -> bool:
@@ -62,5 +63,9 @@ def refusals(plan: Plan) -> Iterator[tuple[StepPlan, Library, str]]:
 
 
 def _like(plan: Plan, piece: Piece) -> torch.Tensor:
+    import torch
+
+    from tilelink.runtime.memory import DTYPES
+
     shape = [end - begin for begin, end in piece.box]
     return torch.empty(shape, dtype=DTYPES[plan.wiring.tensor(piece.buffer).dtype], device="meta")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tilelink.cost import call, unestimated, unfused
-from tilelink.frontend import sizes_of
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import Signature
@@ -16,7 +13,7 @@ from tilelink.ir.topology import Topology
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
 from tilelink.pipeline.by_runs import by_runs, refused
-from tilelink.tuning import FAR, Problem, nearest, shipped
+from tilelink.tuning.tables import FAR, Problem, nearest, shipped
 
 MARGIN = 6.0
 """Microseconds by which the overlapped form has to be estimated faster. Where both take about as long, some tens of
@@ -126,10 +123,3 @@ def undivided(
     split = [a for s in signature.shapes for a in s.axes if a.split in signature.axes and not a.own_slice]
     names = {a.name: topology.size(a.split or "") for a in split if a.name not in uneven}
     return [name for name, ranks in names.items() if sizes.get(name, unknown) % ranks]
-
-
-def named_sizes(reference: Callable[..., Any] | None, signature: Signature) -> frozenset[str]:
-    """The dimensions that a plain form has parameters for."""
-    if reference is None:
-        return frozenset()
-    return frozenset(inspect.signature(reference).parameters) & frozenset(sizes_of(signature))

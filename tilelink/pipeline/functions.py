@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from tilelink.ir.schedule import ByRuns, Library, Placement, Schedule
 from tilelink.ir.wiring import Wiring
 from tilelink.runtime.functions import function_of
-from tilelink.tuning import FUNCTIONS
+from tilelink.tuning.space import FUNCTIONS
 
 
 def known(schedule: Schedule, wiring: Wiring, further: Iterable[Placement] = ()) -> frozenset[str]:

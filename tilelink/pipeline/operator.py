@@ -1,70 +1,38 @@
-"""`Operator`: the object users hold. Every stage can be looked at; calling it goes through all of them."""
+"""`Operator`: the object users hold. What it compiles to can be looked at; calling it runs that.
+
+Declaring, scheduling and planning from shapes need no torch; it is imported with the first tensor.
+"""
 
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import Callable, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import torch
+from importlib import import_module
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from tilelink.errors import Loc, TilelinkError, with_article
-from tilelink.frontend import SymbolicTensor, check_keywords, inline, parse_signature, sizes_of
-from tilelink.ir.kernel import Checks
+from tilelink.frontend import SymbolicTensor, inline, parse_signature, sizes_of
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Placement, Schedule
 from tilelink.ir.shape import Signature
 from tilelink.ir.topology import Topology
 from tilelink.ir.verdict import Verdict
 from tilelink.ir.wiring import Wiring
-from tilelink.pipeline.arguments import Bound, bind, check_results, constants_of, exact, in_words, is_plain
-from tilelink.pipeline.choosing import Choice, choose, even, named_sizes, problem_of, undivided
-from tilelink.pipeline.preparing import again, bind_here, prepare, run, stated, workspace
+from tilelink.pipeline.compiled import Compiler
 from tilelink.pipeline.schedules import checked, refuse
-from tilelink.pipeline.stages import Maker, Stages
-from tilelink.pipeline.tracing import traced_call
-from tilelink.pipeline.tuning import Tuning
-from tilelink.runtime.agreeing import compare_calls
-from tilelink.runtime.apart import Written
-from tilelink.runtime.call import Prepared
-from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
-from tilelink.runtime.recent import Recent
-from tilelink.runtime.refusals import no_kernels
-from tilelink.runtime.session import Session, checks_here, current, require
-from tilelink.runtime.world import World
-from tilelink.tracing import Trace
-from tilelink.tuning import Space
-from tilelink.validation import Validation, validate
+
+if TYPE_CHECKING:
+    from tilelink.pipeline.calls import Calls
+    from tilelink.pipeline.tuning import Tuning
+    from tilelink.runtime.session import Session
+    from tilelink.tracing import Trace
+    from tilelink.tuning.space import Space
+    from tilelink.validation import Validation
 
 Reference = Callable[..., Any]
-log = logging.getLogger("tilelink")
-
-CHOICES_KEPT = 4096
-"""Kinds of calls of which an operator remembers how they run."""
-
-
-def _facts(t: Any, session: Session) -> object:
-    """What of an argument or a result a prepared call depends on."""
-    if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
-        return type(t)
-    return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, session.shares(t)
-
-
-def _prepared(cached: Recent[Prepared], key: object) -> Prepared | None:
-    """What has been prepared for a call, if all that it was made of is still so."""
-    found = cached.get(key)
-    return None if found is None or (found.changed is not None and found.changed()) else found
-
-
-def _are_lists(tensors: Sequence[Any]) -> bool:
-    """Whether the arguments are those of all ranks at once: lists with one tensor per rank."""
-    return bool(tensors) and isinstance(tensors[0], (list, tuple))
-
-
-def _tuple(values: Any) -> tuple[Any, ...]:
-    return values if isinstance(values, tuple) else (values,)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,17 +50,28 @@ class Operator:
     reference_fn: Reference | None = None
     scheduled: bool = False
     """Whether somebody has said how it runs; else a call may take a schedule that was measured, or the plain form."""
-    maker: Maker = field(init=False)
-    _choices: Recent[Operator] = field(default_factory=lambda: Recent["Operator"](CHOICES_KEPT))
-    _variants: dict[Schedule, Operator] = field(default_factory=dict[Schedule, "Operator"])
-    """This operator with the schedules that calls have chosen: as many as have been measured or estimated."""
-
-    uneven: frozenset[str] = field(init=False)
-    """Dimensions along which the plain form takes parts of unequal length."""
+    compiler: Compiler = field(init=False)
+    _calls: Calls | None = field(init=False, default=None)
+    """Made at the first call, which imports torch."""
 
     def __post_init__(self) -> None:
-        self.maker = Maker(self.fn, self.signature, self.name, self.loc, self.schedules)
-        self.uneven = named_sizes(self.reference_fn, self.signature)
+        self.compiler = Compiler(self.fn, self.signature, self.name, self.loc, self.schedules)
+
+    @property
+    def uneven(self) -> frozenset[str]:
+        """Dimensions along which the plain form takes parts of unequal length: those that it has parameters for."""
+        if self.reference_fn is None:
+            return frozenset()
+        return frozenset(inspect.signature(self.reference_fn).parameters) & frozenset(sizes_of(self.signature))
+
+    @property
+    def calls(self) -> Calls:
+        """How it is called: the same object each time."""
+        if self._calls is None:
+            from tilelink.pipeline.calls import Calls
+
+            self._calls = Calls(self.compiler, self.reference_fn, self.uneven, self.scheduled)
+        return self._calls
 
     # -------------------------------------------------------------------------------------------------------- schedules
     def schedule(
@@ -136,7 +115,7 @@ class Operator:
 
     def with_schedule(self, schedule: Schedule) -> Operator:
         """The same operator with this whole schedule, and no other."""
-        return replace(self, schedules=schedule, scheduled=True, _choices=Recent[Operator](CHOICES_KEPT), _variants={})
+        return replace(self, schedules=schedule, scheduled=True)
 
     def reference(self, fn: Reference) -> Reference:
         """Decorator: the operator's plain-torch form, called with the same tensors and constants, and `group=`.
@@ -157,10 +136,10 @@ class Operator:
                 hint=f"to call the plain form that there is: {self.name}.reference_fn(…, group=…)",
             )
         self.reference_fn = fn
-        self.uneven = named_sizes(fn, self.signature)
+        self._calls = None
         return fn
 
-    # ----------------------------------------------------------------------------------------------------------- stages
+    # ----------------------------------------------------------------------------------------------------------- looked at
     def wiring(self, *tensors: Any, ranks: int | None = None, **given: Any) -> Wiring:
         """Tensors and steps, with sizes bound."""
         return self.plan(*tensors, ranks=ranks, **given).wiring
@@ -185,10 +164,8 @@ class Operator:
         Raises:
             TilelinkError: when there is no plan; the diagnostic of the proof, unless it is left out.
         """
-        if verify:
-            return self._made(tensors, ranks, topology, given).plan
-        bound, topology = self._for(tensors, ranks, topology, given)
-        return self._tiled(bound, topology).unproven(bound, topology)
+        compiler, bound, topology = self.calls.planned_for(tensors, ranks, topology, given)
+        return compiler.compiled(bound, topology).plan if verify else compiler.unproven(bound, topology)
 
     def verify(
         self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any
@@ -199,8 +176,8 @@ class Operator:
         Raises:
             TilelinkError: when there is no plan to prove.
         """
-        bound, topology = self._for(tensors, ranks, topology, given)
-        return self._tiled(bound, topology).judged(bound, topology)
+        compiler, bound, topology = self.calls.planned_for(tensors, ranks, topology, given)
+        return compiler.verdict(bound, topology)
 
     def validate(self, *tensors: Any, topology: Topology | None = None, **given: Any) -> Validation:
         """Whether the emitted file does what the proved plan says, on simulated ranks: what each tile awaits, reads, writes and
@@ -214,58 +191,20 @@ class Operator:
         Raises:
             TilelinkError: when there is no plan, or none that is proved; TL450 in a rank.
         """
-        bound, topology = self._for(tensors, None, topology, given)
-        made = self._tiled(bound, topology).stages(bound, topology)
-        by_rank = list(zip(*tensors, strict=True)) if _are_lists(tensors) else [tensors]
+        from tilelink.pipeline.calls import are_lists
+        from tilelink.validation import validate
+
+        compiler, bound, topology = self.calls.planned_for(tensors, None, topology, given)
+        made = compiler.compiled(bound, topology)
+        by_rank = list(zip(*tensors, strict=True)) if are_lists(tensors) else [tensors]
         return validate(self.name, made.lowered, [made.on(rank) for rank in range(len(by_rank))], by_rank)
 
     def source(self, *tensors: Any, ranks: int | None = None, topology: Topology | None = None, **given: Any) -> str:
         """The emitted Triton file."""
-        return self._made(tensors, ranks, topology, given).source.text
+        from tilelink.runtime.session import checks_here
 
-    def _made(
-        self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
-    ) -> Stages:
-        bound, topology = self._for(tensors, ranks, topology, given)
-        return self._tiled(bound, topology).stages(bound, topology, checks_here())
-
-    def _for(
-        self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
-    ) -> tuple[Bound, Topology]:
-        given.pop("out", None)
-        check_keywords(self.name, self.fn, self.signature, given)
-        if ranks is not None:
-            check_ranks(ranks)
-        session = current()
-        if topology is None and session is not None:
-            topology = session.world.topology
-        if not _are_lists(tensors):
-            topology = topology or Topology(ranks or 1)
-            return bind(self.name, self.signature, tensors, given, topology, self.loc), topology
-        count = listed(tensors, ranks if topology is None else topology.ranks)
-        topology = topology or Topology(count)
-        return self._alike(list(zip(*tensors, strict=True)), given, topology), topology
-
-    def _alike(self, by_rank: Sequence[Sequence[Any]], given: dict[str, Any], topology: Topology) -> Bound:
-        """What every rank's tensors say, if they say the same."""
-        found = [
-            bind(self.name, self.signature, mine, given, topology, self.loc, rank=rank)
-            for rank, mine in enumerate(by_rank)
-        ]
-        compare_calls([in_words(self.name, bound, self.fn) for bound in found])
-        return found[0]
-
-    def judged(self, bound: Bound, topology: Topology) -> Verdict:
-        """The verdict on the plan for bound arguments, whichever it is."""
-        return self.maker.judged(bound, topology)
-
-    def unproven(self, bound: Bound, topology: Topology) -> Plan:
-        """The plan for bound arguments, whatever the proof would say of it."""
-        return self.maker.unproven(bound, topology)
-
-    def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:
-        """Plan, verdict and source for bound arguments, made once."""
-        return self.maker.stages(bound, topology, checks)
+        compiler, bound, topology = self.calls.planned_for(tensors, ranks, topology, given)
+        return compiler.compiled(bound, topology, checks_here()).source.text
 
     # ------------------------------------------------------------------------------------------------------------- call
     def __call__(
@@ -289,66 +228,10 @@ class Operator:
         """
         if tensors and isinstance(tensors[0], SymbolicTensor):
             return inline(self.name, self.fn, self.signature, tensors, given, self.loc, self.schedules.entries)
-        session = session or (current() if group is None else require())
-        if session is None:
-            check_keywords(self.name, self.fn, self.signature, given)
-            if _are_lists(tensors):
-                if out is None:
-                    return spread(lambda *mine: self(*mine, **given), tensors)
-                return spread(lambda *mine: self(*mine[:-1], out=mine[-1], **given), (*tensors, out))
-            say_simulated()
-            return simulated(lambda: self(*tensors, out=out, **given), 1)[0]
-        return self._run(session.of(group), tensors, out, given)
-
-    def _run(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
-        session.vigil.begin()
-        outs = () if out is None else _tuple(out)
-        key = (tuple([_facts(t, session) for t in tensors]), *[(name, exact(value)) for name, value in given.items()])
-        # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
-        whole = (self.scheduled, key, tuple([_facts(t, session) for t in outs]))
-        keyed = not given or all(is_plain(v) for v in given.values())
-        operator, cached = self, session.cached(self.maker.identity)
-        prepared = _prepared(cached, whole) if keyed else None
-        if prepared is None and (not self.scheduled or session.world.only_references):
-            operator = self._chosen(session, key, tensors, given)
-            cached = session.cached(operator.maker.identity)
-            prepared = _prepared(cached, whole) if keyed else None
-        if prepared is None:
-            if operator.schedules.sequential:
-                known = session.cached((operator.maker.identity, "plain"))
-                if not keyed or session.vigil.debug or known.get(key) is None:
-                    bound = bind_here(operator.maker, session, tensors, given)
-                    if session.world.only_references:
-                        self._require_reference(session.world, bound)
-                    session.vigil.compare(operator.maker.identity, stated(operator.maker, session, bound))
-                    known[key] = True
-                return operator._plain(session, tensors, out, given)
-            prepared = cached[whole] = prepare(operator.maker, session, tensors, outs, given)
-        elif prepared.in_place or session.vigil.debug:
-            again(operator.maker, session, prepared, tensors, outs, given)
-        values = run(session, prepared, tensors, outs)
-        return values[0] if len(values) == 1 else values
-
-    def _plain(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
-        """The reference, whose libraries take their turns."""
-        if self.reference_fn is None or session.world.group is None:
-            why = "it has no reference" if self.reference_fn is None else "its libraries need GPUs"
-            raise TilelinkError("TL229", f"`{self.name}` has no sequential form here", loc=self.loc, why=why)
-        outs = () if out is None else _tuple(out)
-        if outs and (wrong := Written.outside(self.name, self.loc, tensors, outs).refused(tensors, outs)) is not None:
-            raise wrong
-        sizes = {name: given[name] for name in self.uneven if name in given}
-        with torch.no_grad():
-            constants = constants_of(self.signature, given)
-            found = self.reference_fn(*tensors, **constants, **sizes, group=session.world.group)
-        if out is None:
-            return found
-        values = list(_tuple(found))
-        check_results(self.name, outs, [("", tuple(v.shape), v.dtype) for v in values], tensors[0].device, self.loc)
-        for k, target in enumerate(outs):
-            if target is not None:
-                values[k] = target.copy_(values[k])
-        return tuple(values) if len(values) > 1 else values[0]
+        calls = self._calls
+        if calls is None:
+            calls = self.calls
+        return calls(tensors, out, group, session, given)
 
     def trace(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Trace:
         """Call a variant that writes down when it does what: who waits, computes and communicates, on every rank.
@@ -367,23 +250,9 @@ class Operator:
         Raises:
             TilelinkError: as a call; TL475 processes on the CPU run no kernels.
         """
-        session = session or (current() if group is None else require())
-        if session is None:
-            lists = tensors if _are_lists(tensors) else [[t] for t in tensors]
-            return spread(lambda *mine: self.trace(*mine, **given), lists)[0]
-        session = session.of(group)
-        if session.world.only_references:
-            raise no_kernels()
-        chosen = self._tiled(bind_here(self.maker, session, tensors, given), session.world.topology)
-        plain = prepare(chosen.maker, session, tensors, (), given)
-        prepared = prepare(chosen.maker, session, tensors, (), given, traced=True)
+        from tilelink.pipeline.tracing import traced_call
 
-        def traced() -> Prepared:
-            run(session, prepared, tensors)
-            return prepared
-
-        sizes = " ".join(f"{name}={size}" for name, size in prepared.plan.sizes)
-        return traced_call(session, f"{self.name}: {sizes}", lambda: run(session, plain, tensors), traced)
+        return traced_call(self.calls, tensors, group, session, given)
 
     def tune(
         self,
@@ -413,6 +282,8 @@ class Operator:
         Raises:
             TilelinkError: as a call; TL460 a candidate does not end, TL462 nothing runs.
         """
+        from tilelink.runtime.session import require
+
         session = (session or require()).of(group)
         if session.world.only_references:
             return self
@@ -424,87 +295,10 @@ class Operator:
 
     def tuning(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Tuning:
         """What `tune` works with: for those who want to see what was tried. Collective; arguments as of a call."""
-        session = (session or require()).of(group)
-        bound, topology = bind_here(self.maker, session, tensors, given), session.world.topology
-        plain = (lambda: self._plain(session, tensors, None, given)) if self._has_plain(session.world, bound) else None
-        problem = problem_of(self.name, self.signature, bound, topology)
-        return Tuning(self, session, tensors, given, bound, problem, self.stages(bound, topology).plan, plain)
+        from tilelink.pipeline.tuning import Tuning
+        from tilelink.runtime.session import require
 
-    def choice(self, *tensors: Any, group: Any = None, session: Session | None = None, **given: Any) -> Choice:
-        """How a call like this one runs, and why: `str` of it says so in a line. Arguments as of a call, lists too."""
-        session = session or (current() if group is None and _are_lists(tensors) else require())
-        if session is None:
-            return spread(lambda *mine: self.choice(*mine, **given), tensors)[0]
-        session = session.of(group)
-        bound = bind_here(self.maker, session, tensors, given)
-        return self._choice(bound, session.world.topology, self._has_plain(session.world, bound))
-
-    def _choice(self, bound: Bound, topology: Topology, plain: bool) -> Choice:
-        if self.scheduled:
-            return Choice(self.schedules, "as it is scheduled")
-        problem = problem_of(self.name, self.signature, bound, topology)
-        return choose(problem, self.schedules, lambda s: self._variant(s).stages(bound, topology).plan, plain=plain)
-
-    def _has_plain(self, world: World, bound: Bound) -> bool:
-        return (
-            self.reference_fn is not None
-            and world.group is not None
-            and even(self.signature, bound, world.topology, self.uneven)
-        )
-
-    def _require_reference(self, world: World, bound: Bound) -> None:
-        """Raises:
-        TilelinkError: TL474, processes on CPUs run nothing but references, and this call has none.
-        """
-        ragged = undivided(self.signature, bound, world.topology, self.uneven, unknown=0)
-        if self.reference_fn is not None and not ragged:
-            return
-        why, hint = "it has no reference", f"write its unfused form in torch, `@{self.name}.reference`"
-        if self.reference_fn is not None:
-            shown = ", ".join(f"{name}={dict(bound.sizes)[name]}" for name in ragged)
-            why = f"its reference takes parts of one size, and {world.ranks} ranks do not divide {shown}"
-            hint = f"give its reference the parameter `{ragged[0]}`"
-        raise TilelinkError(
-            "TL474",
-            f"`{self.name}` cannot run in processes on the CPU",
-            loc=self.loc,
-            why=f"operators run their references there, and {why}",
-            hint=f"{hint}, or simulate the ranks: tilelink.launch without torchrun",
-        )
-
-    def _chosen(
-        self, session: Session, key: tuple[Any, ...], tensors: Sequence[Any], given: dict[str, Any]
-    ) -> Operator:
-        """This operator with the schedule that is chosen for a call; itself where that is its own."""
-        world = session.world
-        if world.only_references:
-            return self._variant(Schedule(sequential=True))
-        at = (world.ranks, world.topology.world, key)
-        known = self._choices.get(at) if all(is_plain(v) for v in given.values()) else None
-        if known is None:
-            try:
-                bound = bind_here(self.maker, session, tensors, given)
-                choice = self._choice(bound, world.topology, self._has_plain(world, bound))
-            except TilelinkError:
-                return self  # which finds the same again, and tells the other ranks
-            known = self._choices[at] = self._variant(choice.schedule)
-            if known is not self:
-                # What was reserved for this operator was reserved for however it runs.
-                session.reserved[known.maker.identity] = session.reserved.setdefault(self.maker.identity, {})
-                log.info("%s at %s runs %s", self.name, dict(bound.sizes), choice)
-        return known
-
-    def _variant(self, schedule: Schedule) -> Operator:
-        """This operator with a schedule that was chosen for it: the same object each time."""
-        if schedule == self.schedules:
-            return self
-        if schedule not in self._variants:
-            self._variants[schedule] = self.with_schedule(schedule)
-        return self._variants[schedule]
-
-    def _tiled(self, bound: Bound, topology: Topology) -> Operator:
-        """The operator whose tile programs run, or would if they did: with the schedule that was measured, if any."""
-        return self if self.scheduled else self._variant(self._choice(bound, topology, plain=False).schedule)
+        return Tuning.of(self.calls, (session or require()).of(group), tensors, given)
 
     def reserve(self, *tensors: Any, group: Any = None, session: Session | None = None, **sizes: int) -> None:
         """Prepare for calls of up to these sizes: calls within them take no memory but their results. Collective.
@@ -518,7 +312,8 @@ class Operator:
         Raises:
             TilelinkError: TL228 no dimension of the operator or no size; as a call.
         """
-        session = (session or require()).of(group)
+        from tilelink.runtime.session import require
+
         dims = sizes_of(self.signature)
         for name, size in sizes.items():
             if name not in dims or size < 1:
@@ -529,31 +324,41 @@ class Operator:
                     why=f"its signature is `{self.signature}`",
                     hint="give sizes above 0 for dimensions of the inputs",
                 )
-        reserved = session.reserved.setdefault(self.maker.identity, {})
-        reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
-        for operator in (self, *self._variants.values()):
-            # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
-            session.cached(operator.maker.identity).clear()
-        if tensors:
-            bound = bind_here(self.maker, session, tensors, {})
-            stages = self.stages(bound, session.world.topology, session.vigil.checks)
-            session.vigil.compare(self.maker.identity, stated(self.maker, session, bound, stages, tensors))
-            workspace(self.maker, session, bound, stages.plan)
+        self.calls.reserve((session or require()).of(group), tensors, sizes)
 
     def close(self) -> None:
         """Free this operator's memory on this rank, that of sub-groups too; graphs that hold calls of it must not be
         replayed any more. Collective. The operator can be called again.
         """
-        session = current()
-        if session is not None:
-            for operator in (self, *self._variants.values()):
-                session.close(operator.maker.identity)
+        self.calls.close()
 
     def __enter__(self) -> Operator:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __copy__(self) -> Operator:
+        """Itself, as functions are: what calls have prepared is kept by what it is, not by which object."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Operator:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the name that its module has it under, as functions are, and its schedule.
+
+        Raises:
+            PicklingError: no module has it under the name of its function.
+        """
+        module, name = self.fn.__module__, self.fn.__qualname__
+        try:
+            found = _declared(module, name)
+        except (AttributeError, ImportError):
+            found = None
+        if not isinstance(found, Operator) or found.fn is not self.fn:
+            raise pickle.PicklingError(f"no operator `{self.name}` is called `{name}` in the module `{module}`")
+        return _unpickled, (module, name, self.schedules, self.scheduled)
 
     def __repr__(self) -> str:
         said = str(self.schedules)
@@ -562,6 +367,16 @@ class Operator:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where values are printed prettily, in notebooks and by hypothesis, it reads as anywhere."""
         printer.text(repr(self))
+
+
+def _declared(module: str, name: str) -> Any:
+    return attrgetter(name)(import_module(module))
+
+
+def _unpickled(module: str, name: str, schedule: Schedule, scheduled: bool) -> Operator:
+    found = _declared(module, name)
+    same = (found.schedules, found.scheduled) == (schedule, scheduled)
+    return found if same else replace(found, schedules=schedule, scheduled=scheduled)
 
 
 def operator(
@@ -582,12 +397,20 @@ def operator(
             step speaks of one of them; ranks that differ along the others do the same side by side.
 
     Raises:
-        TilelinkError: TL1xx, a signature that does not parse.
+        TilelinkError: TL1xx, a signature that does not parse; TL216, a function without a name, and none given.
     """
 
     def declare(fn: Callable[..., Any]) -> Operator:
         code = inspect.unwrap(fn).__code__
         loc = Loc(code.co_filename, code.co_firstlineno)
+        if not (name or fn.__name__).isidentifier():
+            raise TilelinkError(
+                "TL216",
+                f"an operator is called `{name or fn.__name__}`",
+                loc=loc,
+                why="schedules, files and kernels name it",
+                hint='give it a name: tilelink.operator(…, name="…")',
+            )
         shipped = Schedule().merged(schedule or {})
         return Operator(fn, parse_signature(signature, loc, axes), name or fn.__name__, loc, shipped)
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilelink.errors import TilelinkError
-from tilelink.ir.schedule import PART, ByRuns, CopyEngine, Fused, Library, Placement, Schedule, Sms, SortKey
+from tilelink.ir.schedule import (
+    COUNT,
+    LENGTH,
+    PART,
+    ByRuns,
+    CopyEngine,
+    Fused,
+    Library,
+    Placement,
+    Schedule,
+    Sms,
+    SortKey,
+)
 from tilelink.runtime.functions import function_of
 
 Order = str | SortKey | tuple[str | SortKey, ...]
@@ -34,12 +47,12 @@ def checked(schedule: Schedule) -> Schedule:
     for path, placement in schedule.entries:
         if not isinstance(placement, (Sms, CopyEngine, Fused, Library)):
             raise refuse(f"the placement of `{path}`", placement, "one of sms, copy_engine, fused and library")
-    if not is_number(schedule.slots) or schedule.slots < 1:
-        raise refuse("`slots`", schedule.slots, "the number of buffers that take turns, at least 1")
+    if not is_number(schedule.slots) or not 1 <= schedule.slots <= COUNT:
+        raise refuse("`slots`", schedule.slots, f"the number of buffers that take turns, from 1 to {COUNT:,}")
     _flags(low_latency=schedule.low_latency)
     for tensor, elements in schedule.channels:
-        if not is_number(elements) or elements < 1:
-            raise refuse(f"the channel of `{tensor}`", elements, "a number of elements, at least 1")
+        if not is_number(elements) or not 1 <= elements <= LENGTH:
+            raise refuse(f"the channel of `{tensor}`", elements, f"a number of elements, from 1 to {LENGTH:,}")
     return schedule
 
 
@@ -47,6 +60,8 @@ def _numbers(**given: Any) -> None:
     for name, value in given.items():
         if not is_number(value):
             raise refuse(f"`{name}`", value, "a whole number")
+        if name != "count" and value > COUNT:  # how many SMs there are, the device says
+            raise refuse(f"`{name}`", value, f"a whole number, at most {COUNT:,}")
 
 
 def _flags(**given: Any) -> None:
@@ -60,6 +75,8 @@ def _order(order: Any) -> tuple[str | SortKey, ...]:
     for word in words:
         if not isinstance(word, str) and not callable(word):
             raise refuse("`order`", order, "a word, a sort key, or a tuple of them")
+        if isinstance(word, str) and any(int(number) > LENGTH for number in re.findall("[0-9]+", word)):
+            raise refuse("`order`", order, f"made of words whose numbers are at most {LENGTH:,}")
     return words
 
 
@@ -72,6 +89,8 @@ def _tile(tile: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
             raise refuse(f"the tile along `{dim}`", size, wanted)
         if size < 1:
             raise TilelinkError("TL318", f"a tile of {size} along `{dim}`", hint="tiles have at least one element")
+        if size > LENGTH:
+            raise refuse(f"the tile along `{dim}`", size, f"a number of elements, at most {LENGTH:,}")
     return tuple(tile.items())
 
 

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from tilelink.runtime.session import Session
+from tilelink.pipeline.calls import Calls, are_lists, bind_here, prepare, run
+from tilelink.runtime.call import Prepared
+from tilelink.runtime.launching import spread
+from tilelink.runtime.refusals import no_kernels
+from tilelink.runtime.session import Session, current, require
 from tilelink.tracing import Trace, lanes_of_events, together
-from tilelink.tuning import interleaved
+from tilelink.tuning.measuring import interleaved
 
 ROUNDS = 7
 """In which the traced and the untraced call take turns, where time is real."""
 
 
-def traced_call(session: Session, title: str, plain: Callable[[], Any], traced: Callable[[], Any]) -> Trace:
-    """Time both variants, then trace one call. Collective.
+def traced_call(
+    calls: Calls, tensors: Sequence[Any], group: Any, session: Session | None, given: dict[str, Any]
+) -> Trace:
+    """Time both variants, then trace one call. Collective; arguments as of `Operator.trace`."""
+    session = session or (current() if group is None else require())
+    if session is None:
+        lists = tensors if are_lists(tensors) else [[t] for t in tensors]
+        return spread(lambda *mine: traced_call(calls, mine, None, None, given), lists)[0]
+    session = session.of(group)
+    if session.world.only_references:
+        raise no_kernels()
+    compiler = calls.tiled(bind_here(calls.compiler, session, tensors, given), session.world.topology)
+    plain = prepare(compiler, session, tensors, (), given)
+    prepared = prepare(compiler, session, tensors, (), given, traced=True)
 
-    Args:
-        traced: makes a call and gives what it was made with (`runtime.call.Prepared`).
-    """
+    def traced() -> Prepared:
+        run(session, prepared, tensors)
+        return prepared
+
+    runs = {"plain": lambda: run(session, plain, tensors), "traced": traced}
     world = session.world
     rounds = 1 if world.topology.world == "simulated" else ROUNDS
-    times, missing = interleaved(world, {"plain": plain, "traced": traced}, rounds, lambda: None)
+    times, missing = interleaved(world, runs, rounds, lambda: None)
     assert not missing, missing
-    ready = traced()
+    ready: Any = traced()
     for kept in ready.slots:
         kept.events.clear()
     world.barrier()
@@ -32,8 +50,9 @@ def traced_call(session: Session, title: str, plain: Callable[[], Any], traced: 
     # The workspace has moved on to the next slot.
     slot = (ready.workspace.calls - 1) % ready.plan.schedule.slots
     lanes = lanes_of_events(world, ready.plan, ready.loaded.source, ready.slots[slot].events)
+    sizes = " ".join(f"{name}={size}" for name, size in prepared.plan.sizes)
     return Trace(
-        title=title,
+        title=f"{compiler.name}: {sizes}",
         world=world.topology.world,
         lanes=together(world.agree(lanes)),
         ms=times["traced"].median,

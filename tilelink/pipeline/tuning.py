@@ -6,7 +6,7 @@ import datetime
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
@@ -17,31 +17,19 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Schedule
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound
-from tilelink.pipeline.choosing import reads_tables
+from tilelink.pipeline.calls import Calls, bind_here, load, prepare, run
+from tilelink.pipeline.choosing import problem_of, reads_tables
+from tilelink.pipeline.compiled import Compiled, Compiler
 from tilelink.pipeline.functions import known, unknown
-from tilelink.pipeline.preparing import load, prepare, run
-from tilelink.pipeline.stages import Stages
 from tilelink.runtime.apart import stored
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.memory import regions
 from tilelink.runtime.session import Session
-from tilelink.tuning import (
-    SLOTS,
-    DiskCache,
-    Entry,
-    Problem,
-    Report,
-    Search,
-    Space,
-    apart,
-    results,
-    space_of,
-    tolerance,
-)
+from tilelink.tuning.comparing import apart, results, tolerance
+from tilelink.tuning.search import Report, Search
+from tilelink.tuning.space import SLOTS, Space, space_of
+from tilelink.tuning.tables import DiskCache, Entry, Problem
 from tilelink.version import __version__
-
-if TYPE_CHECKING:
-    from tilelink.pipeline.operator import Operator
 
 log = logging.getLogger("tilelink")
 
@@ -54,7 +42,7 @@ Written = Sequence[tuple[torch.Tensor, torch.Tensor]]
 class Trial:
     """A candidate of `tuning.search`: the operator with one schedule, on this rank's tensors."""
 
-    operator: Operator
+    compiler: Compiler
     session: Session
     bound: Bound
     tensors: Sequence[Any]
@@ -64,17 +52,17 @@ class Trial:
     opened: bool = False
 
     def legal(self) -> None:
-        self._stages()
+        self._compiled()
 
     def needs(self) -> int:
-        return sum(r.nbytes for r in regions(self._stages().plan))
+        return sum(r.nbytes for r in regions(self._compiled().plan))
 
-    def _stages(self) -> Stages:
-        return self.operator.stages(self.bound, self.session.world.topology, self.session.vigil.checks)
+    def _compiled(self) -> Compiled:
+        return self.compiler.compiled(self.bound, self.session.world.topology, self.session.vigil.checks)
 
     def allocate(self) -> None:
-        self.opened = self.operator.maker.identity not in self.session.workspaces
-        self.prepared = prepare(self.operator.maker, self.session, self.tensors, (), self.given)
+        self.opened = self.compiler.identity not in self.session.workspaces
+        self.prepared = prepare(self.compiler, self.session, self.tensors, (), self.given)
 
     def compile(self) -> None:
         assert self.prepared is not None
@@ -98,14 +86,14 @@ class Trial:
         """A workspace that calls have used before stays with them."""
         self.prepared = None
         if self.opened:
-            self.session.close(self.operator.maker.identity)
+            self.session.close(self.compiler.identity)
 
 
 @dataclass(slots=True)
 class Tuning:
     """Tuning one operator for one kind of call, on one rank."""
 
-    operator: Operator
+    calls: Calls
     session: Session
     tensors: Sequence[Any]
     given: dict[str, Any]
@@ -114,6 +102,20 @@ class Tuning:
     plan: Plan
     plain: Callable[[], Any] | None
     written: Written = field(init=False)
+
+    @staticmethod
+    def of(calls: Calls, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Tuning:
+        """Of a call."""
+        compiler, topology = calls.compiler, session.world.topology
+        bound = bind_here(compiler, session, tensors, given)
+        plain = (lambda: calls.plain(session, tensors, None, given)) if calls.has_plain(session.world, bound) else None
+        problem = problem_of(compiler.name, compiler.signature, bound, topology)
+        return Tuning(calls, session, tensors, given, bound, problem, compiler.compiled(bound, topology).plan, plain)
+
+    @property
+    def _own(self) -> Schedule:
+        """What the operator comes with."""
+        return self.calls.compiler.schedule
 
     def __post_init__(self) -> None:
         self.written = [(self.tensors[k], self.tensors[k].clone()) for k, _ in stored(self.plan)]
@@ -146,19 +148,19 @@ class Tuning:
         return found, self._key(found) in self.session.compared, ""
 
     def _key(self, entry: Entry | None) -> tuple[object, ...]:
-        return self.operator.maker.identity, entry
+        return self.calls.compiler.identity, entry
 
     def _refused(self, entry: Entry, space: Space | None) -> str:
         """Why a schedule from disk is not taken; the same on all ranks."""
         further = [p for options in (space or {}).values() for p in options]
-        functions = known(self.operator.schedules, self.plan.wiring, further)
+        functions = known(self._own, self.plan.wiring, further)
         told = self.session.world.agree(unknown(entry.schedule, functions) or self._without_plain(entry))
         problem = next((why for why in told if why), "")
         if problem or entry.schedule.sequential:
             return problem
         search = self._search(0.0, {})
         try:
-            own = "" if self._plain_says else search.wrong(replace(self.operator.schedules, sequential=False))
+            own = "" if self._plain_says else search.wrong(replace(self._own, sequential=False))
             problem = own or search.wrong(entry.schedule)
         finally:
             restore(self.written)
@@ -193,17 +195,16 @@ class Tuning:
             return apart(got, wanted[0]) <= tolerance(t.dtype for t in (*self.tensors, *wanted[0]))
 
         def make(schedule: Schedule) -> Trial:
-            operator = self.operator.with_schedule(schedule)
-            return Trial(operator, self.session, self.bound, self.tensors, self.given, self.written)
+            compiler = self.calls.compiler.with_schedule(schedule)
+            return Trial(compiler, self.session, self.bound, self.tensors, self.given, self.written)
 
         def lowered(schedule: Schedule) -> Lowered:
-            maker = self.operator.with_schedule(schedule).maker
-            return lower(maker.unproven(self.bound, world.topology))
+            return lower(self.calls.compiler.with_schedule(schedule).unproven(self.bound, world.topology))
 
         return Search(
             world=world,
             plan=self.plan,
-            start=self.operator.schedules,
+            start=self._own,
             space=space if space is not None else space_of(self.plan),
             make=make,
             lowered=lowered,

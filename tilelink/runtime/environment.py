@@ -42,9 +42,18 @@ def distributed() -> ProcessRank | None:
 
 def cache_root() -> Path | None:
     """TILELINK_CACHE: where emitted files and tuned schedules are kept instead of the user's cache directory; a directory that
-    belongs to this user or to root."""
+    belongs to this user or to root.
+
+    Raises:
+        TilelinkError: TL400, it names the home of a user that there is not.
+    """
     value = os.environ.get("TILELINK_CACHE")
-    return Path(value).expanduser() if value else None
+    try:
+        return Path(value).expanduser() if value else None
+    except RuntimeError as error:
+        raise TilelinkError(
+            "TL400", f"TILELINK_CACHE is {value!r}: {error}", hint="set it to a directory, or unset it"
+        ) from error
 
 
 def world() -> str | None:

@@ -7,8 +7,6 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from tilelink.errors import Loc, TilelinkError
 
 
@@ -68,6 +66,8 @@ def explained(function: Callable[..., Any], name: str, path: str, loc: Loc) -> C
 
 
 def _said(value: Any) -> str:
+    import torch  # here: who only asks for a function by its name does without it
+
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return f"[{', '.join(map(_said, value))}]" if isinstance(value, (list, tuple)) else repr(value)

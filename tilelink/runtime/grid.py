@@ -6,12 +6,13 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import RankAxis, Topology
+
+if TYPE_CHECKING:
+    import torch
 
 W = TypeVar("W")
 AS = " as "
@@ -89,4 +90,4 @@ def context_along(context: torch.Tensor, ranks: int, line: tuple[int, ...], rank
     values = context.tolist()
     bases, numbers = values[2 : 2 + ranks], values[2 + ranks :]
     picked = [line.index(rank), len(line), *(bases[r] for r in line), *(numbers[r] for r in line)]
-    return torch.tensor(picked, dtype=torch.int64, device=context.device)
+    return context.new_tensor(picked)

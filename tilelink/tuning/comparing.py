@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from tilelink.runtime.memory import NAMES
+if TYPE_CHECKING:
+    import torch
 
 TOLERANCE = {"bf16": 2e-2, "f16": 5e-3, "f32": 2e-3}
 """Relative Frobenius error that is still right. f32 is that of GPUs, whose matrix units round to tf32."""
@@ -20,6 +19,10 @@ def tolerance(dtypes: Iterable[torch.dtype]) -> float:
 
 
 def _of(dtype: torch.dtype) -> float:
+    import torch
+
+    from tilelink.runtime.memory import NAMES
+
     return TOLERANCE.get(NAMES[dtype], max(TOLERANCE["f32"], torch.finfo(dtype).eps / 2))
 
 
@@ -46,6 +49,8 @@ def apart(got: Sequence[torch.Tensor], want: Sequence[torch.Tensor]) -> float:
 
 
 def _one(got: torch.Tensor, want: torch.Tensor) -> float:
+    import torch
+
     if not want.dtype.is_floating_point:
         return 0.0 if torch.equal(got.long(), want.long()) else float("inf")
     known = want.float().isfinite()
@@ -56,4 +61,6 @@ def _one(got: torch.Tensor, want: torch.Tensor) -> float:
 
 def results(values: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """What a call gives, one result or several."""
+    import torch
+
     return (values,) if isinstance(values, torch.Tensor) else tuple(values)

@@ -9,13 +9,10 @@ from dataclasses import MISSING, fields, replace
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from tilelink.ir.schedule import CopyEngine, Fused, Library, Placement, Schedule, Sms
+from tilelink.ir.schedule import COUNT, LENGTH, CopyEngine, Fused, Library, Placement, Schedule, Sms
 
 T = TypeVar("T")
 KINDS: dict[str, type[Any]] = {"sms": Sms, "copy_engine": CopyEngine, "fused": Fused, "library": Library}
-
-LENGTH, COUNT = 1 << 31, 1024
-"""What elements of a tile, and any other number of a schedule, stay below."""
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

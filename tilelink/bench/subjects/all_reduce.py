@@ -11,7 +11,7 @@ from tilelink.bench.subjects.moving import KIB, MIB, rotated, sized
 from tilelink.bench.subjects.subject import BenchCase, Subject
 from tilelink.ops import all_reduce
 from tilelink.ops.all_reduce import FORMS
-from tilelink.tuning import attempt
+from tilelink.tuning.measuring import attempt
 
 TORCH = {"torch one-shot": "one_shot_all_reduce", "torch two-shot": "two_shot_all_reduce_"}
 """Operators of torch's symmetric memory, without multicast, by contender."""

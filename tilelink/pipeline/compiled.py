@@ -1,10 +1,13 @@
-"""Capture, plan, verify, emit, load: the stages of an operator with one schedule, each made once per kind of call."""
+"""Capture, plan, verify, emit, load: what an operator with one schedule is compiled to, once per kind of call.
+
+Plans are made, proved and emitted without torch; it is imported where an emitted file is loaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilelink.codegen import emit
 from tilelink.errors import Loc
@@ -23,16 +26,17 @@ from tilelink.mapping.judge import judge, judged
 from tilelink.mapping.lower import lower
 from tilelink.pipeline.arguments import Bound, axes_of
 from tilelink.pipeline.by_runs import instead
-from tilelink.runtime.call import Loaded
-from tilelink.runtime.kernels import load
 from tilelink.runtime.recent import Recent
 
-STAGES_KEPT = 256
+if TYPE_CHECKING:
+    from tilelink.runtime.call import Loaded
+
+KEPT = 256
 """Plans, proofs and emitted texts that an operator keeps: one per set of sizes, memory layouts and checks."""
 
 
 @dataclass(slots=True, eq=False)
-class Stages:
+class Compiled:
     """What has been made for one set of sizes on one topology. `outside`: what its functions read in modules and closures; None:
     nothing."""
 
@@ -41,24 +45,14 @@ class Stages:
     verdict: Verdict
     source: KernelSource
     outside: Outside | None = None
-    loaded: dict[int, Loaded] = field(default_factory=dict[int, Loaded])
-
-    @staticmethod
-    def of(
-        plan: Plan,
-        lowered: Lowered,
-        verdict: Verdict,
-        checks: Checks,
-        outside: Outside | None = None,
-        *,
-        traced: bool = False,
-    ) -> Stages:
-        """`checks`, `traced`: as of `tilelink.codegen.emit`."""
-        return Stages(plan, lowered, verdict, emit(plan, lowered, checks, traced=traced), outside)
+    loaded: dict[int, Loaded] = field(default_factory=dict[int, "Loaded"])
 
     def on(self, rank: int) -> Loaded:
         """What runs on a rank."""
         if rank not in self.loaded:
+            from tilelink.runtime.call import Loaded
+            from tilelink.runtime.kernels import load
+
             source = self.source
             module = load(source.text, source.digest, source.name, source.lines, source.advice)
             self.loaded[rank] = Loaded(self.plan, source, module, self.streams(rank))
@@ -68,6 +62,11 @@ class Stages:
         """What its streams do, by executor."""
         moving = [h.executor for h in self.plan.host if isinstance(h, (Transfer, Keep, Stage))]
         return {name: actions(self.lowered, name, rank) for name in moving}
+
+    def traced(self, checks: Checks) -> Compiled:
+        """The same plan, emitted so that it writes down when it does what."""
+        source = emit(self.plan, self.lowered, checks, traced=True)
+        return Compiled(self.plan, self.lowered, self.verdict, source, self.outside)
 
 
 def emitted(plan: Plan, checks: Checks = Checks(), *, traced: bool = False) -> KernelSource:
@@ -91,8 +90,8 @@ class Identity:
         return isinstance(other, Identity) and self._value == other._value
 
 
-class Maker:
-    """Makes the stages of what a user has declared, with one schedule, and keeps them."""
+class Compiler:
+    """Compiles what a user has declared, with one schedule, and keeps what it has made."""
 
     __slots__ = ("fn", "identity", "kept", "loc", "name", "schedule", "signature")
 
@@ -103,9 +102,13 @@ class Maker:
         self.loc = loc
         self.schedule = schedule
         self.identity = Identity(fn, signature, name, loc, schedule)
-        self.kept = Recent[Stages](STAGES_KEPT)
+        self.kept = Recent[Compiled](KEPT)
 
-    def stages(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Stages:
+    def with_schedule(self, schedule: Schedule) -> Compiler:
+        """Of the same operator with this whole schedule."""
+        return Compiler(self.fn, self.signature, self.name, self.loc, schedule)
+
+    def compiled(self, bound: Bound, topology: Topology, checks: Checks = Checks()) -> Compiled:
         """Plan, verdict and source for bound arguments, made once."""
         key = (bound, topology, checks)
         known = self.kept.get(key)
@@ -116,10 +119,11 @@ class Maker:
             verdict, lowered = judged(plan)
             if verdict.error is not None:
                 raise verdict.error
-            known = self.kept[key] = Stages.of(plan, lowered or lower(plan), verdict, checks, outside)
+            lowered = lowered or lower(plan)
+            known = self.kept[key] = Compiled(plan, lowered, verdict, emit(plan, lowered, checks), outside)
         return known
 
-    def judged(self, bound: Bound, topology: Topology) -> Verdict:
+    def verdict(self, bound: Bound, topology: Topology) -> Verdict:
         """The verdict on the plan for bound arguments, whichever it is."""
         return judge(self._planned(bound, topology))
 

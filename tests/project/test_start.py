@@ -1,0 +1,71 @@
+"""What starts, and what it must not bring along: each in an interpreter of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.start_time import ROOT
+
+HEAVY = ("torch", "triton", "sympy", "matplotlib", "tilelink.bench")
+"""Packages that take long to import."""
+
+PLANNED = """
+import contextlib, io, sys
+from tilelink.cli import app
+with contextlib.redirect_stdout(io.StringIO()):
+    app({arguments!r}, standalone_mode=False)
+"""
+SHAPE = ["--shape", "512x512x512"]
+
+
+def command(*arguments: str) -> str:
+    return PLANNED.format(arguments=[*arguments])
+
+
+COMPILER = ("numpy", "networkx", "lark", "tilelink.ops", "tilelink.pipeline", "tilelink.mapping")
+STARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "tilelink": ("import tilelink", (*HEAVY, "typer", "rich", *COMPILER)),
+    "--help": (command("--help"), (*HEAVY, *COMPILER)),
+    "--version": (command("--version"), (*HEAVY, *COMPILER)),
+    "a typo": ("from tilelink.cli import app\ntry: app(['pln'])\nexcept SystemExit: pass", (*HEAVY, *COMPILER)),
+    "plan": (command("plan", "ag_gemm", *SHAPE), ("torch", "sympy", "matplotlib", "tilelink.bench")),
+    "verify": (command("verify", "ag_gemm", *SHAPE), ("torch", "sympy", "matplotlib", "tilelink.bench")),
+    "emit": (command("emit", "ag_gemm", *SHAPE), ("torch", "sympy", "matplotlib", "tilelink.bench")),
+    "ops": ("import tilelink.ops", ("torch", "sympy", "matplotlib", "rich")),
+    **{room: (f"import tilelink.{room}", HEAVY) for room in ("frontend", "ir", "mapping", "proof", "codegen", "cost")},
+}
+"""What is run, and the modules that it must not import."""
+
+
+def run(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("what", STARTS)
+def test_nothing_is_imported_that_is_not_needed(what: str) -> None:
+    code, unwanted = STARTS[what]
+    found = run(f"{code}\nimport sys\nprint([m for m in {unwanted!r} if m in sys.modules])")
+    assert found == "[]"
+
+
+def test_everything_is_reachable_from_the_package() -> None:
+    names = "ops.ag_gemm nn.functional language.tile_load launch sms moving install program __version__"
+    checks = "\n".join(f"tilelink.{name}" for name in names.split())
+    assert run(f"import tilelink\n{checks}\nprint(set(tilelink.__all__) <= set(dir(tilelink)))") == "True"
+    assert run("from tilelink import *\nprint(sms, operator)").startswith("<function sms")
+
+
+def test_a_name_that_is_not_there() -> None:
+    code = "import tilelink\ntry: tilelink.nothing\nexcept AttributeError as error: print(error)"
+    assert run(code) == "module 'tilelink' has no attribute 'nothing'"

@@ -1,0 +1,450 @@
+"""Calls of an operator with one schedule on one rank: what its data does not change is prepared once per kind of call.
+
+A cached call finds what was prepared by the facts of its arguments, and runs it. Everything else on this page is for the
+first call of a kind: arguments bound, a schedule chosen, memory taken, kernels loaded, ranks asked whether they agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tilelink.errors import TilelinkError
+from tilelink.frontend import check_keywords
+from tilelink.ir.plan import Plan
+from tilelink.ir.schedule import Schedule
+from tilelink.ir.topology import Topology
+from tilelink.pipeline.arguments import (
+    Bound,
+    bind,
+    check_devices,
+    check_results,
+    constants_of,
+    exact,
+    in_words,
+    is_plain,
+    stored,
+)
+from tilelink.pipeline.by_runs import refused
+from tilelink.pipeline.choosing import Choice, choose, even, problem_of, undivided
+from tilelink.pipeline.compiled import Compiled, Compiler
+from tilelink.pipeline.contracts import broken
+from tilelink.pipeline.reports import describe
+from tilelink.runtime.agreeing import Stated, compare_calls
+from tilelink.runtime.apart import Written
+from tilelink.runtime.call import Prepared, results_on
+from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
+from tilelink.runtime.memory import Workspace, regions, union
+from tilelink.runtime.recent import Recent
+from tilelink.runtime.session import Session, current, require
+from tilelink.runtime.world import World
+
+log = logging.getLogger("tilelink")
+
+CHOICES_KEPT = 4096
+"""Kinds of calls of which an operator remembers how they run."""
+
+
+def facts(t: Any, session: Session) -> object:
+    """What of an argument or a result a prepared call depends on."""
+    if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
+        return type(t)
+    return t.shape, t.dtype, t.stride(), t.data_ptr() % 16, t.device, session.shares(t)
+
+
+def prepared_for(cached: Recent[Prepared], key: object) -> Prepared | None:
+    """What has been prepared for a call, if all that it was made of is still so."""
+    found = cached.get(key)
+    return None if found is None or (found.changed is not None and found.changed()) else found
+
+
+def are_lists(tensors: Sequence[Any]) -> bool:
+    """Whether the arguments are those of all ranks at once: lists with one tensor per rank."""
+    return bool(tensors) and isinstance(tensors[0], (list, tuple))
+
+
+def _tuple(values: Any) -> tuple[Any, ...]:
+    return values if isinstance(values, tuple) else (values,)
+
+
+class Calls:
+    """How an operator with one schedule is called.
+
+    Args:
+        compiler: compiles it.
+        reference: its plain form in torch, if it has one.
+        uneven: dimensions along which that takes parts of unequal length.
+        scheduled: whether somebody has said how it runs; else a call may take a schedule that was measured, or the plain form.
+    """
+
+    __slots__ = ("_choices", "_variants", "compiler", "reference", "scheduled", "uneven")
+
+    def __init__(
+        self, compiler: Compiler, reference: Callable[..., Any] | None, uneven: frozenset[str], scheduled: bool
+    ) -> None:
+        self.compiler = compiler
+        self.reference = reference
+        self.uneven = uneven
+        self.scheduled = scheduled
+        self._choices = Recent[Calls](CHOICES_KEPT)
+        self._variants: dict[Schedule, Calls] = {}
+        """With the schedules that calls have chosen: as many as have been measured or estimated."""
+
+    # ------------------------------------------------------------------------------------------------------------- call
+    def __call__(
+        self, tensors: Sequence[Any], out: Any, group: Any, session: Session | None, given: dict[str, Any]
+    ) -> Any:
+        """Arguments as of `Operator.__call__`."""
+        session = session or (current() if group is None else require())
+        if session is None:
+            return self._simulated(tensors, out, given)
+        session = session.of(group)
+        session.vigil.begin()
+        outs = () if out is None else _tuple(out)
+        key = (tuple([facts(t, session) for t in tensors]), *[(name, exact(value)) for name, value in given.items()])
+        # What an operator with a schedule of somebody's has been called with says nothing of one that chooses.
+        whole = (self.scheduled, key, tuple([facts(t, session) for t in outs]))
+        keyed = not given or all(is_plain(v) for v in given.values())
+        calls, cached = self, session.cached(self.compiler.identity)
+        prepared = prepared_for(cached, whole) if keyed else None
+        if prepared is None and (not self.scheduled or session.world.only_references):
+            calls = self._chosen(session, key, tensors, given)
+            cached = session.cached(calls.compiler.identity)
+            prepared = prepared_for(cached, whole) if keyed else None
+        if prepared is None:
+            compiler = calls.compiler
+            if compiler.schedule.sequential:
+                known = session.cached((compiler.identity, "plain"))
+                if not keyed or session.vigil.debug or known.get(key) is None:
+                    bound = bind_here(compiler, session, tensors, given)
+                    if session.world.only_references:
+                        self._require_reference(session.world, bound)
+                    session.vigil.compare(compiler.identity, stated(compiler, session, bound))
+                    known[key] = True
+                return self.plain(session, tensors, out, given)
+            prepared = cached[whole] = prepare(compiler, session, tensors, outs, given)
+        elif prepared.in_place or session.vigil.debug:
+            again(calls.compiler, session, prepared, tensors, outs, given)
+        values = run(session, prepared, tensors, outs)
+        return values[0] if len(values) == 1 else values
+
+    def _simulated(self, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
+        """Where there is no rank yet: one for each entry of lists, or one alone."""
+        check_keywords(self.compiler.name, self.compiler.fn, self.compiler.signature, given)
+        if not are_lists(tensors):
+            say_simulated()
+            return simulated(lambda: self(tensors, out, None, None, given), 1)[0]
+        if out is None:
+            return spread(lambda *mine: self(mine, None, None, None, given), tensors)
+        return spread(lambda *mine: self(mine[:-1], mine[-1], None, None, given), (*tensors, out))
+
+    def plain(self, session: Session, tensors: Sequence[Any], out: Any, given: dict[str, Any]) -> Any:
+        """The reference, whose libraries take their turns."""
+        name, loc = self.compiler.name, self.compiler.loc
+        if self.reference is None or session.world.group is None:
+            why = "it has no reference" if self.reference is None else "its libraries need GPUs"
+            raise TilelinkError("TL229", f"`{name}` has no sequential form here", loc=loc, why=why)
+        outs = () if out is None else _tuple(out)
+        if outs and (wrong := Written.outside(name, loc, tensors, outs).refused(tensors, outs)) is not None:
+            raise wrong
+        sizes = {dim: given[dim] for dim in self.uneven if dim in given}
+        with torch.no_grad():
+            constants = constants_of(self.compiler.signature, given)
+            found = self.reference(*tensors, **constants, **sizes, group=session.world.group)
+        if out is None:
+            return found
+        values = list(_tuple(found))
+        check_results(name, outs, [("", tuple(v.shape), v.dtype) for v in values], tensors[0].device, loc)
+        for k, target in enumerate(outs):
+            if target is not None:
+                values[k] = target.copy_(values[k])
+        return tuple(values) if len(values) > 1 else values[0]
+
+    # -------------------------------------------------------------------------------------------------------- schedules
+    def variant(self, schedule: Schedule) -> Calls:
+        """The same operator's with a schedule that was chosen for it: the same object each time."""
+        if schedule == self.compiler.schedule:
+            return self
+        if schedule not in self._variants:
+            compiler = self.compiler.with_schedule(schedule)
+            self._variants[schedule] = Calls(compiler, self.reference, self.uneven, scheduled=True)
+        return self._variants[schedule]
+
+    def choice(self, bound: Bound, topology: Topology, *, plain: bool) -> Choice:
+        """How a call like this one runs, and why. `plain`: there is a plain form that can run."""
+        compiler = self.compiler
+        if self.scheduled:
+            return Choice(compiler.schedule, "as it is scheduled")
+        problem = problem_of(compiler.name, compiler.signature, bound, topology)
+
+        def plan(schedule: Schedule) -> Plan:
+            return self.variant(schedule).compiler.compiled(bound, topology).plan
+
+        return choose(problem, compiler.schedule, plan, plain=plain)
+
+    def how(self, tensors: Sequence[Any], group: Any, session: Session | None, given: dict[str, Any]) -> Choice:
+        """The choice for a call; arguments as of `Operator.__call__`. Says so in a line as `str`."""
+        session = session or (current() if group is None and are_lists(tensors) else require())
+        if session is None:
+            return spread(lambda *mine: self.how(mine, None, None, given), tensors)[0]
+        session = session.of(group)
+        bound = bind_here(self.compiler, session, tensors, given)
+        return self.choice(bound, session.world.topology, plain=self.has_plain(session.world, bound))
+
+    def tiled(self, bound: Bound, topology: Topology) -> Compiler:
+        """What compiles the tile programs that run, or would if they did: with the schedule that was measured, if any."""
+        if self.scheduled:
+            return self.compiler
+        return self.variant(self.choice(bound, topology, plain=False).schedule).compiler
+
+    def has_plain(self, world: World, bound: Bound) -> bool:
+        """Whether the plain form can run such a call."""
+        signature = self.compiler.signature
+        return (
+            self.reference is not None
+            and world.group is not None
+            and even(signature, bound, world.topology, self.uneven)
+        )
+
+    def _require_reference(self, world: World, bound: Bound) -> None:
+        """Raises:
+        TilelinkError: TL474, processes on CPUs run nothing but references, and this call has none.
+        """
+        name = self.compiler.name
+        ragged = undivided(self.compiler.signature, bound, world.topology, self.uneven, unknown=0)
+        if self.reference is not None and not ragged:
+            return
+        why, hint = "it has no reference", f"write its unfused form in torch, `@{name}.reference`"
+        if self.reference is not None:
+            shown = ", ".join(f"{dim}={dict(bound.sizes)[dim]}" for dim in ragged)
+            why = f"its reference takes parts of one size, and {world.ranks} ranks do not divide {shown}"
+            hint = f"give its reference the parameter `{ragged[0]}`"
+        raise TilelinkError(
+            "TL474",
+            f"`{name}` cannot run in processes on the CPU",
+            loc=self.compiler.loc,
+            why=f"operators run their references there, and {why}",
+            hint=f"{hint}, or simulate the ranks: tilelink.launch without torchrun",
+        )
+
+    def _chosen(self, session: Session, key: tuple[Any, ...], tensors: Sequence[Any], given: dict[str, Any]) -> Calls:
+        """With the schedule that is chosen for a call; itself where that is its own."""
+        world = session.world
+        if world.only_references:
+            return self.variant(Schedule(sequential=True))
+        at = (world.ranks, world.topology.world, key)
+        known = self._choices.get(at) if all(is_plain(v) for v in given.values()) else None
+        if known is None:
+            try:
+                bound = bind_here(self.compiler, session, tensors, given)
+                choice = self.choice(bound, world.topology, plain=self.has_plain(world, bound))
+            except TilelinkError:
+                return self  # which finds the same again, and tells the other ranks
+            known = self._choices[at] = self.variant(choice.schedule)
+            if known is not self:
+                # What was reserved for this operator was reserved for however it runs.
+                mine = session.reserved.setdefault(self.compiler.identity, {})
+                session.reserved[known.compiler.identity] = mine
+                log.info("%s at %s runs %s", self.compiler.name, dict(bound.sizes), choice)
+        return known
+
+    # ----------------------------------------------------------------------------------------------------------- looked at
+    def planned_for(
+        self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
+    ) -> tuple[Compiler, Bound, Topology]:
+        """What compiles such a call, and what it is compiled for; arguments as of `Operator.plan`."""
+        bound, topology = self._bound(tensors, ranks, topology, given)
+        return self.tiled(bound, topology), bound, topology
+
+    def _bound(
+        self, tensors: Sequence[Any], ranks: int | None, topology: Topology | None, given: dict[str, Any]
+    ) -> tuple[Bound, Topology]:
+        compiler = self.compiler
+        given.pop("out", None)
+        check_keywords(compiler.name, compiler.fn, compiler.signature, given)
+        if ranks is not None:
+            check_ranks(ranks)
+        session = current()
+        if topology is None and session is not None:
+            topology = session.world.topology
+        if not are_lists(tensors):
+            topology = topology or Topology(ranks or 1)
+            return bind(compiler.name, compiler.signature, tensors, given, topology, compiler.loc), topology
+        topology = topology or Topology(listed(tensors, ranks))
+        listed(tensors, topology.ranks)
+        found = [
+            bind(compiler.name, compiler.signature, mine, given, topology, compiler.loc, rank=rank)
+            for rank, mine in enumerate(zip(*tensors, strict=True))
+        ]
+        compare_calls([in_words(compiler.name, bound, compiler.fn) for bound in found])
+        return found[0], topology
+
+    # ------------------------------------------------------------------------------------------------------------- memory
+    def reserve(self, session: Session, tensors: Sequence[Any], sizes: Mapping[str, int]) -> None:
+        """Prepare for calls of up to these sizes; arguments as of `Operator.reserve`. Collective."""
+        compiler = self.compiler
+        reserved = session.reserved.setdefault(compiler.identity, {})
+        reserved.update({name: max(size, reserved.get(name, 0)) for name, size in sizes.items()})
+        for calls in (self, *self._variants.values()):
+            # The next call takes the memory, on all ranks together, whatever kind it is of on some of them.
+            session.cached(calls.compiler.identity).clear()
+        if tensors:
+            bound = bind_here(compiler, session, tensors, {})
+            made = compiler.compiled(bound, session.world.topology, session.vigil.checks)
+            session.vigil.compare(compiler.identity, stated(compiler, session, bound, made, tensors))
+            workspace(compiler, session, bound, made.plan)
+
+    def close(self) -> None:
+        """Free what calls have taken on this rank. Collective."""
+        session = current()
+        if session is not None:
+            for calls in (self, *self._variants.values()):
+                session.close(calls.compiler.identity)
+
+
+def prepare(
+    compiler: Compiler,
+    session: Session,
+    tensors: Sequence[Any],
+    outs: Sequence[Any],
+    given: dict[str, Any],
+    *,
+    traced: bool = False,
+) -> Prepared:
+    """Everything about a call that does not depend on its data. Collective: a rank's error is every rank's.
+
+    Raises:
+        TilelinkError: before any launch, on the user's line.
+    """
+    world, vigil = session.world, session.vigil
+    try:
+        found = bind_here(compiler, session, tensors, given)
+        made = compiler.compiled(found, world.topology, vigil.checks)
+        results = results_on(made.plan, world.rank)
+        check_results(compiler.name, outs, results, tensors[0].device, compiler.loc)
+    except TilelinkError as error:
+        vigil.compare(compiler.identity, error)
+        raise
+    plan, said = made.plan, stated(compiler, session, found, made, tensors)
+    if traced:
+        made = made.traced(vigil.checks)
+    written = Written.of(plan, tensors, [math.prod(shape) * dtype.itemsize for _, shape, dtype in results])
+    wrong = refused(plan) or written.refused(tensors, outs) or violated(session, plan, tensors, given)
+    vigil.compare(compiler.identity, wrong or said)
+    loaded, memory = made.on(world.rank), workspace(compiler, session, found, plan)
+    source = made.source
+    watch = vigil.guard.watch((source.digest, plan.sizes), describe(plan, source, world.rank)) if vigil.guard else None
+    prepared = Prepared.of(loaded, memory, said, watch, written)
+    prepared.changed = made.outside.changed if made.outside is not None else None
+    return prepared
+
+
+def stated(
+    compiler: Compiler,
+    session: Session,
+    bound: Bound,
+    made: Compiled | None = None,
+    tensors: Sequence[torch.Tensor] = (),
+) -> Stated:
+    """What this rank says of a call. `made`: of what runs it; None: it is the plain form."""
+    call, how = in_words(compiler.name, bound, compiler.fn), str(compiler.schedule) or "as it comes"
+    if made is None:
+        return Stated(call, how, loc=compiler.loc)
+    plan, checks = made.plan, str(session.vigil.checks)
+    where = zip(map(plan.buffer, plan.wiring.arguments), tensors, strict=True)
+    text = hashlib.sha256(repr((made.source.digest, plan.tables)).encode()).hexdigest()
+    return Stated(
+        call=call,
+        how=f"{how} with {checks}" if checks else how,
+        places=tuple((b.tensor, None if b.staged else session.place(t)) for b, t in where if b.reached),
+        of=repr((bound.layouts, plan.topology)),
+        text=text,
+        loc=compiler.loc,
+    )
+
+
+def again(
+    compiler: Compiler,
+    session: Session,
+    prepared: Prepared,
+    tensors: Sequence[Any],
+    outs: Sequence[Any],
+    given: Mapping[str, Any],
+) -> None:
+    """What is looked at before a later call of a kind: where peers are to read its arguments; in debug mode everything."""
+    vigil, said = session.vigil, prepared.said
+    places = tuple([session.place(tensors[k]) for k in prepared.in_place])
+    if not vigil.debug and prepared.places.get(places):
+        return
+    if places:
+        moved = {prepared.arguments[k]: place for k, place in zip(prepared.in_place, places, strict=True)}
+        said = replace(said, places=tuple((name, moved.get(name)) for name, _ in said.places))
+    wrong = prepared.written.refused(tensors, outs) or violated(session, prepared.plan, tensors, given)
+    vigil.compare(compiler.identity, wrong or said)
+    prepared.places[places] = True
+
+
+def run(
+    session: Session, prepared: Prepared, tensors: Sequence[Any], outs: Sequence[Any] = ()
+) -> tuple[torch.Tensor, ...]:
+    """The call itself.
+
+    Raises:
+        TilelinkError: TL240, TL244 to TL246, the call would write to what it must not write to.
+    """
+    vigil, written = session.vigil, prepared.written
+    writes = bool(outs or written.stored)
+    if writes and (wrong := written.refused(tensors, outs)) is not None:
+        raise wrong
+    # Compilers take their time: ranks wait for one another before any wait is timed.
+    timed = vigil.watchdog is not None and not prepared.workspace.calls
+    values = prepared.run(
+        _stored(prepared, tensors), outs, (lambda: vigil.agree("has compiled", None)) if timed else None
+    )
+    if writes:
+        written.changed(tensors, outs)
+    vigil.end()
+    return values
+
+
+def load(prepared: Prepared, tensors: Sequence[Any]) -> None:
+    """Compile and load what calls with such arguments will start. Starts nothing; on this rank alone."""
+    prepared.load(_stored(prepared, tensors))
+
+
+def _stored(prepared: Prepared, tensors: Sequence[Any]) -> Sequence[Any]:
+    return stored(prepared.plan.wiring.signature, tensors) if prepared.sliced else tensors
+
+
+def bind_here(compiler: Compiler, session: Session, tensors: Sequence[Any], given: dict[str, Any]) -> Bound:
+    """The arguments of a call on this rank, checked and bound to the signature's sizes."""
+    world = session.world
+    check_keywords(compiler.name, compiler.fn, compiler.signature, given)
+    found = bind(
+        compiler.name, compiler.signature, tensors, given, world.topology, compiler.loc, session.shares, world.rank
+    )
+    check_devices(compiler.name, tensors, world.topology.world != "simulated", compiler.loc)
+    return found
+
+
+def violated(session: Session, plan: Plan, tensors: Sequence[Any], given: Mapping[str, Any]) -> TilelinkError | None:
+    """In debug mode: an argument that does not keep its contract."""
+    if not session.vigil.debug or session.world.capturing():
+        return None
+    session.world.drain()
+    return broken(plan, tensors, given)
+
+
+def workspace(compiler: Compiler, session: Session, of: Bound, plan: Plan) -> Workspace:
+    """The workspace for a plan, of the capacity that has been reserved."""
+    wanted, reserved = regions(plan), session.reserved.get(compiler.identity, {})
+    most = tuple((name, max(size, reserved.get(name, 0))) for name, size in of.sizes)
+    if most != of.sizes:
+        wanted = union(wanted, regions(compiler.compiled(replace(of, sizes=most), plan.topology).plan))
+    return session.workspace(compiler.identity, wanted)
