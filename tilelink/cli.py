@@ -48,8 +48,8 @@ from tilelink.pipeline.operator import Operator
 from tilelink.pipeline.stages import Stages
 from tilelink.runtime.kernels import load
 from tilelink.runtime.session import Session, current
-from tilelink.runtime.simulated.policy import Policy
-from tilelink.runtime.simulated.records import Recorder
+from tilelink.runtime.simulated.machine import Recorder
+from tilelink.runtime.simulated.scheduler import Policy
 from tilelink.tracing.chrome import write_trace
 from tilelink.tracing.spans import Lane, lanes_of
 from tilelink.tracing.trace import SIMULATED

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError, whole_line
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
 from tilelink.runtime.grid import grid_of
@@ -18,8 +21,8 @@ from tilelink.runtime.world import World
 
 if TYPE_CHECKING:
     from tilelink.runtime.simulated import Observer, Policy
-    from tilelink.runtime.simulated.policy import Turns
-    from tilelink.runtime.simulated.records import Recorder
+    from tilelink.runtime.simulated.machine import Recorder
+    from tilelink.runtime.simulated.scheduler import Turns
 
 T = TypeVar("T")
 log = logging.getLogger("tilelink")
@@ -68,7 +71,6 @@ def simulated(
     """
     check_ranks(ranks)
     from tilelink.runtime.simulated import Policy, RaceDetector, simulate
-    from tilelink.runtime.simulated.processes import without_processes
 
     if in_rank():
         raise TilelinkError(
@@ -229,3 +231,36 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16, group: Any = None) -
         group: the ranks whose operators read it in place; None for all.
     """
     return require().of(group).empty(shape, dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+LIBRARY = "torch.distributed"
+
+
+@contextmanager
+def without_processes() -> Iterator[None]:
+    """What torch.distributed raises for want of a process group becomes TL458; all else goes through."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        loc = _asked(error.__traceback__)
+        if loc is None or dist.is_initialized():
+            raise
+        raise TilelinkError(
+            "TL458",
+            f"{LIBRARY} has no process group here: {error}",
+            loc=loc,
+            why="simulated ranks are threads of one process: meshes, process groups and its collectives are for torchrun",
+            hint='name ranks by tilelink.group([0, 1]), axes by tilelink.group(axes={"DP": 2, "TP": 2}), and call tilelink.ops',
+        ) from error
+
+
+def _asked(trace: TracebackType | None) -> Loc | None:
+    """The line that called torch, where torch.distributed is what raised."""
+    asking, raising = None, ""
+    while trace is not None:
+        raising = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if not raising.startswith("torch."):
+            asking = whole_line(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+        trace = trace.tb_next
+    return asking if f"{raising}.".startswith(f"{LIBRARY}.") else None

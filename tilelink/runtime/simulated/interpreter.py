@@ -22,15 +22,19 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.refusals import tensor_descriptor
-from tilelink.runtime.simulated import scalars, shapes
-from tilelink.runtime.simulated.accesses import Accesses, span_of
-from tilelink.runtime.simulated.agents import Target
-from tilelink.runtime.simulated.arithmetic import Arithmetic
-from tilelink.runtime.simulated.atomics import Atomics
-from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.numbered import NUMBER
-from tilelink.runtime.simulated.numerics import is_narrow, narrow, widen
-from tilelink.runtime.simulated.observing import Span
+from tilelink.runtime.simulated.agents import Span, Target
+from tilelink.runtime.simulated.arithmetic import (
+    Arithmetic,
+    block_type_init,
+    is_narrow,
+    narrow,
+    short_functions,
+    short_methods,
+    tensor_init,
+    widen,
+)
+from tilelink.runtime.simulated.builder import Accesses, Atomics, span_of
+from tilelink.runtime.simulated.machine import NUMBER, Machine
 from tilelink.runtime.world import Descriptor
 
 ACCESSES = (
@@ -281,13 +285,13 @@ class Interpreter:
         stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_builder, scope)
         # Stock's `int(array)` needs a 0-dimensional array since numpy 2.4.
         scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
-        for name, short in scalars.methods().items():
+        for name, short in short_methods().items():
             scope.set_attr(tl.tensor, name, short(getattr(tl.tensor, name)))
-        for name, short in scalars.functions().items():
+        for name, short in short_functions().items():
             for module in (tl, tl.core):
                 scope.set_attr(module, name, short(getattr(module, name)))
-        scope.set_attr(tl.tensor, "__init__", shapes.tensor_init(tl.tensor.__init__))
-        scope.set_attr(tl.block_type, "__init__", shapes.block_type_init(tl.block_type.__init__))
+        scope.set_attr(tl.tensor, "__init__", tensor_init(tl.tensor.__init__))
+        scope.set_attr(tl.block_type, "__init__", block_type_init(tl.block_type.__init__))
         for name in ("reduce", "associative_scan"):
             combine = _wide(getattr(tl, name))
             scope.set_attr(tl, name, combine)

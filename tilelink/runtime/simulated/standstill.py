@@ -9,8 +9,7 @@ from typing import Any
 import triton.language as tl
 
 from tilelink.errors import Loc, Note, TilelinkError, whole_line
-from tilelink.runtime.simulated.agents import Agent
-from tilelink.runtime.simulated.frames import chain
+from tilelink.runtime.simulated.agents import Agent, chain
 
 _HOST_FRAMES = ("tilelink/runtime/", "greenlet/", "contextlib.py")
 
