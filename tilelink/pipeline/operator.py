@@ -26,12 +26,11 @@ from tilelink.pipeline.schedules import checked, refuse
 from tilelink.pipeline.stages import Maker, Stages
 from tilelink.pipeline.tracing import traced_call
 from tilelink.pipeline.tuning import Tuning
-from tilelink.runtime.agreeing import compare_calls
 from tilelink.runtime.apart import Written
 from tilelink.runtime.call import Prepared
 from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
 from tilelink.runtime.recent import Recent
-from tilelink.runtime.refusals import no_kernels
+from tilelink.runtime.refusals import compare_calls, no_kernels
 from tilelink.runtime.session import Session, checks_here, current, require
 from tilelink.runtime.world import World
 from tilelink.tracing import Trace

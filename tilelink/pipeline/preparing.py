@@ -18,10 +18,10 @@ from tilelink.pipeline.by_runs import refused
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
 from tilelink.pipeline.stages import Maker, Stages
-from tilelink.runtime.agreeing import Stated
 from tilelink.runtime.apart import Written
 from tilelink.runtime.call import Prepared, results_on
 from tilelink.runtime.memory import Workspace, regions, union
+from tilelink.runtime.refusals import Stated
 from tilelink.runtime.session import Session
 
 

@@ -23,12 +23,12 @@ from tilelink.ir.options import ONE_BLOCK
 from tilelink.ir.plan import COPIES, Plan, order_of
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
-from tilelink.runtime import work as W
-from tilelink.runtime.agreeing import Stated
+from tilelink.runtime import world as W
 from tilelink.runtime.apart import Written
 from tilelink.runtime.functions import explained, function_of
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
 from tilelink.runtime.recent import Recent
+from tilelink.runtime.refusals import Stated
 from tilelink.runtime.tracing import CallEvents, KernelEvents, What
 from tilelink.runtime.world import World
 

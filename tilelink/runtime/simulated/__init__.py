@@ -10,7 +10,7 @@ from tilelink.runtime.simulated.machine import Observer, Record, Recorder
 from tilelink.runtime.simulated.races import Access, Race, RaceDetector, RaceError
 from tilelink.runtime.simulated.scheduler import Policy, Searched, search
 from tilelink.runtime.simulated.standstill import StandstillError
-from tilelink.runtime.simulated.world import SimulatedArena, SimulatedWorld, simulate
+from tilelink.runtime.simulated.world import SimulatedWorld, simulate
 
 __all__ = [
     "Access",
@@ -22,7 +22,6 @@ __all__ = [
     "Record",
     "Recorder",
     "Searched",
-    "SimulatedArena",
     "SimulatedWorld",
     "StandstillError",
     "search",

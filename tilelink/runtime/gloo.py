@@ -1,4 +1,4 @@
-"""The `gloo` world: processes on CPUs, where nothing is emitted or launched."""
+"""The `gloo` world: processes on CPUs, where nothing is emitted or launched, and operators run their references."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import torch.distributed as dist
 
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
-from tilelink.runtime.agreeing import one_size
-from tilelink.runtime.guard import Guard
-from tilelink.runtime.peer.processes import ProcessWorld
-from tilelink.runtime.refusals import no_kernels, not_shared
-from tilelink.runtime.work import Call, Step, Work
+from tilelink.runtime.processes import ProcessWorld
+from tilelink.runtime.refusals import no_kernels, not_shared, one_size
+from tilelink.runtime.world import Call, Reports, Step, Work
 
 log = logging.getLogger("tilelink")
 
@@ -109,7 +107,7 @@ class GlooWorld(ProcessWorld):
     def limit_waits(self, seconds: float | None) -> None:
         """Nothing: no kernel waits."""
 
-    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> None:
+    def watch_over(self, guard: Reports, bells: Callable[[], list[torch.Tensor]]) -> None:
         """Nobody: gloo has timeouts of its own."""
 
     def main_stream(self) -> NoReturn:
