@@ -20,7 +20,8 @@ SAME = {
     "TL321": "mapping/channels mapping/granularity",
     "TL423": "runtime/peer/streams runtime/simulated/streams",
     "TL424": "runtime/peer/streams runtime/simulated/interpreter",
-    "TL454": "runtime/processes runtime/simulated/world",
+    "TL450": "runtime/launching runtime/simulated/interpreter",
+    "TL454": "runtime/launching runtime/processes runtime/simulated/world",
     "TL473": "pipeline/contracts runtime/watchdog",
     "TL505": "runtime/simulated/builder runtime/simulated/interpreter",
     "TL604": "mapping/structure proof/check",
@@ -76,7 +77,6 @@ UNTESTED = {
         "TL444",
         "TL460",
     ),  # what drivers, heaps and clocks say
-    "TL450",
 }
 """Codes that no test without a GPU provokes."""
 

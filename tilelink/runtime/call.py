@@ -385,5 +385,5 @@ class _Preparation:
     def _order(self, path: str) -> torch.Tensor:
         rows: Any = dict(self.plan.tables)[order_of(path)][self.world.rank]
         table = self.world.zeros(max(len(rows), 1), torch.int32)
-        table[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
+        table[: len(rows)] = torch.tensor(rows, dtype=torch.int32, device="cpu")
         return table

@@ -29,8 +29,8 @@ class OwnMemory:
     """What `tilelink.empty` gives here: memory of this process, which no peer reaches."""
 
     def __init__(self, nbytes: int, settle: Callable[[], None]) -> None:
-        self.local = torch.zeros(nbytes, dtype=torch.uint8)
-        self.context = torch.empty(0, dtype=torch.int64)  # no device function takes it
+        self.local = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
+        self.context = torch.empty(0, dtype=torch.int64, device="cpu")  # no device function takes it
         self._settle = settle
 
     def along(self, line: tuple[int, ...]) -> torch.Tensor:
@@ -94,14 +94,14 @@ class GlooWorld(ProcessWorld):
         raise not_shared(tensor)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(size, dtype=dtype)
+        return torch.zeros(size, dtype=dtype, device="cpu")
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-        return lambda: torch.empty(tuple(shape), dtype=dtype)
+        return lambda: torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         del on_host
-        return torch.zeros(count, dtype=torch.int64)
+        return torch.zeros(count, dtype=torch.int64, device="cpu")
 
     # ------------------------------------------------------------------------------------------------- what kernels would need
     def limit_waits(self, seconds: float | None) -> None:

@@ -18,6 +18,7 @@ from tilelink.runtime.world import Descriptor
 Place: TypeAlias = tuple[int, int]
 """Where a tensor begins in memory of `tilelink.empty`: the number of the allocation, from 1, and a byte of it."""
 
+_IN_ORDER = "make the same calls in the same order on all ranks"
 _VERSIONS = "let all ranks run the same code, with the same schedules and settings"
 
 
@@ -96,7 +97,9 @@ def compare_calls(said: Sequence[str]) -> None:
     """
     for rank, call in enumerate(said):
         if call != said[0]:
-            raise _disagreement(0, rank, f"a call: rank 0 calls {said[0]}, and rank {rank} calls {call}")
+            other = call.partition("(")[0] != said[0].partition("(")[0]
+            what = f"a call: rank 0 calls {said[0]}, and rank {rank} calls {call}"
+            raise _disagreement(0, rank, what, _IN_ORDER if other else _EQUAL)
 
 
 def compare_memory(asked: list[tuple[tuple[str, int], ...]]) -> None:
@@ -128,7 +131,7 @@ def compare_meetings(what: Sequence[str]) -> None:
     for rank, each in enumerate(what):
         if each != what[0]:
             said = f"what comes next: rank 0 {what[0]}, and rank {rank} {each}"
-            raise _disagreement(0, rank, said, "make the same calls in the same order on all ranks")
+            raise _disagreement(0, rank, said, _IN_ORDER)
 
 
 def one_size(nbytes: int, asked: Sequence[int]) -> None:

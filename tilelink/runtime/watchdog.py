@@ -90,7 +90,7 @@ class Guard:
         known = self._watches.get(call)
         if known is None:
             known = self._watches[call] = self._world.zeros(2, torch.int64)
-            known.copy_(torch.tensor([self._watched, self._guard.data_ptr()]))
+            known.copy_(torch.tensor([self._watched, self._guard.data_ptr()], device="cpu"))
             self._describe[self._watched] = describe
             self._watched += 1
         return known
@@ -171,7 +171,7 @@ class Guard:
 
     def _prepare(self) -> None:
         limit = FOREVER if self.seconds is None else int(self.seconds * 1e9)
-        self._guard.copy_(torch.tensor([limit, 0, 0, self.memory.data_ptr()]))
+        self._guard.copy_(torch.tensor([limit, 0, 0, self.memory.data_ptr()], device="cpu"))
         self._world.limit_waits(self.seconds)
 
 

@@ -129,7 +129,7 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """int64 words of this rank's GPU, or of the host, where its kernels reach them too."""
         if on_host:
-            return torch.zeros(count, dtype=torch.int64, pin_memory=True)
+            return torch.zeros(count, dtype=torch.int64, device="cpu", pin_memory=True)
         return self.zeros(count, torch.int64)
 
     def limit_waits(self, seconds: float | None) -> None:  # not every world has to
@@ -141,7 +141,7 @@ class GpuWorld(SymmetricMemory, ProcessWorld):
         stream = torch.cuda.Stream(self.device, priority=HIGH_PRIORITY)
 
         # Allocating while a stream waits could wait for it.
-        rung = torch.full((4096,), OFTEN, dtype=torch.int64, pin_memory=True)
+        rung = torch.full((4096,), OFTEN, dtype=torch.int64, device="cpu", pin_memory=True)
 
         def release() -> None:
             torch.cuda.set_device(self.device)

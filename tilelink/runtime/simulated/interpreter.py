@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -94,6 +95,7 @@ LOOKS = ("look_at_clock",)
 _CMP_EQ = 0
 
 
+_running = Lock()
 _compiled: WeakKeyDictionary[Callable[..., Any], CodeType] = WeakKeyDictionary()
 """Function -> its rewritten module code. Reading a source back takes longer than many a kernel runs."""
 
@@ -118,8 +120,13 @@ class Interpreter:
     def patched(self) -> Iterator[None]:
         """Triton's language means the interpreter's, for the whole process, while this lasts."""
         builder = stock.interpreter_builder
-        if "create_load" in vars(builder):
-            raise RuntimeError("a simulation is running in this process: one at a time, and not inside one another")
+        if not _running.acquire(blocking=False):
+            raise TilelinkError(
+                "TL450",
+                "a simulation is running in this process",
+                why="Triton's language means the interpreter's for the whole process meanwhile",
+                hint="call tilelink.launch in one thread at a time, and not inside a rank",
+            )
         options = builder.options
         installed: list[str] = []
         try:
@@ -136,6 +143,7 @@ class Interpreter:
             for name in installed:
                 delattr(builder, name)
             builder.options = options
+            _running.release()
 
     def function(self, jit: JITFunction) -> Callable[..., Any]:
         """The Python function that executes `jit`."""
@@ -380,7 +388,9 @@ def _argument(name: str, value: Any) -> Any:
 def _tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
     if not descriptor.tensor.numel():
         # An empty tensor has no address and no tile. This memory is nobody's: to touch it is an error.
-        descriptor = Descriptor(torch.zeros(descriptor.block, dtype=descriptor.tensor.dtype), descriptor.block)
+        descriptor = Descriptor(
+            torch.zeros(descriptor.block, dtype=descriptor.tensor.dtype, device="cpu"), descriptor.block
+        )
     return tensor_descriptor(name, descriptor)
 
 

@@ -152,7 +152,7 @@ class MemoryMap:
 
 def _bytes(tensor: torch.Tensor, start: int, end: int) -> np.ndarray:
     storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
     return whole[start - storage.data_ptr() : end - storage.data_ptr()]
 
 

@@ -306,7 +306,7 @@ class SimulatedStream:
 
 def _poison(output: torch.Tensor) -> torch.Tensor:
     """By which a function that reads what it is to write, or leaves some of it out, is found out."""
-    made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8)
+    made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8, device="cpu")
     return made.view(output.dtype).view(output.shape)
 
 

@@ -159,7 +159,7 @@ class SimulatedWorld(SymmetricMemory):
     def arena(self, nbytes: int) -> Arena:
         asked = self._meetings.meet(self._host, "arena", nbytes)
         one_size(nbytes, asked)
-        own = torch.zeros(nbytes, dtype=torch.uint8)
+        own = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
         region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}", symmetric=True)
         assert region is not None
         self._machine.opened(own)
@@ -185,17 +185,17 @@ class SimulatedWorld(SymmetricMemory):
         self._machine.memory.drop(region, self._host.rank)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(size, dtype=dtype)
+        return torch.zeros(size, dtype=dtype, device="cpu")
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Poisoned: NaN, or -1 for integers. Nobody may read what nobody has written."""
         nbytes, dims = math.prod(shape) * dtype.itemsize, tuple(shape)
-        return lambda: torch.full((nbytes,), 0xFF, dtype=torch.uint8).view(dtype).view(dims)
+        return lambda: torch.full((nbytes,), 0xFF, dtype=torch.uint8, device="cpu").view(dtype).view(dims)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """Kernels find them by their address."""
         del on_host
-        words = torch.zeros(count, dtype=torch.int64)
+        words = torch.zeros(count, dtype=torch.int64, device="cpu")
         self._machine.memory.add(words, self._host.rank, "watch")
         return words
 
@@ -313,7 +313,7 @@ def simulate(
             with torch.inference_mode():
                 machine.scheduler.run()
         except Standstill as still:
-            raise report(still.waiting, machine.codes) from None
+            raise report(still.waiting, machine.codes, ranks) from None
         finally:
             machine.scheduler.close()
     return results
