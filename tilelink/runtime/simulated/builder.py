@@ -15,6 +15,7 @@ from triton.runtime import interpreter as stock
 from tilelink.device.clocks import READS
 from tilelink.device.fences import MEANING
 from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Scatter, Span
+from tilelink.runtime.simulated.arithmetic import widen
 from tilelink.runtime.simulated.machine import WORD, Machine
 from tilelink.runtime.simulated.memory import Region, Stage
 
@@ -417,12 +418,27 @@ class Atomics:
         if not condition.data.all():
             raise self.machine.diagnostic("TL506", f"tl.device_assert failed: {message}")
 
+    def create_print(self, prefix: str, hex: bool, values: list[Handle], *rest: Any) -> None:
+        """On a GPU every thread prints its elements; here a worker prints a block at once."""
+        agent = self.scheduler.running()
+        for value in values:
+            ty: Any = value.dtype.scalar
+            data = widen(value.data, ty.name)
+            shown = np.array2string(data, formatter={"all": _hexadecimal} if hex else None) if data.size > 1 else ""
+            print(f"{agent}{prefix}{shown or (_hexadecimal(data.item()) if hex else data.item())}")
+        if not values:
+            print(f"{agent}{prefix}")
+
     def create_assume(self, condition: Handle) -> None:
         if not condition.data.all():
             raise self.machine.diagnostic("TL505", "tl.assume is told what is not so", hint="leave the hint out")
 
     def create_extern_elementwise(self, library: str, path: str, symbol: str, *rest: Any) -> NoReturn:
         raise self.machine.refusal(f"the library function `{symbol}`", "use what triton.language offers")
+
+
+def _hexadecimal(value: Any) -> str:
+    return float(value).hex() if isinstance(value, (float, np.floating)) else f"{int(value):#x}"
 
 
 def _native(sem: Any) -> Any:

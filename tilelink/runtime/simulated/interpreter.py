@@ -56,6 +56,7 @@ ATOMICS = (
     "create_barrier",
     "create_extern_elementwise",
     "create_inline_asm",
+    "create_print",
 )
 ARITHMETIC = (
     "binary_op",
