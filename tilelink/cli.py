@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tilelink.pipeline.compiled import Compiled
     from tilelink.pipeline.operator import Operator
     from tilelink.runtime.session import Session
-    from tilelink.runtime.simulated.policy import Policy
-    from tilelink.runtime.simulated.records import Recorder
+    from tilelink.runtime.simulated.machine import Recorder
+    from tilelink.runtime.simulated.scheduler import Policy
     from tilelink.tracing.spans import Lane
 
 R = TypeVar("R", bound="Ranks")
@@ -103,8 +103,8 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the timeline.")] = P
     from tilelink.explore.cases import Case
     from tilelink.explore.tables import plan_table, verdict_table
     from tilelink.ops import ag_gemm
-    from tilelink.runtime.simulated.policy import Policy
-    from tilelink.runtime.simulated.records import Recorder
+    from tilelink.runtime.simulated.machine import Recorder
+    from tilelink.runtime.simulated.scheduler import Policy
     from tilelink.tracing.spans import lanes_of
 
     console = _console()
@@ -212,8 +212,8 @@ def run(
     """Run it and compare with torch in fp32: on GPUs under torchrun, which sets the number of ranks; else simulated."""
     from tilelink.explore.extent import extent
     from tilelink.explore.running import run_case
-    from tilelink.runtime.simulated.policy import Policy
-    from tilelink.runtime.simulated.records import Recorder
+    from tilelink.runtime.simulated.machine import Recorder
+    from tilelink.runtime.simulated.scheduler import Policy
     from tilelink.tracing.chrome import write_trace
     from tilelink.tracing.spans import lanes_of
 
@@ -277,7 +277,7 @@ def replay(
     """Simulate a run once more, exactly: the same operator, data, ranks, schedule and turns."""
     from tilelink.explore.replay import Recipe
     from tilelink.explore.running import run_case
-    from tilelink.runtime.simulated.policy import Policy
+    from tilelink.runtime.simulated.scheduler import Policy
 
     made = Recipe.parse(token)
     case, policy, console = made.case(file), Policy.parse(made.policy), _console()

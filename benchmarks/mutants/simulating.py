@@ -19,8 +19,8 @@ from tilelink.runtime.launching import simulated
 from tilelink.runtime.memory import DTYPES, extents, regions
 from tilelink.runtime.session import require
 from tilelink.runtime.simulated.agents import Agent
-from tilelink.runtime.simulated.policy import Policy, Turns
-from tilelink.runtime.work import Call
+from tilelink.runtime.simulated.scheduler import Policy, Turns
+from tilelink.runtime.world import Call
 
 HOW = {"TL501": "standstill", "TL507": "race"}
 TRUSTED = 2

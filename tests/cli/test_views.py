@@ -20,7 +20,7 @@ from tilelink.ir.topology import Topology
 from tilelink.ops.programs import fetch, gather
 from tilelink.pipeline.compiled import Compiled
 from tilelink.pipeline.operator import Operator
-from tilelink.runtime.simulated.records import Recorder
+from tilelink.runtime.simulated.machine import Recorder
 from tilelink.tracing.chrome import trace_events
 from tilelink.tracing.spans import Lane, Span, lanes_of
 from tilelink.tracing.timeline import timeline_picture, together

@@ -20,8 +20,7 @@ from tilelink.device.nvshmem import CALLS
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan
-from tilelink.runtime.nvshmem.bitcode import called
-from tilelink.runtime.nvshmem.library import DEVICE_STATE, EXTERN_LIBRARY, device_bitcode
+from tilelink.runtime.nvshmem.library import DEVICE_STATE, EXTERN_LIBRARY, called, device_bitcode
 
 PLACEMENTS = placements(tile=32)
 
@@ -88,7 +87,7 @@ def test_the_part_that_kernels_call_is_taken_out_once(tmp_path: Path, monkeypatc
     assert called(device_bitcode(90)) == part
     assert part.stat() == written
     monkeypatch.setattr("triton.__version__", "another")
-    monkeypatch.setattr("tilelink.runtime.nvshmem.bitcode._linked", lambda caller, library: "as another version has it")
+    monkeypatch.setattr("tilelink.runtime.nvshmem.library._linked", lambda caller, library: "as another version has it")
     assert called(device_bitcode(90)).read_text() == "as another version has it"
     assert part.read_text() == text
 

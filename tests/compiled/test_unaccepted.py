@@ -19,8 +19,8 @@ from tilelink.ir.kernel import KernelSource
 from tilelink.ir.topology import Topology
 from tilelink.ops import ag_gemm
 from tilelink.pipeline.arguments import bind
+from tilelink.runtime.kernels import compiling
 from tilelink.runtime.simulated import arithmetic
-from tilelink.runtime.unaccepted import compiling
 
 X = torch.ones(4, 4)
 

@@ -13,7 +13,7 @@ import tilelink.language as tl
 from tests.operators.against_torch import FEW, random
 from tilelink import TilelinkError, copy_engine, sms
 from tilelink.ops import ag_attention, ag_gemm
-from tilelink.runtime import vigil
+from tilelink.runtime import watchdog
 from tilelink.runtime.session import require
 
 RANKS = 3
@@ -182,7 +182,7 @@ def test_what_is_reserved_is_taken_by_all_ranks_together() -> None:
 
 def test_ranks_forget_together_what_they_have_agreed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although one of them has kept less, or more, of what is its own."""
-    monkeypatch.setattr(vigil, "AGREED_KEPT", 2)
+    monkeypatch.setattr(watchdog, "AGREED_KEPT", 2)
 
     def main() -> None:
         turned = W.T.contiguous().T

@@ -16,7 +16,7 @@ from tilelink.explore.sheets import as_markdown
 from tilelink.ir.plan import Plan
 from tilelink.ops.programs import gather
 from tilelink.runtime.simulated import RaceDetector
-from tilelink.runtime.simulated.raceerror import RaceError
+from tilelink.runtime.simulated.races import RaceError
 
 GATHER = raw.gather_with(raw.exchange)
 WITHOUT_WAIT = raw.gather_with(raw.without_wait)

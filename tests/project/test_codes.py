@@ -18,12 +18,12 @@ SAME = {
     "TL312": "mapping/placement_rules mapping/sequence",
     "TL313": "mapping/kernels mapping/placement_rules",
     "TL321": "mapping/channels mapping/granularity",
-    "TL423": "runtime/peer/pieces runtime/simulated/streams",
-    "TL424": "runtime/peer/launch runtime/simulated/interpreter",
-    "TL433": "runtime/peer/group runtime/peer/reach",
-    "TL454": "runtime/peer/group runtime/simulated/world",
-    "TL473": "pipeline/contracts runtime/guard",
-    "TL505": "runtime/simulated/atomics runtime/simulated/interpreter",
+    "TL423": "runtime/peer/streams runtime/simulated/streams",
+    "TL424": "runtime/peer/streams runtime/simulated/interpreter",
+    "TL450": "runtime/launching runtime/simulated/interpreter",
+    "TL454": "runtime/launching runtime/processes runtime/simulated/world",
+    "TL473": "pipeline/contracts runtime/watchdog",
+    "TL505": "runtime/simulated/builder runtime/simulated/interpreter",
     "TL604": "mapping/structure proof/check",
     "TL605": "proof/check proof/counts",
     "TL607": "mapping/structure proof/check",
@@ -77,7 +77,6 @@ UNTESTED = {
         "TL444",
         "TL460",
     ),  # what drivers, heaps and clocks say
-    "TL450",
 }
 """Codes that no test without a GPU provokes."""
 

@@ -24,13 +24,11 @@ from triton.runtime.driver import driver as active
 from tilelink.ir.topology import Device, Topology
 from tilelink.pipeline import calls
 from tilelink.runtime import kernels
-from tilelink.runtime.guard import Guard
+from tilelink.runtime.arena import Arenas
 from tilelink.runtime.peer import GpuWorld, SymmetricBlock, driver, packing
-from tilelink.runtime.peer.arena import Arenas
-from tilelink.runtime.peer.launch import Launcher
-from tilelink.runtime.peer.liveness import this_process
-from tilelink.runtime.peer.streams import CudaStream
-from tilelink.runtime.peer.watcher import StoreWatcher
+from tilelink.runtime.peer.streams import CudaStream, Launcher
+from tilelink.runtime.watchdog import Guard
+from tilelink.runtime.watcher import StoreWatcher, this_process
 
 CPU = torch.device("cpu")
 MAIN = 7

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from tilelink.device import watch
-from tilelink.runtime.guard import Entry, Finding, Guard
-from tilelink.runtime.peer.watcher import StoreWatcher
+from tilelink.runtime.watchdog import Entry, Finding, Guard
+from tilelink.runtime.watcher import StoreWatcher
 from tilelink.runtime.world import Watcher
 
 

@@ -20,7 +20,7 @@ from triton.runtime.driver import driver as active_driver
 
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
-from tilelink.runtime.peer.launch import Launcher
+from tilelink.runtime.peer.streams import Launcher
 from tilelink.runtime.world import Descriptor
 
 HERE = Path(__file__).parents[2]

@@ -15,12 +15,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime import kernels
+from tilelink.runtime.arena import Arenas
 from tilelink.runtime.nvshmem import NvshmemWorld, library
-from tilelink.runtime.nvshmem import streams as nvshmem_streams
-from tilelink.runtime.nvshmem.remote import RemoteRanges
-from tilelink.runtime.peer import Arena, CudaStream, PeerWorld, SymmetricBlock, driver, group, reach
-from tilelink.runtime.peer.arena import Arenas
-from tilelink.runtime.peer.launch import Launcher
+from tilelink.runtime.nvshmem.heap import RemoteRanges
+from tilelink.runtime.nvshmem.world import NvshmemStream
+from tilelink.runtime.peer import Arena, CudaStream, PeerWorld, SymmetricBlock, driver, reach
+from tilelink.runtime.peer.streams import Launcher
 from tilelink.runtime.world import Arena as ArenaProtocol
 from tilelink.runtime.world import Descriptor, Stream, World
 
@@ -243,14 +243,14 @@ def fourth(monkeypatch: pytest.MonkeyPatch) -> Host:
 @pytest.mark.parametrize(("gpus", "index"), [(4, 3), (1, 0)])
 def test_a_process_has_a_gpu_of_its_own(fourth: Host, gpus: int, index: int) -> None:
     fourth.gpus = gpus
-    group.join()
+    reach.join()
     own = torch.device("cuda", index)
     assert fourth.did == [own, ("nccl", {"device_id": own})]
 
 
 def test_more_processes_than_gpus(fourth: Host) -> None:
     with pytest.raises(TilelinkError) as caught:
-        group.join()
+        reach.join()
     assert fourth.did == []
     assert str(caught.value) == (
         "TL433: process 3 of this host has no GPU of its own: there are 2\n"
@@ -264,7 +264,7 @@ def test_more_processes_than_gpus(fourth: Host) -> None:
 def test_processes_are_dealt_out_to_gpus(fourth: Host, monkeypatch: pytest.MonkeyPatch, gpus: int, index: int) -> None:
     monkeypatch.setenv("TILELINK_SHARE_GPUS", "1")
     fourth.gpus = gpus
-    group.join()
+    reach.join()
     assert fourth.did == [index, ("gloo", {})]
 
 
@@ -360,7 +360,7 @@ def test_copies_across_the_network(
 ) -> None:
     remote, nvshmem = ranges[0], Bindings()
     monkeypatch.setattr(library, "bindings", lambda: nvshmem)
-    network = nvshmem_streams.NvshmemStream(FakeStream(), Launcher(CPU), remote)  # pyright: ignore[reportArgumentType]
+    network = NvshmemStream(FakeStream(), Launcher(CPU), remote)  # pyright: ignore[reportArgumentType]
     there = remote.add(3, 1000, 4096, CPU)
     here = torch.zeros(2, 8, dtype=torch.uint8)
     network.copy(there[:32].view(2, 16)[:, 4:12], here)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilelink.errors import TilelinkError
-from tilelink.runtime.peer.pieces import Piece, pieces
+from tilelink.runtime.peer.streams import Piece, pieces
 
 
 def perform(target: torch.Tensor, source: torch.Tensor) -> None:

@@ -21,7 +21,7 @@ from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeWorld, Notes, fa
 from tilelink import Operator, TilelinkError, by_runs, copy_engine, fused, library, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
 from tilelink.pipeline.calls import prepare
-from tilelink.runtime import work as W
+from tilelink.runtime import world as W
 from tilelink.runtime.memory import Workspace
 from tilelink.runtime.peer import driver, packing
 from tilelink.runtime.session import Session

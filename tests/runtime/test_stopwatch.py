@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tilelink.runtime.peer.stopwatch import AHEAD, CYCLES, MOST, Stopwatch
+from tilelink.runtime.peer.clocks import AHEAD, CYCLES, MOST, Stopwatch
 
 
 class Event:
@@ -46,7 +46,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=4))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", sleep)
-    monkeypatch.setattr("tilelink.runtime.peer.stopwatch._await", wait)
+    monkeypatch.setattr("tilelink.runtime.peer.clocks._await", wait)
     alone: Any = SimpleNamespace(size=lambda: 1)
     return Stopwatch(torch.device("cpu"), alone)
 

@@ -16,8 +16,7 @@ import torch.distributed as dist
 from tests.runtime.guards import Bench, reporting
 from tilelink.device.watch import STOP
 from tilelink.errors import TilelinkError
-from tilelink.runtime.peer.liveness import Process, ended, this_process
-from tilelink.runtime.peer.watcher import STATUS
+from tilelink.runtime.watcher import STATUS, Process, ended, this_process
 
 ROOT = Path(__file__).parents[2]
 
@@ -154,9 +153,9 @@ RANK = """
     import os, sys, time
     import torch.distributed as dist
     from tests.runtime.guards import StandIn
-    from tilelink.runtime.guard import Guard
-    from tilelink.runtime.peer.liveness import this_process
-    from tilelink.runtime.peer.watcher import StoreWatcher
+    from tilelink.runtime.watchdog import Guard
+    from tilelink.runtime.watcher import this_process
+    from tilelink.runtime.watcher import StoreWatcher
 
     rank, port = int(sys.argv[1]), int(sys.argv[2])
     store = dist.TCPStore("127.0.0.1", port, is_master=False)

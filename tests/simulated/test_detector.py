@@ -10,7 +10,7 @@ import torch
 from tests.simulated import emitted_races as kernels
 from tests.simulated.programs import Problem, pull, push
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.simulated import Race, RaceDetector, RaceError, SimulatedWorld, accesslog, races, shadow, simulate
+from tilelink.runtime.simulated import Race, RaceDetector, RaceError, SimulatedWorld, races, shadow, simulate
 from tilelink.runtime.world import Descriptor
 
 Main = Callable[[SimulatedWorld], object]
@@ -153,7 +153,7 @@ def test_memory_that_comes_again_is_new(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_is_forgotten_is_no_false_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(races, "LIMIT", 50)
-    monkeypatch.setattr(accesslog, "SIGNALS", 2)
+    monkeypatch.setattr(races, "SIGNALS", 2)
     problem = Problem.random(64, 32, 32, torch.bfloat16, calls=3)
     assert found(pull(problem), 3) == []
 

@@ -180,7 +180,7 @@ def test_one_simulation_at_a_time() -> None:
     def main(world: SimulatedWorld) -> list[int]:
         return simulate(inner, 1)
 
-    with pytest.raises(RuntimeError, match="a simulation is running"):
+    with pytest.raises(TilelinkError, match="TL450: a simulation is running"):
         simulate(main, 1)
     assert simulate(inner, 2) == [1, 1]
 

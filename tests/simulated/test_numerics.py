@@ -13,7 +13,7 @@ from triton.runtime import interpreter as stock
 from tests.simulated import emitted_numbers
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.simulated import SimulatedWorld, scalars, simulate
+from tilelink.runtime.simulated import SimulatedWorld, interpreter, simulate
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -217,7 +217,7 @@ def test_the_short_way_is_the_long_way_in_all_but_time(monkeypatch: pytest.Monke
         return simulate(main, 1)[0]
 
     short = outcomes()
-    monkeypatch.setattr(scalars, "methods", dict)
-    monkeypatch.setattr(scalars, "functions", dict)
+    monkeypatch.setattr(interpreter, "short_methods", dict)
+    monkeypatch.setattr(interpreter, "short_functions", dict)
     long = outcomes()
     assert [pair for pair in zip(short, long, strict=True) if pair[0] != pair[1]] == []

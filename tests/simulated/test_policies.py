@@ -13,7 +13,7 @@ from tests.simulated.programs import Problem, pull, push
 from tilelink.errors import TilelinkError
 from tilelink.ir.options import KernelOptions
 from tilelink.runtime.simulated import Policy, RaceDetector, Recorder, SimulatedWorld, search, simulate
-from tilelink.runtime.simulated.policy import Turns
+from tilelink.runtime.simulated.scheduler import Turns
 
 POLICIES = [
     Policy("random", 3),

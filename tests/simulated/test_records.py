@@ -11,9 +11,8 @@ from tests.simulated import emitted_ag_gemm
 from tests.simulated.programs import Problem, pull, push
 from tilelink import cost
 from tilelink.runtime.simulated import Observer, Record, Recorder, simulate
-from tilelink.runtime.simulated.agents import Agent
+from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Proxy, Span
 from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.observing import Atomic, Block, Proxy, Span
 
 SLOW_LINKS = replace(cost.H200, worker_link=500.0, link=500.0)
 

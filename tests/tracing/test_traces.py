@@ -11,7 +11,7 @@ import torch
 
 import tilelink
 from tilelink import copy_engine, fused, ops, sms
-from tilelink.runtime.simulated.records import Record, Recorder
+from tilelink.runtime.simulated.machine import Record, Recorder
 from tilelink.tracing import Total, Trace
 
 RANKS = 3

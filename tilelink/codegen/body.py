@@ -88,7 +88,7 @@ def _holder(scope: Scope, op: Holder) -> None:
 
 def _let(scope: Scope, op: Let) -> None:
     targets = ", ".join(scope.local(name) for name in op.target)
-    scope.lines.add(f"{targets} = {expression(scope, op.value)}", op.loc)
+    scope.lines.add((f"{targets} = " if targets else "") + expression(scope, op.value), op.loc)
 
 
 def _check(scope: Scope, op: Check) -> None:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from tilelink.explore.sheets import signals_of
 from tilelink.ir.plan import Plan
-from tilelink.runtime.simulated.records import Recorder
+from tilelink.runtime.simulated.machine import Recorder
 
 PERIOD = 0.2
 """Seconds between two looks at the trace."""

@@ -15,9 +15,8 @@ from tilelink.explore.replay import again
 from tilelink.ir.topology import Device
 from tilelink.runtime.launching import along, simulated
 from tilelink.runtime.session import Session, require, using
-from tilelink.runtime.simulated.policy import Policy, Turns
-from tilelink.runtime.simulated.records import Recorder
-from tilelink.runtime.simulated.scheduler import Blame
+from tilelink.runtime.simulated.machine import Recorder
+from tilelink.runtime.simulated.scheduler import Blame, Policy, Turns
 from tilelink.tracing import Trace
 from tilelink.tuning.search import Report
 from tilelink.tuning.tables import Entry

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from tilelink.errors import TilelinkError
 from tilelink.explore.cases import Case
 from tilelink.explore.running import run_case
-from tilelink.runtime.simulated.policy import Policy, Turns
-from tilelink.runtime.simulated.search import Searched, search
+from tilelink.runtime.simulated.scheduler import Policy, Searched, Turns, search
 
 
 def policies(ranks: int, runs: int, first: int = 0) -> Iterator[Policy]:

@@ -364,8 +364,7 @@ def _call(state: Lowering, node: ast.Call) -> Value:
         name = found.name
         if isinstance(found, Language) and (reason := refused(name)) and not raw.allowed(state, name):
             state.fail("TL123", node, f"`{found.path}` in a tile program", *reason)
-        assert isinstance(node.func, (ast.Name, ast.Attribute))
-        return _finish_call(state, node, _outer(state, node.func), [], None if isinstance(found, Jitted) else name)
+        return call_of_language(state, node, None if isinstance(found, Jitted) else name)
     if isinstance(node.func, ast.Attribute) and found is None:
         if tensor := state.tensor(node.func.value):
             _attribute_of_tensor(state, node.func, tensor)
@@ -384,6 +383,12 @@ def _call(state: Lowering, node: ast.Call) -> Value:
         _unknown(state, node.func)
     why = "functions come from `tl`, from `@triton.jit`, or belong to a block, such as `x.to(tl.float32)`"
     state.fail("TL123", node, f"`{ast.unparse(node.func)}` is not a function", why, "call one of those")
+
+
+def call_of_language(state: Lowering, node: ast.Call, name: str | None) -> Value:
+    """A call of a function of Triton (`name`), or of a `@triton.jit` one (None), as it stands."""
+    assert isinstance(node.func, (ast.Name, ast.Attribute))
+    return _finish_call(state, node, _outer(state, node.func), [], name)
 
 
 def _finish_call(state: Lowering, node: ast.Call, callee: Value, owner: list[Value], name: str | None) -> Value:

@@ -66,8 +66,8 @@ _LANGUAGE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "load": ("a program has no pointers", "use `tl.tile_load`"),
         "store": ("a program has no pointers", "use `tl.tile_store`"),
         "debug_barrier": ("the plan places it where it is needed", "leave it out"),
-        "device_print": ("the plan does not see it", "print in the emitted file"),
-        "static_print": ("the plan does not see it", "print in the emitted file"),
+        "device_print": ("it prints, and has no value", "write it on a line of its own"),
+        "static_print": ("it prints while Triton compiles, when no tile is there", "use `tl.device_print`"),
         "atomic_": ("a program has no pointers", "say what depends on what with `tl.producer_tile_notify`"),
         "make_": ("a program has no pointers", "use `tl.tile_load` and `tl.tile_store`"),
     }

@@ -11,7 +11,7 @@ from typing import Any
 from tilelink.errors import Loc
 from tilelink.frontend import assignments, primitives, raw
 from tilelink.frontend.bounds import by_table
-from tilelink.frontend.expressions import check_known, unsupported
+from tilelink.frontend.expressions import call_of_language, check_known, unsupported
 from tilelink.frontend.lowering import Lowering
 from tilelink.frontend.refusals import refused
 from tilelink.frontend.scope import Builtin, Language, Primitive
@@ -29,7 +29,7 @@ from tilelink.frontend.values import (
 )
 from tilelink.frontend.words import WHILE_TEST
 from tilelink.ir.formula import Const, Formula
-from tilelink.ir.program import Bounds, Check, Expr, Holder, If, Loop, Op, Tiles, walk
+from tilelink.ir.program import Bounds, Check, Expr, Holder, If, Let, Loop, Op, Tiles, walk
 
 
 def lower_block(state: Lowering, statements: list[ast.stmt]) -> None:
@@ -66,6 +66,11 @@ def _line(state: Lowering, node: ast.Expr) -> None:
             _check(state, node, node.value.args[0] if node.value.args else node.value, node.value.args[1:])
             return
         check_known(state, node.value.func, found)
+        if found.path == "tl.device_print":
+            state.ops.append(
+                Let(target=(), value=call_of_language(state, node.value, found.name).expr(), loc=state.loc(node))
+            )
+            return
         if raw.effect(state, node.value, found.name):
             return
         if reason := refused(found.name):

@@ -235,7 +235,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Let:
-    """`target = value`; `target` may be a tuple of names. An augmented assignment arrives written out."""
+    """`target = value`; `target` may be a tuple of names, and is empty where the value is a call that prints. An augmented
+    assignment arrives written out."""
 
     target: tuple[str, ...]
     value: Expr

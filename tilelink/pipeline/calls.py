@@ -36,12 +36,12 @@ from tilelink.pipeline.choosing import Choice, choose, even, problem_of, undivid
 from tilelink.pipeline.compiled import Compiled, Compiler
 from tilelink.pipeline.contracts import broken
 from tilelink.pipeline.reports import describe
-from tilelink.runtime.agreeing import Stated, compare_calls
 from tilelink.runtime.apart import Written
 from tilelink.runtime.call import Prepared, results_on
 from tilelink.runtime.launching import check_ranks, listed, say_simulated, simulated, spread
 from tilelink.runtime.memory import Workspace, regions, union
 from tilelink.runtime.recent import Recent
+from tilelink.runtime.refusals import Stated, compare_calls
 from tilelink.runtime.session import Session, current, require
 from tilelink.runtime.world import World
 

@@ -16,7 +16,7 @@ from tilelink.ir.plan import Plan
 from tilelink.ir.shape import ITEM_BYTES, rank_along
 from tilelink.ir.wiring import TensorAxis
 from tilelink.mapping import raising
-from tilelink.runtime.guard import Describe, Entry, Finding
+from tilelink.runtime.watchdog import Describe, Entry, Finding
 
 
 def describe(plan: Plan, source: KernelSource, rank: int) -> Describe:

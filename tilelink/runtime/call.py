@@ -23,12 +23,12 @@ from tilelink.ir.options import ONE_BLOCK
 from tilelink.ir.plan import COPIES, Plan, order_of
 from tilelink.ir.schedule import ByRuns
 from tilelink.ir.shape import RANK_AXIS
-from tilelink.runtime import work as W
-from tilelink.runtime.agreeing import Stated
+from tilelink.runtime import world as W
 from tilelink.runtime.apart import Written
 from tilelink.runtime.functions import explained, function_of
 from tilelink.runtime.memory import DTYPES, Workspace, extents, largest
 from tilelink.runtime.recent import Recent
+from tilelink.runtime.refusals import Stated
 from tilelink.runtime.tracing import CallEvents, KernelEvents, What
 from tilelink.runtime.world import World
 
@@ -385,5 +385,5 @@ class _Preparation:
     def _order(self, path: str) -> torch.Tensor:
         rows: Any = dict(self.plan.tables)[order_of(path)][self.world.rank]
         table = self.world.zeros(max(len(rows), 1), torch.int32)
-        table[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
+        table[: len(rows)] = torch.tensor(rows, dtype=torch.int32, device="cpu")
         return table

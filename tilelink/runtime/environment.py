@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tilelink.errors import TilelinkError
 
+LONGEST_WAIT = 1e6
+"""Seconds that a wait may take at the most, where it is limited."""
 WORLDS = ("simulated", "peer", "nvshmem", "gloo")
 
 _NO_MULTICAST = {
@@ -112,7 +114,7 @@ def watchdog() -> float | None:
         seconds = float(value)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < 1e6:
+    if not 0 < seconds < LONGEST_WAIT:
         raise TilelinkError(
             "TL400",
             f"TILELINK_WATCHDOG is {value!r}, which is no number of seconds",

@@ -32,6 +32,13 @@ def grid_of(axes: Mapping[str, int], group: Any = None) -> Grid:
     """Raises:
     TilelinkError: TL457, these are no axes.
     """
+    if not isinstance(axes, Mapping):
+        raise TilelinkError(
+            "TL457",
+            f"`{axes!r}` names no axes of ranks",
+            why="axes are names with the number of ranks along each",
+            hint='write for example axes={"NODE": 2, "GPU": 8}',
+        )
     for name, size in axes.items():
         if not isinstance(size, int) or size < 1 or not name.isupper() or not name.isidentifier() or name == "R":
             raise TilelinkError(

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError, whole_line
 from tilelink.ir.topology import Device
 from tilelink.runtime import environment
 from tilelink.runtime.grid import grid_of
+from tilelink.runtime.memory import NAMES
 from tilelink.runtime.session import Session, current, in_rank, require, using
 from tilelink.runtime.world import World
 
 if TYPE_CHECKING:
     from tilelink.runtime.simulated import Observer, Policy
-    from tilelink.runtime.simulated.policy import Turns
-    from tilelink.runtime.simulated.records import Recorder
+    from tilelink.runtime.simulated.machine import Recorder
+    from tilelink.runtime.simulated.scheduler import Turns
 
 T = TypeVar("T")
 log = logging.getLogger("tilelink")
@@ -63,20 +70,26 @@ def simulated(
         debug: as of `launch`.
 
     Raises:
-        TilelinkError: TL501 a deadlock, with every waiting line; TL507 a race; TL508 no policy; TL450 a simulation inside a
-            simulation; TL239 that is no number of ranks; TL458 there are no processes for torch.distributed.
+        TilelinkError: TL464 a value that an option cannot have; TL501 a deadlock, with every waiting line; TL507 a race; TL508 no
+            policy; TL450 a simulation inside another one or beside it; TL239 that is no number of ranks; TL458 there are no
+            processes for torch.distributed.
     """
     check_ranks(ranks)
-    from tilelink.runtime.simulated import Policy, RaceDetector, simulate
-    from tilelink.runtime.simulated.processes import without_processes
+    from tilelink.runtime.simulated import Observer, Policy, RaceDetector, simulate
 
     if in_rank():
         raise TilelinkError(
             "TL450", "a simulation was started inside a rank", hint="call tilelink.launch once, outside"
         )
 
-    seconds = environment.watchdog() if watchdog is None else watchdog
-    checked = environment.debug() if debug is None else debug
+    chosen = Policy.parse(policy) if isinstance(policy, str) else policy
+    slow = chosen.rank if isinstance(chosen, Policy) and chosen.kind == "straggler" else straggler
+    _require("seed", seed, _whole(seed), "a whole number")
+    _require("straggler", slow, slow is None or (_whole(slow) and 0 <= slow < ranks), f"one of ranks 0 to {ranks - 1}")
+    _require("nodes", nodes, _whole(nodes) and nodes > 0 and ranks % nodes == 0, f"a number that divides {ranks} ranks")
+    _require("device", device, device is None or isinstance(device, Device), "an `ir.topology.Device`")
+    _require("races", races, isinstance(races, (bool, Observer)), "True, False or an observer")
+    seconds, checked = _checks(watchdog, debug, environment.watchdog, environment.debug)
 
     def body(world: World) -> T:
         with using(along(Session(world, seconds, checked), axes)), without_processes():
@@ -87,7 +100,7 @@ def simulated(
         ranks,
         seed=seed,
         straggler=straggler,
-        policy=Policy.parse(policy) if isinstance(policy, str) else policy,
+        policy=chosen,
         device=device or Device(),
         recorder=recorder,
         delayed_stores=delayed_stores,
@@ -124,15 +137,56 @@ def launch(
 
     Returns:
         results by rank (under torchrun: this rank's alone).
+
+    Raises:
+        TilelinkError: TL464, an option that there is not, or a value that it cannot have; and those of a simulation.
     """
+    _require("main", main, callable(main), "a function without arguments")
+    known = inspect.signature(simulated).parameters
+    for name in options.keys() - known.keys():
+        close = difflib.get_close_matches(name, known, n=1)
+        raise TilelinkError(
+            "TL464",
+            f"`launch` has no option `{name}`",
+            why=f"its options are {', '.join(k for k in known if k != 'main')}",
+            hint=f"did you mean `{close[0]}`?" if close else "leave it out",
+        )
     session = current()
     if session is not None:
         now = session.vigil
-        session.watch_over(now.watchdog if watchdog is None else watchdog, now.debug if debug is None else debug)
+        session.watch_over(*_checks(watchdog, debug, lambda: now.watchdog, lambda: now.debug))
         with using(along(session, axes)):
             return [main()]
     say_simulated()
     return simulated(main, ranks, axes=axes, watchdog=watchdog, debug=debug, **options)
+
+
+def _checks(
+    watchdog: Any, debug: Any, seconds: Callable[[], float | None], on: Callable[[], bool]
+) -> tuple[float | None, bool]:
+    """Seconds that a wait may take (None: any number), and whether calls are checked; as asked, else as is usual here.
+
+    Raises:
+        TilelinkError: TL464, one of them has a value that it cannot have.
+    """
+    number = isinstance(watchdog, (int, float)) and not isinstance(watchdog, bool)
+    usual = "a number of seconds, such as 30, or 0 for waits without a limit"
+    _require("watchdog", watchdog, watchdog is None or (number and 0 <= watchdog < environment.LONGEST_WAIT), usual)
+    _require("debug", debug, debug is None or isinstance(debug, bool), "True or False")
+    return seconds() if watchdog is None else watchdog or None, on() if debug is None else debug
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(name: str, value: Any, holds: bool, what: str) -> None:
+    """
+    Raises:
+        TilelinkError: TL464, an option of `launch` has a value that it cannot have.
+    """
+    if not holds:
+        raise TilelinkError("TL464", f"`launch` cannot take {name}={value!r}", hint=f"pass {what}")
 
 
 def listed(arguments: Sequence[Any], ranks: int | None = None) -> int:
@@ -160,7 +214,7 @@ def check_ranks(ranks: Any) -> None:
     """Raises:
     TilelinkError: TL239, that is no number of ranks.
     """
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+    if not _whole(ranks) or ranks < 1:
         raise TilelinkError("TL239", f"{ranks!r} is no number of ranks", hint="pass a whole number, 1 or more")
 
 
@@ -187,12 +241,22 @@ def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None 
         axes: the axes that they are laid out along, as of `launch`, for operators that have such axes.
 
     Raises:
-        TilelinkError: TL455, this rank is not among them; TL457, these are no axes.
+        TilelinkError: TL454, that is no list of ranks, each once; TL455, this rank is not among them; TL457, these are no axes.
     """
+    count = require().world.ranks
+    if ranks is not None:
+        members = list(ranks) if isinstance(ranks, Iterable) else []
+        if not members or not all(_whole(r) and 0 <= r < count for r in members) or len(set(members)) < len(members):
+            raise TilelinkError(
+                "TL454",
+                f"{ranks!r} is no list of ranks",
+                why=f"a group is some of the {count} ranks here, each of them once",
+                hint=f"name numbers from 0 to {count - 1}: tilelink.group([0, 1])",
+            )
     found = None if ranks is None else require().world.among(sorted(ranks))
     if axes is not None:
         return grid_of(axes, found)
-    return require().world.among(range(require().world.ranks)) if found is None else found
+    return require().world.among(range(count)) if found is None else found
 
 
 def rank(group: Any = None) -> int:
@@ -217,15 +281,66 @@ def check() -> None:
     require().check()
 
 
-def empty(*shape: int, dtype: torch.dtype = torch.bfloat16, group: Any = None) -> torch.Tensor:
+def empty(*shape: int | Sequence[int], dtype: torch.dtype = torch.bfloat16, group: Any = None) -> torch.Tensor:
     """Memory for an argument that peers read: operators take it in place instead of copying it to a slot first.
 
     Collective: every rank asks for the same shape, in the same order. A call that reads it in place ends when all
     peers have read it. It is freed with the process (in the simulated world: with the run).
 
     Args:
-        shape: elements per axis.
+        shape: elements per axis, one by one or as one sequence.
         dtype: of the elements.
         group: the ranks whose operators read it in place; None for all.
+
+    Raises:
+        TilelinkError: TL465, that is no shape, or no dtype that operators take.
     """
-    return require().of(group).empty(shape, dtype)
+    sizes: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    if not all(_whole(n) and n >= 0 for n in sizes) or math.prod(sizes) >= 1 << 63:
+        raise TilelinkError(
+            "TL465",
+            f"`empty` cannot make a tensor of shape {list(sizes)}",
+            why="a shape is whole numbers, 0 or more",
+            hint="write for example tilelink.empty(4096, 1024)",
+        )
+    if dtype not in NAMES:
+        raise TilelinkError(
+            "TL465",
+            f"`empty` cannot make a tensor of {dtype}",
+            why=f"operators take {', '.join(str(known).removeprefix('torch.') for known in NAMES)}",
+            hint="take torch.uint8 for truth values" if dtype == torch.bool else "pass one of these, as dtype=torch.…",
+        )
+    return require().of(group).empty(tuple(sizes), dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+LIBRARY = "torch.distributed"
+
+
+@contextmanager
+def without_processes() -> Iterator[None]:
+    """What torch.distributed raises for want of a process group becomes TL458; all else goes through."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        loc = _asked(error.__traceback__)
+        if loc is None or dist.is_initialized():
+            raise
+        raise TilelinkError(
+            "TL458",
+            f"{LIBRARY} has no process group here: {error}",
+            loc=loc,
+            why="simulated ranks are threads of one process: meshes, process groups and its collectives are for torchrun",
+            hint='name ranks by tilelink.group([0, 1]), axes by tilelink.group(axes={"DP": 2, "TP": 2}), and call tilelink.ops',
+        ) from error
+
+
+def _asked(trace: TracebackType | None) -> Loc | None:
+    """The line that called torch, where torch.distributed is what raised."""
+    asking, raising = None, ""
+    while trace is not None:
+        raising = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if not raising.startswith("torch."):
+            asking = whole_line(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+        trace = trace.tb_next
+    return asking if f"{raising}.".startswith(f"{LIBRARY}.") else None

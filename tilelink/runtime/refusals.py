@@ -1,14 +1,174 @@
-"""What every kind of world refuses, in the same words."""
+"""What every backend refuses, in the same words: what ranks do not do alike, and what is not there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilelink.errors import TilelinkError
+from tilelink.errors import Loc, TilelinkError
 from tilelink.runtime.world import Descriptor
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What all ranks must ask alike, or they do not make the same call.
+
+Place: TypeAlias = tuple[int, int]
+"""Where a tensor begins in memory of `tilelink.empty`: the number of the allocation, from 1, and a byte of it."""
+
+_IN_ORDER = "make the same calls in the same order on all ranks"
+_VERSIONS = "let all ranks run the same code, with the same schedules and settings"
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a rank says of a call that all ranks are to make alike.
+
+    `call`: in words, with sizes, dtypes and constants. `how`: schedule and checks. `places`: of each argument that peers read
+    where it lies, or would if it lay in memory of `tilelink.empty`: its name and place. `text`: digest of what was emitted,
+    which ranks with arguments of one layout on one device have alike: `of` names these two.
+    """
+
+    call: str
+    how: str = ""
+    places: tuple[tuple[str, Place | None], ...] = ()
+    of: str = ""
+    text: str = ""
+    loc: Loc | None = None
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What is the same on all ranks, whatever their arguments' layouts."""
+        return self.call, self.how, self.places
+
+
+def compare_stated(said: Sequence[Stated]) -> None:
+    """Every rank makes the same call in the same way.
+
+    Args:
+        said: by rank.
+
+    Raises:
+        TilelinkError: TL452, TL459 an argument that lies elsewhere; on every rank.
+    """
+    compare_calls([each.call for each in said])
+    first, texts = said[0], dict[str, tuple[int, str]]()
+    name = first.call.partition("(")[0]
+    for rank, each in enumerate(said):
+        if each.how != first.how:
+            what = f"how `{name}` runs: rank 0 runs it {first.how}, and rank {rank} {each.how}"
+            raise _disagreement(0, rank, what, _VERSIONS)
+        other, text = texts.setdefault(each.of, (rank, each.text))
+        if each.text != text or len(each.places) != len(first.places):
+            what = f"what `{name}` is: their programs, constants or the versions of tilelink differ"
+            raise _disagreement(other if each.text != text else 0, rank, what, _VERSIONS)
+        for (argument, here), (_, there) in zip(first.places, each.places, strict=True):
+            if here != there:
+                raise _elsewhere(first, f"argument `{argument}` of `{name}`", here, rank, there)
+
+
+def _elsewhere(first: Stated, argument: str, here: Place | None, rank: int, there: Place | None) -> TilelinkError:
+    return TilelinkError(
+        "TL459",
+        f"{argument} lies {_placed(here)} on rank 0 and {_placed(there)} on rank {rank}",
+        loc=first.loc,
+        why="peers read it where it lies, at the place that it has on their own rank",
+        hint="pass the same contiguous part of the same allocation on every rank, or ordinary tensors, which are copied",
+    )
+
+
+def _placed(place: Place | None) -> str:
+    """In words."""
+    return (
+        "in no memory that peers read" if place is None else "at byte {1} of allocation {0} of `empty`".format(*place)
+    )
+
+
+def compare_calls(said: Sequence[str]) -> None:
+    """Every rank makes the same call with the same sizes and constants.
+
+    Args:
+        said: each rank's call in words, by rank.
+
+    Raises:
+        TilelinkError: TL452, on every rank.
+    """
+    for rank, call in enumerate(said):
+        if call != said[0]:
+            other = call.partition("(")[0] != said[0].partition("(")[0]
+            what = f"a call: rank 0 calls {said[0]}, and rank {rank} calls {call}"
+            raise _disagreement(0, rank, what, _IN_ORDER if other else _EQUAL)
+
+
+def compare_memory(asked: list[tuple[tuple[str, int], ...]]) -> None:
+    """Every rank needs the same symmetric memory.
+
+    Args:
+        asked: names and bytes of each rank's pieces, by rank.
+
+    Raises:
+        TilelinkError: TL452, on every rank.
+    """
+    for rank, wanted in enumerate(asked):
+        differing = sorted(set(wanted) ^ set(asked[0]))
+        if differing:
+            name = differing[0][0]
+            here, there = (dict(w).get(name) for w in (asked[0], wanted))
+            raise _disagreement(0, rank, f"the sizes of a call: `{name}` has {here} and {there} bytes")
+
+
+def compare_meetings(what: Sequence[str]) -> None:
+    """Every rank meets the others for the same reason.
+
+    Args:
+        what: each rank does, by rank.
+
+    Raises:
+        TilelinkError: TL452, on every rank.
+    """
+    for rank, each in enumerate(what):
+        if each != what[0]:
+            said = f"what comes next: rank 0 {what[0]}, and rank {rank} {each}"
+            raise _disagreement(0, rank, said, _IN_ORDER)
+
+
+def one_size(nbytes: int, asked: Sequence[int]) -> None:
+    """Every rank asks for as many bytes of symmetric memory, and for some.
+
+    Args:
+        nbytes: that this rank asks for.
+        asked: that each rank asks for.
+
+    Raises:
+        TilelinkError: TL436, on every rank.
+    """
+    if nbytes <= 0 or set(asked) != {nbytes}:
+        raise TilelinkError(
+            "TL436",
+            f"the ranks ask for symmetric memory of {', '.join(map(str, asked))} bytes",
+            why="symmetric memory has one size, above 0, on every rank",
+            hint="make the ranks run the same operators in the same order",
+        )
+
+
+_EQUAL = (
+    "pass equal shapes and constants, or the global size by name where shards are uneven (`M=…`, of a layer `length=…`)"
+)
+
+
+def _disagreement(one: int, other: int, what: str, hint: str = _EQUAL) -> TilelinkError:
+    return TilelinkError(
+        "TL452",
+        f"ranks {one} and {other} disagree on {what}",
+        why="an operator's call is collective: every rank passes parts of the same global tensors",
+        hint=hint,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What every kind of world refuses, in the same words.
 
 
 def not_in_group(rank: int, members: Sequence[int] = ()) -> TilelinkError:

@@ -17,11 +17,11 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import Checks
 from tilelink.runtime import environment
-from tilelink.runtime.agreeing import Place, compare_memory
 from tilelink.runtime.grid import Grid, parsed
 from tilelink.runtime.memory import Region, Workspace
 from tilelink.runtime.recent import Recent
-from tilelink.runtime.vigil import Vigil
+from tilelink.runtime.refusals import Place, compare_memory
+from tilelink.runtime.watchdog import Vigil
 from tilelink.runtime.world import Arena, World
 
 CALLS_KEPT = 256

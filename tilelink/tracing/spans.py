@@ -9,7 +9,7 @@ from typing import Literal
 
 from tilelink.ir.kernel import KernelSource
 from tilelink.ir.plan import Plan, StepPlan
-from tilelink.runtime.simulated.records import Record
+from tilelink.runtime.simulated.machine import Record
 
 Kind = Literal["compute", "compute + communicate", "communicate", "wait", "set up"]
 KINDS: tuple[Kind, ...] = ("compute", "compute + communicate", "communicate", "wait", "set up")

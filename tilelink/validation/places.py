@@ -11,7 +11,7 @@ import torch
 
 from tilelink.ir.lowered import STAGE, STATES, Buffer, Lowered
 from tilelink.runtime.memory import DTYPES, WORD, Workspace, extent
-from tilelink.runtime.simulated.observing import Block, Span
+from tilelink.runtime.simulated.agents import Block, Span
 
 Kind: TypeAlias = Literal["flags", "data", "ll", "bells", "counts", "due", "state"]
 """`flags`: what awaits look at and signals write; `data`: elements; `ll`: elements beside numbers of calls; `bells`: of flags

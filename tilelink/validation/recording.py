@@ -9,8 +9,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tilelink.ir.kernel import OF_EVERY_FILE
-from tilelink.runtime.simulated.agents import Agent, Target
-from tilelink.runtime.simulated.observing import Atomic, Observer, Proxy, Span
+from tilelink.runtime.simulated.agents import Agent, Atomic, Proxy, Span, Target
+from tilelink.runtime.simulated.machine import Observer
 from tilelink.runtime.simulated.races import RaceDetector
 from tilelink.validation.events import Event, Kind, Where
 from tilelink.validation.places import Places

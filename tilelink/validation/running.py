@@ -14,7 +14,7 @@ from tilelink.runtime.call import Loaded, Slot, prepare, results_on
 from tilelink.runtime.launching import simulated
 from tilelink.runtime.memory import Workspace, regions
 from tilelink.runtime.session import require
-from tilelink.runtime.work import Call
+from tilelink.runtime.world import Call
 from tilelink.validation.places import Places
 from tilelink.validation.recording import Recording
 

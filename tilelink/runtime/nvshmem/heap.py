@@ -1,16 +1,165 @@
-"""NVSHMEM's symmetric heap, through nvshmem4py."""
+"""NVSHMEM's symmetric heap: of all ranks, of some of them, and stand-ins for what no pointer reaches."""
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.nvshmem import library
-from tilelink.runtime.nvshmem.remote import RemoteRanges
+from tilelink.runtime.peer import driver
 from tilelink.runtime.peer.heap import SymmetricBlock
 from tilelink.runtime.peer.world import GpuWorld
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Stand-ins for memory that no pointer of this GPU reaches.
+#
+# Streams copy between tensors, and a tensor has an address. So the instance of a rank across the network gets a range of
+# addresses with nothing behind it: its tensors can be sliced and viewed like all others, and a copy looks the address up.
+
+_GRANULE = 2 * 1024 * 1024
+"""Address ranges are reserved in multiples of so many bytes."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Range:
+    """Addresses `first` to before `last` stand for the memory of `pe` that is symmetric to `local` here."""
+
+    first: int
+    last: int
+    pe: int
+    local: int
+
+
+class RemoteRanges:
+    """All stand-ins of this process."""
+
+    def __init__(self) -> None:
+        self._ranges: list[Range] = []
+
+    def add(self, pe: int, local: int, nbytes: int, device: torch.device) -> torch.Tensor:
+        """A uint8 tensor that stands for `nbytes` bytes of `pe`, symmetric to the address `local`.
+
+        To be passed to streams only: a kernel or an operator of torch that touches it faults.
+        """
+        first = driver.reserve_addresses(_rounded(nbytes))
+        bisect.insort(self._ranges, Range(first, first + nbytes, pe, local))
+        storage = torch._C._construct_storage_from_data_pointer(first, device, nbytes)
+        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)  # pyright: ignore[reportArgumentType]
+
+    def find(self, address: int) -> tuple[int, int] | None:
+        """(PE, symmetric local address) of what `address` stands for; None if it is an ordinary address."""
+        at = bisect.bisect_right(self._ranges, address, key=lambda entry: entry.first) - 1
+        if at < 0 or address >= self._ranges[at].last:
+            return None
+        return self._ranges[at].pe, self._ranges[at].local + address - self._ranges[at].first
+
+    def remove(self, local: int) -> None:
+        """Give back all stand-ins of the block that begins at `local`."""
+        for entry in [entry for entry in self._ranges if entry.local == local]:
+            self._ranges.remove(entry)
+            driver.release_addresses(entry.first, _rounded(entry.last - entry.first))
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // _GRANULE) * _GRANULE
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Symmetric memory for some of the ranks only.
+#
+# NVSHMEM's own allocation is collective over all PEs. So all of them set one block aside, and a group takes pieces of it
+# that are free on each of its members; other groups may use the same addresses on other PEs at the same time.
+
+Gap = tuple[int, int]
+"""First byte, and the byte after the last."""
+_ALIGN = 512
+
+
+class Pool:
+    """One block on every PE, and which of its bytes are free on this one."""
+
+    def __init__(self, block: SymmetricBlock) -> None:
+        self.block = block
+        self.gaps: list[Gap] = [(0, block.local.numel())]
+
+    def take(self, first: int, last: int) -> None:
+        """Bytes `first` to before `last`, which lie in one gap, are in use from now on."""
+        low, high = next(g for g in self.gaps if g[0] <= first and last <= g[1])
+        self.gaps.remove((low, high))
+        self.gaps = sorted([*self.gaps, *(g for g in ((low, first), (last, high)) if g[0] < g[1])])
+
+    def give(self, first: int, last: int) -> None:
+        """They are free again."""
+        joined: list[Gap] = []
+        for low, high in sorted([*self.gaps, (first, last)]):
+            if joined and joined[-1][1] == low:
+                joined[-1] = (joined[-1][0], high)
+            else:
+                joined.append((low, high))
+        self.gaps = joined
+
+
+def first_fit(gaps: Sequence[Sequence[Gap]], nbytes: int) -> int | None:
+    """The lowest place where `nbytes` bytes are free for everybody; `gaps` are those of each member, sorted."""
+    starts = sorted({low for each in gaps for low, _ in each})
+    return next((s for s in starts if all(_free(each, s, s + nbytes) for each in gaps)), None)
+
+
+def _free(gaps: Sequence[Gap], first: int, last: int) -> bool:
+    return any(low <= first and last <= high for low, high in gaps)
+
+
+class PoolHeap:
+    """The heap of one group.
+
+    Args:
+        members: its PEs.
+        agree: every member's value, by rank; collective over the group.
+    """
+
+    def __init__(
+        self, pool: Pool, members: Sequence[int], agree: Callable[[Any], list[Any]], remote: RemoteRanges
+    ) -> None:
+        self.remote = remote
+        self._pool = pool
+        self._members = members
+        self._agree = agree
+
+    def allocate(self, nbytes: int) -> SymmetricBlock:
+        """Collective over the group.
+
+        Raises:
+            TilelinkError: TL446, no piece of this size is free on all members.
+        """
+        size = -(-nbytes // _ALIGN) * _ALIGN
+        first = first_fit(self._agree(self._pool.gaps), size)
+        if first is None:
+            raise TilelinkError(
+                "TL446",
+                f"the memory of sub-groups has no {nbytes} bytes that are free on PEs {', '.join(map(str, self._members))}",
+                why="NVSHMEM allocates on all PEs at once, so sub-groups share what was set aside at the first of them",
+                hint="set TILELINK_GROUP_HEAP to more bytes, or close operators that are not used",
+            )
+        self._pool.take(first, first + size)
+        whole = self._pool.block
+        instances = {pe: whole.peers[pe][first : first + nbytes] for pe in self._members}
+        bases = tuple(whole.bases[pe] and whole.bases[pe] + first for pe in self._members)
+        local = whole.local[first : first + nbytes]
+        return SymmetricBlock(local, tuple(instances.values()), bases, partial(self._pool.give, first, first + size))
+
+    def reached(self) -> tuple[bool, ...]:
+        """For each member, whether pointers of this GPU reach it."""
+        return tuple(self._pool.block.bases[pe] != 0 for pe in self._members)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NVSHMEM's symmetric heap, through nvshmem4py.
 
 
 def nvshmem_heap(world: GpuWorld, *, by_pointer: bool = True) -> NvshmemHeap:

@@ -5,7 +5,7 @@ that the `nvshmem` world shares. Knows: torch, triton, the CUDA driver, symmetri
 Never knows: tiles, channels, plans.
 """
 
-from tilelink.runtime.peer.arena import Arena
+from tilelink.runtime.arena import Arena
 from tilelink.runtime.peer.heap import Heap, SymmetricBlock, TorchHeap
 from tilelink.runtime.peer.streams import CudaStream
 from tilelink.runtime.peer.world import GpuWorld, PeerWorld

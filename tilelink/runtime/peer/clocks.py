@@ -1,8 +1,10 @@
-"""The clock that kernels read, and what streams' events are on it."""
+"""Time on a GPU: the clock that kernels read, what streams' events are on it, and how long a call takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,6 +12,10 @@ import triton
 import triton.language as tl
 
 from tilelink.device.clocks import clock
+from tilelink.errors import TilelinkError
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The clock that kernels read, and what streams' events are on it.
 
 MEETINGS = 9
 
@@ -43,3 +49,69 @@ def together(device: torch.device, group: dist.ProcessGroup) -> list[int]:
         _read_clock[(1,)](found[turn:])
         torch.cuda.synchronize(device)
     return found.tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How long a call takes on a GPU: all ranks begin together, the host is ahead, and the second-level cache is cold.
+
+AHEAD = 750.0
+"""Microseconds, at least, in which the host enqueues the call: launches are not what is timed."""
+MOST = 20_000.0
+"""Microseconds of such a start, at most."""
+CYCLES = 2000
+"""Of a GPU in a microsecond, at most."""
+DEADLINE = 60.0
+"""Seconds after which a call counts as one that will never end."""
+
+
+class Stopwatch:
+    """Times calls of one rank on the current stream.
+
+    Args:
+        device: of the rank.
+        group: whose ranks begin together.
+    """
+
+    def __init__(self, device: torch.device, group: dist.ProcessGroup) -> None:
+        self._group = group
+        cache = torch.cuda.get_device_properties(device).L2_cache_size
+        self._cold = torch.zeros(max(1, 3 * cache // 4), dtype=torch.float32, device=device)
+        self._sink = torch.zeros((), dtype=torch.float32, device=device)
+        self._together = torch.zeros(1, device=device)
+        self.late = False
+        """Whether the device began before the host had enqueued all of the last call."""
+
+    def time(self, call: Callable[[], Any], host_us: float = 0.0) -> float:
+        """Milliseconds on this rank's device. Collective.
+
+        Args:
+            host_us: microseconds that the host may take; its start is twice as long.
+
+        Raises:
+            TilelinkError: TL460, the call does not end.
+        """
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        # Read three times the cache's size: lines that a write leaves behind would have to be written back meanwhile.
+        torch.sum(self._cold, dim=0, out=self._sink)
+        torch.cuda._sleep(int(CYCLES * min(max(AHEAD, 2 * host_us), MOST)))
+        if self._group.size() > 1:
+            dist.all_reduce(self._together, group=self._group)
+        start.record()
+        call()
+        end.record()
+        self.late = start.query()
+        _await(end)
+        return start.elapsed_time(end)
+
+
+def _await(event: torch.cuda.Event) -> None:
+    begun = time.monotonic()
+    while not event.query():
+        if time.monotonic() - begun > DEADLINE:
+            raise TilelinkError(
+                "TL460",
+                f"a call has not ended after {DEADLINE:.0f} s",
+                why="some rank waits for a signal that does not come, or did not make the call",
+                hint="end all processes; run the same schedule in the simulated world, which says who waits for what",
+            )
+        time.sleep(1e-4)

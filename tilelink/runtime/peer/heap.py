@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,20 +10,7 @@ from torch._C._autograd import DeviceType
 from torch._C._distributed_c10d import _SymmetricMemory
 
 from tilelink.errors import TilelinkError
-
-
-@dataclass(frozen=True, slots=True)
-class SymmetricBlock:
-    """One allocation of the same size on every rank.
-
-    `local`: this rank's instance, uint8, not yet zeroed. `peers`: every rank's instance, for streams. `bases`: their
-    addresses as kernels see them, 0 where none reaches. `release`: gives the memory back; collective.
-    """
-
-    local: torch.Tensor
-    peers: tuple[torch.Tensor, ...]
-    bases: tuple[int, ...]
-    release: Callable[[], None]
+from tilelink.runtime.arena import SymmetricBlock
 
 
 class Heap(Protocol):

@@ -15,16 +15,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tilelink.runtime import work as W
+from tilelink.runtime import world as W
 from tilelink.runtime.peer.driver import LaunchConfig
-
-if TYPE_CHECKING:
-    from tilelink.runtime.peer.world import GpuWorld
+from tilelink.runtime.peer.streams import Launcher
 
 _SCALARS: dict[str, Any] = {
     "i1": ctypes.c_int8,
@@ -124,14 +122,14 @@ class Packed:
     """Whatever `parameters` leads to."""
 
 
-def pack(work: W.Launch, world: GpuWorld, first: W.Call) -> Packed | None:
+def pack(work: W.Launch, world: W.World, launcher: Launcher, first: W.Call) -> Packed | None:
     """The launch laid out, its kernel compiled and loaded; None where only Triton's own launcher is known to be right."""
     args = {name: W.value_of(value, first, world) for name, value in work.args.items()}
-    compiled, _ = world.launcher.load(work.kernel, work.workers, args, work.options)
+    compiled, _ = launcher.load(work.kernel, work.workers, args, work.options)
     kinds = compiled.src.signature
     if torch.version.hip or not is_plain(compiled.metadata) or list(kinds) != list(work.kernel.arg_names):
         return None
-    packer = _Packer(world, first, iter(compiled.metadata.tensordesc_meta or ()))
+    packer = _Packer(world, launcher, first, iter(compiled.metadata.tensordesc_meta or ()))
     if not all(packer.add(kind, work.args[name], args[name]) for name, kind in kinds.items()):
         return None
     packer.number(ctypes.c_uint64(0))  # Triton's scratch memory, global and for profiles: this kernel has none
@@ -146,9 +144,12 @@ def pack(work: W.Launch, world: GpuWorld, first: W.Call) -> Packed | None:
 class _Packer:
     """Collects parameters in order; `add` says whether it could."""
 
-    def __init__(self, world: GpuWorld, first: W.Call, metadata: Iterator[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, world: W.World, launcher: Launcher, first: W.Call, metadata: Iterator[Mapping[str, Any]]
+    ) -> None:
         self.sizes: list[int] = []
         self._world = world
+        self._launcher = launcher
         self._first = first
         self._metadata = metadata
         self._addresses: list[int] = []
@@ -199,7 +200,7 @@ class _Packer:
         varies = isinstance(tile.tensor, W.Given) and tensor.numel() > 0
         if not tensor.numel():
             # No tile of it will be touched, and an empty tensor has no address.
-            tensor, seen = self._world.launcher.unused(tensor.dtype, tile.block), torch.Tensor.detach
+            tensor, seen = self._launcher.unused(tensor.dtype, tile.block), torch.Tensor.detach
         maps = TensorMaps(metadata, seen, tile.block)
         if isinstance(tile.tensor, W.Given) and varies:
             self._maps.append((len(self._addresses), tile.tensor.name, maps))

@@ -10,9 +10,11 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Device
+from tilelink.runtime import environment
 from tilelink.runtime.peer import driver
 
 log = logging.getLogger("tilelink")
@@ -131,3 +133,43 @@ def require_no_gap(gaps: Sequence[str | None]) -> None:
 
 def _uuid(index: int) -> str:
     return str(torch.cuda.get_device_properties(index).uuid)
+
+
+def join() -> None:
+    """Collective: make the group of all processes, one per GPU, unless the user has; of this process if it is alone.
+
+    Where ranks share GPUs, processes are dealt out to them in turn.
+
+    Raises:
+        TilelinkError: TL432 no GPU, TL433 more processes on this host than GPUs.
+    """
+    current_device()
+    if dist.is_initialized():
+        return
+    place = environment.distributed()
+    if place is None:
+        alone = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group("nccl", rank=0, world_size=1, store=alone)
+        return
+    if environment.share_gpus():
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+        # NCCL refuses two ranks on one GPU. Gloo takes tensors of GPUs, too: through the host.
+        dist.init_process_group("gloo")
+        return
+    device = torch.device("cuda", _own_gpu(place))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+
+
+def _own_gpu(place: environment.ProcessRank) -> int:
+    gpus = torch.cuda.device_count()
+    if gpus == 1:
+        return 0  # the launcher shows each process its own GPU
+    if place.local_rank >= gpus:
+        raise TilelinkError(
+            "TL433",
+            f"process {place.local_rank} of this host has no GPU of its own: there are {gpus}",
+            why="kernels of two processes take turns on a GPU, and these wait for one another",
+            hint=f"start torchrun with --nproc-per-node={gpus}, {TRYING_OUT}",
+        )
+    return place.local_rank

@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from triton import knobs
 
-from tilelink.runtime import work as W
+from tilelink.runtime import world as W
 from tilelink.runtime.peer import driver
 from tilelink.runtime.peer.packing import pack
-from tilelink.runtime.peer.pieces import pieces
-from tilelink.runtime.peer.streams import require_gpu
-
-if TYPE_CHECKING:
-    from tilelink.runtime.peer.world import GpuWorld
+from tilelink.runtime.peer.streams import CudaStream, Launcher, pieces, require_gpu
 
 Address = Callable[[W.Call], int]
 
 
-def settled(work: W.Work, number: int, world: GpuWorld, first: W.Call) -> W.Step:
+def settled(work: W.Work, number: int, world: W.World, launcher: Launcher, first: W.Call) -> W.Step:
     """The step of `work` on stream `number`."""
     if isinstance(work, W.Launch):
-        return _launch(work, number, world, first)
+        return _launch(work, number, world, launcher, first)
     if isinstance(work, W.WaitBell):
         return _wait_bell(work, number, world)
     if isinstance(work, W.Follow):
@@ -37,20 +32,25 @@ def settled(work: W.Work, number: int, world: GpuWorld, first: W.Call) -> W.Step
     return _copy(work, number, world, first)
 
 
-def _handle(number: int, world: GpuWorld) -> Callable[[W.Call], int]:
+def _handle(number: int, world: W.World) -> Callable[[W.Call], int]:
     """The stream, as the driver knows it."""
     if number == W.MAIN:
-        return lambda call: call.main.handle  # pyright: ignore[reportAttributeAccessIssue]  # a CudaStream
-    handle = world.side_stream(number).handle
+        return lambda call: _cuda(call.main).handle
+    handle = _cuda(world.side_stream(number)).handle
     return lambda call: handle
 
 
+def _cuda(stream: W.Stream) -> CudaStream:
+    assert isinstance(stream, CudaStream), "a stream of another world"
+    return stream
+
+
 # --------------------------------------------------------------------------------------------------------------- launches
-def _launch(work: W.Launch, number: int, world: GpuWorld, first: W.Call) -> W.Step:
+def _launch(work: W.Launch, number: int, world: W.World, launcher: Launcher, first: W.Call) -> W.Step:
     plain = W.plain_step(work, number, world)
     # A call with credits has parameters of its own, and so does one without.
     varies = any(isinstance(value, W.Credits) for value in work.args.values())
-    made = [pack(work, world, W.Call(first.tensors, c, first.main)) for c in ((0, 1) if varies else (0,))]
+    made = [pack(work, world, launcher, W.Call(first.tensors, c, first.main)) for c in ((0, 1) if varies else (0,))]
     packed = [p for p in made if p is not None]
     if len(packed) != len(made):
         return plain
@@ -86,7 +86,7 @@ def hooked() -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------------- copies
-def _copy(work: W.Copy, number: int, world: GpuWorld, first: W.Call) -> W.Step:
+def _copy(work: W.Copy, number: int, world: W.World, first: W.Call) -> W.Step:
     ends = W.ends_of(work, first, world)
     require_gpu(*ends)
     parts = pieces(*ends)
@@ -145,7 +145,7 @@ def _copy_fixed(target: int, source: int, nbytes: int, stream: int) -> W.Step:
 
 
 def _address(
-    side: torch.Tensor | W.Given | W.Instance, end: torch.Tensor, world: GpuWorld, first: W.Call
+    side: torch.Tensor | W.Given | W.Instance, end: torch.Tensor, world: W.World, first: W.Call
 ) -> tuple[Address, bool]:
     """Where one end of a copy begins, and whether it is the same in every call."""
     begin = end.data_ptr()
@@ -159,7 +159,7 @@ def _address(
 
 
 # -------------------------------------------------------------------------------------------------------------- libraries
-def _apply(work: W.Apply, number: int, world: GpuWorld, first: W.Call) -> W.Step:
+def _apply(work: W.Apply, number: int, world: W.World, first: W.Call) -> W.Step:
     """Views of memory of the workspace are made now, those of the call's own tensors in each call."""
     inputs = [_view(v, first, world) for v in work.inputs]
     output = _view(work.output, first, world) if work.output is not None else None
@@ -172,7 +172,7 @@ def _apply(work: W.Apply, number: int, world: GpuWorld, first: W.Call) -> W.Step
     return apply
 
 
-def _view(view: W.View, first: W.Call, world: GpuWorld) -> Callable[[W.Call], torch.Tensor]:
+def _view(view: W.View, first: W.Call, world: W.World) -> Callable[[W.Call], torch.Tensor]:
     if not isinstance(view.of, W.Given):
         fixed = W.view_of(view, first, world)
         return lambda call: fixed
@@ -184,7 +184,7 @@ def _view(view: W.View, first: W.Call, world: GpuWorld) -> Callable[[W.Call], to
 
 
 # ------------------------------------------------------------------------------------------------------- bells and events
-def _wait_bell(work: W.WaitBell, number: int, world: GpuWorld) -> W.Step:
+def _wait_bell(work: W.WaitBell, number: int, world: W.World) -> W.Step:
     operate, operations = (
         driver.library().cuStreamBatchMemOp_v2,
         driver.bell_operations(work.bell.data_ptr(), work.times),
@@ -199,7 +199,7 @@ def _wait_bell(work: W.WaitBell, number: int, world: GpuWorld) -> W.Step:
     return wait
 
 
-def _follow(work: W.Follow, number: int, world: GpuWorld) -> W.Step:
+def _follow(work: W.Follow, number: int, world: W.World) -> W.Step:
     event, library = driver.Event(), driver.library()
     record, wait, point = library.cuEventRecord, library.cuStreamWaitEvent, ctypes.c_void_p(event.handle)
     handle, other = _handle(number, world), _handle(work.other, world)

@@ -15,26 +15,22 @@ import torch.distributed as dist
 from tilelink.errors import TilelinkError
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
-from tilelink.runtime.agreeing import one_size
-from tilelink.runtime.guard import Guard
+from tilelink.runtime.arena import Arena, Arenas, SymmetricMemory
 from tilelink.runtime.peer import clocks, driver, reach
-from tilelink.runtime.peer import group as groups
-from tilelink.runtime.peer.arena import Arena, Arenas
+from tilelink.runtime.peer.clocks import Stopwatch
 from tilelink.runtime.peer.heap import Heap, TorchHeap
-from tilelink.runtime.peer.launch import Launcher
-from tilelink.runtime.peer.liveness import Process, this_process
-from tilelink.runtime.peer.processes import ProcessWorld
 from tilelink.runtime.peer.steps import settled
-from tilelink.runtime.peer.stopwatch import Stopwatch
-from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, SideStreams
-from tilelink.runtime.peer.watcher import StoreWatcher
-from tilelink.runtime.work import Call, Launch, Step, Work, plain_step
+from tilelink.runtime.peer.streams import HIGH_PRIORITY, CudaStream, Launcher, SideStreams
+from tilelink.runtime.processes import ProcessWorld, board
+from tilelink.runtime.refusals import one_size
+from tilelink.runtime.watcher import Process, StoreWatcher, this_process
+from tilelink.runtime.world import Call, Launch, Reports, Step, Work, plain_step
 
 OFTEN = 2**30
 """More often than any bell is rung in a call: what ends a stream's wait for one."""
 
 
-class GpuWorld(ProcessWorld):
+class GpuWorld(SymmetricMemory, ProcessWorld):
     """One rank of a process group on its own GPU; ranks are the group's.
 
     Args:
@@ -74,7 +70,7 @@ class GpuWorld(ProcessWorld):
         A process group is made if there is none, on the GPU with this process's local rank.
         """
         environment.disable_multicast()
-        groups.join()
+        reach.join()
         return cls()
 
     def within(self, group: Any) -> GpuWorld:
@@ -120,23 +116,6 @@ class GpuWorld(ProcessWorld):
         self._arenas.add(arena)
         return arena
 
-    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
-        """The context of the arena that holds a tensor, for the ranks of a line if one is named.
-
-        Raises:
-            TilelinkError: TL439, none does.
-        """
-        arena = self._arenas.holding(tensor)
-        return arena.context if line is None else arena.along(line)
-
-    def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
-        """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype.
-
-        Raises:
-            TilelinkError: TL439, no arena holds it.
-        """
-        return self._arenas.holding(tensor).instance(tensor, pe)
-
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
         """Plain memory of this rank's GPU: `size` elements, zeroed."""
         return torch.zeros(size, dtype=dtype, device=self.device)
@@ -150,19 +129,19 @@ class GpuWorld(ProcessWorld):
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """int64 words of this rank's GPU, or of the host, where its kernels reach them too."""
         if on_host:
-            return torch.zeros(count, dtype=torch.int64, pin_memory=True)
+            return torch.zeros(count, dtype=torch.int64, device="cpu", pin_memory=True)
         return self.zeros(count, torch.int64)
 
     def limit_waits(self, seconds: float | None) -> None:  # not every world has to
         """Nothing: GPUs have clocks."""
 
-    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
+    def watch_over(self, guard: Reports, bells: Callable[[], list[torch.Tensor]]) -> StoreWatcher:
         """Start a thread that looks after this rank's guard."""
         # Kernels and streams that wait hold up what is behind them; this stream is used for nothing else.
         stream = torch.cuda.Stream(self.device, priority=HIGH_PRIORITY)
 
         # Allocating while a stream waits could wait for it.
-        rung = torch.full((4096,), OFTEN, dtype=torch.int64, pin_memory=True)
+        rung = torch.full((4096,), OFTEN, dtype=torch.int64, device="cpu", pin_memory=True)
 
         def release() -> None:
             torch.cuda.set_device(self.device)
@@ -172,7 +151,7 @@ class GpuWorld(ProcessWorld):
                         part.copy_(rung[: len(part)], non_blocking=True)
 
         peers = {rank: process for rank, process in enumerate(self._processes) if rank != self.rank}
-        watcher = StoreWatcher(guard, self.ranks, peers, groups.board(self.group), release)
+        watcher = StoreWatcher(guard, self.ranks, peers, board(self.group), release)
         watcher.start()
         return watcher
 
@@ -209,7 +188,7 @@ class GpuWorld(ProcessWorld):
         """Work of a stream with its kernel loaded, its arguments laid out and its addresses known where they stay."""
         if torch.version.hip and not isinstance(work, Launch):
             return plain_step(work, stream, self)
-        return settled(work, stream, self, first)
+        return settled(work, stream, self, self.launcher, first)
 
     def capturing(self) -> bool:
         """Whether the caller's current stream is being captured into a CUDA graph."""

@@ -6,15 +6,11 @@ Knows: greenlet, Triton's interpreter, torch on the CPU.
 Never knows: how a kernel came about: tiles, schedules, plans.
 """
 
-from tilelink.runtime.simulated.launch import simulate
-from tilelink.runtime.simulated.observing import Observer
-from tilelink.runtime.simulated.policy import Policy
-from tilelink.runtime.simulated.raceerror import Access, Race, RaceError
-from tilelink.runtime.simulated.races import RaceDetector
-from tilelink.runtime.simulated.records import Record, Recorder
-from tilelink.runtime.simulated.search import Searched, search
+from tilelink.runtime.simulated.machine import Observer, Record, Recorder
+from tilelink.runtime.simulated.races import Access, Race, RaceDetector, RaceError
+from tilelink.runtime.simulated.scheduler import Policy, Searched, search
 from tilelink.runtime.simulated.standstill import StandstillError
-from tilelink.runtime.simulated.world import SimulatedArena, SimulatedWorld
+from tilelink.runtime.simulated.world import SimulatedWorld, simulate
 
 __all__ = [
     "Access",
@@ -26,7 +22,6 @@ __all__ = [
     "Record",
     "Recorder",
     "Searched",
-    "SimulatedArena",
     "SimulatedWorld",
     "StandstillError",
     "search",

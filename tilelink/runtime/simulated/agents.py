@@ -1,16 +1,229 @@
-"""Who runs: one agent per rank's host program, per stream at work, and per worker of a launched kernel."""
+"""Who runs, and what they access: an agent per rank's host program, per stream at work, and per worker of a launched kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import ctypes
+import math
+import sys
+from collections.abc import Callable, Hashable, Iterable, Set
 from dataclasses import dataclass
+from threading import Lock, Thread
+from types import CodeType, FrameType
+from typing import Literal
 
-from greenlet import greenlet
+import numpy as np
+import torch
+from greenlet import GreenletExit, greenlet
 
 from tilelink.errors import Loc, whole_line
 from tilelink.ir.kernel import origin
-from tilelink.runtime.simulated.hosts import Host
-from tilelink.runtime.simulated.observing import Block
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is accessed: rectangles of memory, scattered elements, single words.
+
+Proxy = Literal["threads", "atomics", "bulk"]
+"""How memory is accessed: by all threads (loads and stores), by a block of atomics, or by a bulk copy (descriptor, TMA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A strided rectangle of memory: `address` of its first element, strides in bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """First byte, and the byte after the last."""
+        low = high = self.address
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            if stride > 0:
+                high += (size - 1) * stride
+            else:
+                low += (size - 1) * stride
+        return low, high + self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Element addresses, those masked out already left out."""
+
+    addresses: np.ndarray
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.addresses.size * self.itemsize
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """First byte, and the byte after the last."""
+        return int(self.addresses.min()), int(self.addresses.max()) + self.itemsize
+
+
+Span = Block | Scatter
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """One word, changed or read by a scalar atomic or by a stream.
+
+    `writes`: a poll (`atomic_add` of 0) does not. `exchange`: the write has read the word in the same instant, as
+    atomics do and copies do not. `before`, `after`: the word's values around it.
+    """
+
+    address: int
+    size: int
+    before: int
+    after: int
+    acquire: bool
+    release: bool
+    scope: Literal["system", "device"]
+    writes: bool
+    exchange: bool = True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where a coroutine is: the Triton functions among its Python frames, and their lines.
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One frame of an agent: a function of an emitted file, or of a module that it calls."""
+
+    function: str
+    file: str
+    line: int
+    frame: FrameType
+
+
+def chain(frame: FrameType | None, codes: Set[CodeType]) -> list[Step]:
+    """The Triton functions that are running, innermost first; `codes` are those of all that ever ran."""
+    steps = []
+    while frame is not None:
+        code = frame.f_code
+        if code in codes:
+            steps.append(Step(code.co_name, code.co_filename, frame.f_lineno, frame))
+        frame = frame.f_back
+    return steps
+
+
+def innermost(frame: FrameType | None, codes: Set[CodeType], file: str) -> tuple[str, int] | None:
+    """Function and line of the innermost Triton function of `file` that is running."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == file and code in codes:
+            return code.co_name, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A rank's own program: a thread that runs only while the scheduler waits for it.
+#
+# Workers and streams are greenlets of the scheduler's thread. A rank's program is the user's code, and torch keeps much of
+# what that does by thread: whether gradients are wanted, autocast, hooks on saved tensors, what autograd is in the middle of
+# (its engine runs the backward pass in the thread that asks for it), what `torch.compile` is about. On GPUs ranks are processes
+# and share none of it, so here they are threads.
+
+
+class Host:
+    """Like a greenlet whose parent is the scheduler, in a thread of its own. Never do two threads run at once."""
+
+    def __init__(self, body: Callable[[], None]) -> None:
+        self.dead = False
+        self._body = body
+        self._thread = Thread(target=self._run, daemon=True)
+        self._turn, self._back = Lock(), Lock()
+        self._turn.acquire()
+        self._back.acquire()
+        self._running = False
+        self._ending = False
+        self._error: BaseException | None = None
+        # What torch hands on to threads of its own.
+        self._modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    @property
+    def gr_frame(self) -> FrameType | None:
+        """Where it has given way."""
+        return None if self.dead or self._thread.ident is None else sys._current_frames().get(self._thread.ident)
+
+    def switch(self) -> None:
+        """Called by the scheduler: go on until it gives way or ends. An exception that ends it comes out here."""
+        self._running = True
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._turn.release()
+        self._await()
+
+    def give_way(self) -> None:
+        """Called in its own thread.
+
+        Raises:
+            GreenletExit: the run is over.
+        """
+        self._back.release()
+        self._turn.acquire()
+        if self._ending:
+            raise GreenletExit
+
+    def throw(self, kind: type[BaseException]) -> None:
+        """Called by the scheduler: end it where it has given way, or where it is if the scheduler was interrupted."""
+        assert kind is GreenletExit
+        if self._thread.ident is None:
+            self.dead = True
+        if self.dead:
+            return
+        self._ending = True
+        if self._running:
+            # The scheduler was interrupted (Ctrl-C, a test's time limit) while this thread had its turn.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(kind))
+            self._await()
+        if not self.dead:
+            self.switch()
+
+    def _await(self) -> None:
+        self._back.acquire()
+        self._running = False
+        if self.dead:
+            self._thread.join()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _run(self) -> None:
+        gradients, inference = self._modes
+        with _HandedOver(self._end), torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+            self._body()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._error = None if isinstance(error, GreenletExit) else error
+        self.dead = True
+        self._back.release()
+
+
+class _HandedOver:
+    """Gives what ends a block, if anything does, to somebody else who raises it."""
+
+    def __init__(self, to: Callable[[BaseException | None], None]) -> None:
+        self._to = to
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self._to(error)
+        return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who runs: one agent per rank's host program, per stream at work, and per worker of a launched kernel.
 
 
 @dataclass(frozen=True, slots=True)

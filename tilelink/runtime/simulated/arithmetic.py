@@ -1,17 +1,82 @@
-"""The interpreter's arithmetic where Triton's own is wrong: types that numpy has not, and fused dots."""
+"""The interpreter's arithmetic: right where Triton's own is wrong, and short where it is slow."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton._C.libtriton import ir
 from triton.runtime import interpreter as stock
 
 from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.numerics import dot, erf, is_narrow, narrow, truncate, widen
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Floating point types that numpy has not: bfloat16 and the 8-bit ones, kept as bits between operations.
+#
+# Triton's own interpreter multiplies the bits, truncates, and loses carries; here every conversion is torch's.
+
+_NARROW = {
+    "bf16": torch.bfloat16,
+    "fp8e4nv": torch.float8_e4m3fn,
+    "fp8e4b8": torch.float8_e4m3fnuz,
+    "fp8e5": torch.float8_e5m2,
+    "fp8e5b16": torch.float8_e5m2fnuz,
+}
+"""Triton's name of a type -> torch's type."""
+
+
+def is_narrow(name: str) -> bool:
+    """Whether values of this Triton type are kept as bits."""
+    return name in _NARROW
+
+
+def widen(bits: np.ndarray, name: str) -> np.ndarray:
+    """Values of Triton type `name` in a type that numpy computes with: bits become float32, the rest stays."""
+    if name == "bf16":
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    if name not in _NARROW:
+        return bits
+    return torch.from_numpy(_own(bits)).view(_NARROW[name]).float().numpy()
+
+
+def narrow(values: np.ndarray, name: str) -> np.ndarray:
+    """Round to nearest even, and return the bits. 8-bit types saturate, as NVIDIA's conversions do."""
+    ty = _NARROW[name]
+    wide = torch.from_numpy(_own(values.astype(np.float32, copy=False)))
+    if name == "bf16":
+        return wide.to(ty).view(torch.int16).numpy().view(np.uint16)
+    top = torch.finfo(ty).max
+    return wide.clamp(-top, top).to(ty).view(torch.uint8).numpy()
+
+
+def truncate(values: np.ndarray) -> np.ndarray:
+    """float32 to bfloat16 bits, towards zero."""
+    return (_own(values).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+def dot(a: np.ndarray, b: np.ndarray, out: np.dtype) -> np.ndarray:
+    """The matrix product in `out`; products of integers are exact (they go through float64's BLAS)."""
+    if np.issubdtype(out, np.integer) or out == np.float64:
+        return np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(out)
+    return np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)).astype(out, copy=False)
+
+
+def erf(values: np.ndarray) -> np.ndarray:
+    return torch.erf(torch.from_numpy(_own(values))).numpy()
+
+
+def _own(values: np.ndarray) -> np.ndarray:
+    """Contiguous and writable: torch warns about views it may not write to."""
+    own = np.ascontiguousarray(values)
+    return own if own.flags.writeable else own.copy()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The interpreter's arithmetic where Triton's own is wrong: types that numpy has not, and fused dots.
 
 Handle = stock.TensorHandle
 Stock = stock.InterpreterBuilder
@@ -96,3 +161,209 @@ def _wide(value: Handle) -> np.ndarray:
 def _rounded(values: np.ndarray, ty: Any) -> Handle:
     """Comparisons stay bool; the rest goes back into its type."""
     return Handle(values if values.dtype == np.bool_ else narrow(values, ty.name), ty)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A short way for arithmetic on integers and pointers, single ones and blocks: most of what a kernel does between its dots.
+#
+# Triton's semantics take 20 to 100 microseconds to add two indices, most of it to find the type of the result. Where both
+# sides are signed integers, or one is a pointer, the type is known at a look; everything else goes the long way.
+
+Binary = Callable[..., Any]
+
+_LIMITS = {"int32": 1 << 31, "int64": 1 << 63}
+_TRUTH = "int1"
+
+
+def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Towards zero, as on a GPU."""
+    return (a - np.fmod(a, b)) // b
+
+
+_ARITHMETIC: dict[str, Binary] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": _quotient,
+    "mod": np.fmod,
+}
+_COMPARISONS: dict[str, Binary] = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")}
+_LOGIC: dict[str, Binary] = {"and": operator.and_, "or": operator.or_}
+_FUNCTIONS: dict[str, Binary] = {"minimum": np.minimum, "maximum": np.maximum}
+
+
+def short_methods() -> dict[str, Callable[[Binary], Binary]]:
+    """Method of `tl.tensor` -> what makes its short form out of its long one."""
+    made = {f"__{name}__": _maker(compute, _wider) for name, compute in _ARITHMETIC.items()}
+    made |= {f"__r{name}__": _maker(_swapped(compute), _wider) for name, compute in _ARITHMETIC.items()}
+    made |= {f"__{name}__": _maker(compute, _truth) for name, compute in _COMPARISONS.items()}
+    made |= {f"__{name}__": _logic(compute) for name, compute in _LOGIC.items()}
+    plus = made["__add__"]
+    made["__add__"] = lambda long_way: plus(_pointer_plus(long_way))
+    return made
+
+
+def short_functions() -> dict[str, Callable[[Binary], Binary]]:
+    """The same for functions of `triton.language`."""
+    return {name: _maker(compute, _wider) for name, compute in _FUNCTIONS.items()}
+
+
+def _maker(compute: Binary, element: Binary) -> Callable[[Binary], Binary]:
+    """`element`: the elements' type of the result, of those of both sides."""
+
+    def make(long_way: Binary) -> Binary:
+        def short_way(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
+            pair = None if args or kwargs else _integers(left, right)
+            if pair is None:
+                return long_way(left, right, *args, **kwargs)
+            return _made(left, right, compute(*pair), element(left, right))
+
+        return short_way
+
+    return make
+
+
+def _logic(compute: Binary) -> Callable[[Binary], Binary]:
+    def make(long_way: Binary) -> Binary:
+        def short_way(left: Any, right: Any, *args: Any, **kwargs: Any) -> Any:
+            if args or kwargs or not (_element(left) == _element(right) == _TRUTH and _meet(left, right)):
+                return long_way(left, right, *args, **kwargs)
+            return _made(left, right, compute(left.handle.data, right.handle.data), left.dtype)
+
+        return short_way
+
+    return make
+
+
+def _integers(left: Any, right: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both sides in the wider of their types, where both are signed integers whose shapes meet."""
+    name = _element(left)
+    limit = _LIMITS.get(name)
+    if limit is None:
+        return None
+    data = left.handle.data
+    if type(right) is int:
+        return (data, np.array([right], dtype=data.dtype)) if -limit <= right < limit else None
+    other = _element(right)
+    if other not in _LIMITS or not _meet(left, right):
+        return None
+    if other == name:
+        return data, right.handle.data
+    return data.astype(np.int64), right.handle.data.astype(np.int64)
+
+
+def _element(value: Any) -> str:
+    """The name of the elements' type; empty for what is no tensor."""
+    ty: Any = value.dtype if isinstance(value, tl.tensor) else None
+    return "" if ty is None else ty.name
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, tl.tensor) and value.type is not value.dtype
+
+
+def _meet(left: Any, right: Any) -> bool:
+    """Whether numpy's broadcasting is Triton's here: blocks of as many axes, or one side is single."""
+    a, b = left.handle.data.shape, right.handle.data.shape
+    if a == b or not (_is_block(left) and _is_block(right)):
+        return True
+    return len(a) == len(b) and all(x == y or 1 in (x, y) for x, y in zip(a, b, strict=True))
+
+
+def _wider(left: Any, right: Any) -> Any:
+    return right.dtype if _element(right) == "int64" else left.dtype
+
+
+def _truth(left: Any, right: Any) -> Any:
+    return tl.int1
+
+
+def _made(left: Any, right: Any, data: np.ndarray, element: Any) -> Any:
+    """A tensor of such elements, a block if either side is one; like the left side where nothing but the value differs."""
+    block = _is_block(left)
+    if element is left.dtype and data.shape == left.handle.data.shape and (block or not _is_block(right)):
+        return _like(left, data)
+    if block or _is_block(right):
+        return tl.tensor(stock.TensorHandle(data, element), tl.block_type(element, list(data.shape)))
+    return tl.tensor(stock.TensorHandle(data, element), element)
+
+
+def _like(model: Any, data: np.ndarray) -> Any:
+    """A tensor of the type of another one: everything but the value is shared."""
+    made = object.__new__(tl.tensor)
+    made.__dict__.update(model.__dict__)
+    made.handle = stock.TensorHandle(data, model.handle.dtype)
+    return made
+
+
+def _swapped(compute: Binary) -> Binary:
+    return lambda a, b: compute(b, a)
+
+
+def _pointer_plus(long_way: Binary) -> Binary:
+    def short_way(left: Any, right: Any) -> Any:
+        ty = left.dtype
+        if not isinstance(ty, tl.pointer_type):
+            return long_way(left, right)
+        if type(right) is int:
+            offset = np.array([right % (1 << 64)], dtype=np.uint64)
+        elif _element(right) in _LIMITS and _meet(left, right):
+            offset = right.handle.data.astype(np.uint64)
+        else:
+            return long_way(left, right)
+        step = np.uint64(max(1, ty.element_ty.primitive_bitwidth // 8))
+        return _made(left, right, left.handle.data + offset * step, ty)
+
+    return short_way
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What Triton derives from a shape, derived once: it is most of what making a tensor costs in the interpreter.
+#
+# Each tensor gets its shape as a tuple of constants with types, and each block type checks its shape and writes its name.
+# Both depend on the shape and on the elements' type alone, and nobody changes them.
+
+Init = Callable[..., None]
+
+
+def tensor_init(slow: Init) -> Init:
+    """`tl.tensor.__init__`, whose `numel` and `shape` are those of the first tensor of the type."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def init(self: Any, handle: Any, type: Any) -> None:
+        derived = known.get(type.name)
+        if derived is None:
+            slow(self, handle, type)
+            known[type.name] = {name: vars(self)[name] for name in ("numel", "shape")}
+        else:
+            self.__dict__.update(derived, handle=handle, type=type, dtype=type.scalar)
+
+    return init
+
+
+def block_type_init(slow: Init) -> Init:
+    """`tl.block_type.__init__`, whose `shape`, `numel` and `name` are those of the first block like it."""
+    known: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
+
+    def init(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = _sizes(shape)
+        if sizes is None:
+            return slow(self, element_ty, shape)
+        derived = known.get((element_ty.name, sizes))
+        if derived is None:
+            slow(self, element_ty, shape)
+            known[element_ty.name, sizes] = {name: vars(self)[name] for name in ("shape", "numel", "name")}
+        else:
+            self.__dict__.update(derived, element_ty=element_ty)
+
+    return init
+
+
+def _sizes(shape: Any) -> tuple[int, ...] | None:
+    """The sizes as numbers; None where Triton is to say what it thinks of them."""
+    if isinstance(shape, tl.tuple):
+        shape = shape.values
+    if not isinstance(shape, list):
+        return None
+    sizes = tuple([size.value if isinstance(size, tl.constexpr) else size for size in shape])
+    return sizes if set(map(type, sizes)) == {int} else None

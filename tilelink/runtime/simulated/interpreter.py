@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,15 +23,19 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilelink.errors import TilelinkError
 from tilelink.runtime.refusals import tensor_descriptor
-from tilelink.runtime.simulated import scalars, shapes
-from tilelink.runtime.simulated.accesses import Accesses, span_of
-from tilelink.runtime.simulated.agents import Target
-from tilelink.runtime.simulated.arithmetic import Arithmetic
-from tilelink.runtime.simulated.atomics import Atomics
-from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.numbered import NUMBER
-from tilelink.runtime.simulated.numerics import is_narrow, narrow, widen
-from tilelink.runtime.simulated.observing import Span
+from tilelink.runtime.simulated.agents import Span, Target
+from tilelink.runtime.simulated.arithmetic import (
+    Arithmetic,
+    block_type_init,
+    is_narrow,
+    narrow,
+    short_functions,
+    short_methods,
+    tensor_init,
+    widen,
+)
+from tilelink.runtime.simulated.builder import Accesses, Atomics, span_of
+from tilelink.runtime.simulated.machine import NUMBER, Machine
 from tilelink.runtime.world import Descriptor
 
 ACCESSES = (
@@ -51,6 +56,7 @@ ATOMICS = (
     "create_barrier",
     "create_extern_elementwise",
     "create_inline_asm",
+    "create_print",
 )
 ARITHMETIC = (
     "binary_op",
@@ -90,6 +96,7 @@ LOOKS = ("look_at_clock",)
 _CMP_EQ = 0
 
 
+_running = Lock()
 _compiled: WeakKeyDictionary[Callable[..., Any], CodeType] = WeakKeyDictionary()
 """Function -> its rewritten module code. Reading a source back takes longer than many a kernel runs."""
 
@@ -114,8 +121,13 @@ class Interpreter:
     def patched(self) -> Iterator[None]:
         """Triton's language means the interpreter's, for the whole process, while this lasts."""
         builder = stock.interpreter_builder
-        if "create_load" in vars(builder):
-            raise RuntimeError("a simulation is running in this process: one at a time, and not inside one another")
+        if not _running.acquire(blocking=False):
+            raise TilelinkError(
+                "TL450",
+                "a simulation is running in this process",
+                why="Triton's language means the interpreter's for the whole process meanwhile",
+                hint="call tilelink.launch in one thread at a time, and not inside a rank",
+            )
         options = builder.options
         installed: list[str] = []
         try:
@@ -132,6 +144,7 @@ class Interpreter:
             for name in installed:
                 delattr(builder, name)
             builder.options = options
+            _running.release()
 
     def function(self, jit: JITFunction) -> Callable[..., Any]:
         """The Python function that executes `jit`."""
@@ -281,13 +294,13 @@ class Interpreter:
         stock._patch_builtin(tl.core.tensor_descriptor_base, stock.interpreter_builder, scope)
         # Stock's `int(array)` needs a 0-dimensional array since numpy 2.4.
         scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.item()))
-        for name, short in scalars.methods().items():
+        for name, short in short_methods().items():
             scope.set_attr(tl.tensor, name, short(getattr(tl.tensor, name)))
-        for name, short in scalars.functions().items():
+        for name, short in short_functions().items():
             for module in (tl, tl.core):
                 scope.set_attr(module, name, short(getattr(module, name)))
-        scope.set_attr(tl.tensor, "__init__", shapes.tensor_init(tl.tensor.__init__))
-        scope.set_attr(tl.block_type, "__init__", shapes.block_type_init(tl.block_type.__init__))
+        scope.set_attr(tl.tensor, "__init__", tensor_init(tl.tensor.__init__))
+        scope.set_attr(tl.block_type, "__init__", block_type_init(tl.block_type.__init__))
         for name in ("reduce", "associative_scan"):
             combine = _wide(getattr(tl, name))
             scope.set_attr(tl, name, combine)
@@ -376,7 +389,9 @@ def _argument(name: str, value: Any) -> Any:
 def _tensor_descriptor(name: str, descriptor: Descriptor) -> TensorDescriptor:
     if not descriptor.tensor.numel():
         # An empty tensor has no address and no tile. This memory is nobody's: to touch it is an error.
-        descriptor = Descriptor(torch.zeros(descriptor.block, dtype=descriptor.tensor.dtype), descriptor.block)
+        descriptor = Descriptor(
+            torch.zeros(descriptor.block, dtype=descriptor.tensor.dtype, device="cpu"), descriptor.block
+        )
     return tensor_descriptor(name, descriptor)
 
 

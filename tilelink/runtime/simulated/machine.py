@@ -3,23 +3,216 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import CodeType
+from typing import Literal
 
+import numpy as np
 import torch
 
 from tilelink import cost
 from tilelink.errors import TilelinkError, whole_line
 from tilelink.ir.topology import Device, Topology
-from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Target, Wait, named
-from tilelink.runtime.simulated.frames import chain, innermost
-from tilelink.runtime.simulated.memory import MemoryMap, Region, WildAccess, block_of
-from tilelink.runtime.simulated.numbered import NUMBER, Arrivals, addresses, contents
-from tilelink.runtime.simulated.observing import Atomic, Block, Observer, Scatter, Span
-from tilelink.runtime.simulated.records import Record, Recorder, What
+from tilelink.runtime.simulated.agents import (
+    Agent,
+    Argument,
+    Atomic,
+    Block,
+    Launch,
+    Proxy,
+    Scatter,
+    Span,
+    Target,
+    Wait,
+    chain,
+    innermost,
+    named,
+)
+from tilelink.runtime.simulated.memory import MemoryMap, Region, StoreBuffer, WildAccess, block_of
 from tilelink.runtime.simulated.scheduler import Scheduler
-from tilelink.runtime.simulated.storebuffer import StoreBuffer
-from tilelink.runtime.simulated.words import WORD, WordClocks
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The interface through which a race detector sees a run: every access, every order. Nothing here decides anything, and a run
+# without an observer builds no `Span`.
+
+
+class Observer:
+    """Override what is of interest.
+
+    Agents with the same rank, stream and worker number are one line of execution, launched again and again. All calls
+    come in an order in which the run could have happened; what is ordered for certain is what the calls say.
+    """
+
+    def attached(self, machine: Machine) -> None:
+        """The run begins. `machine.place(agent)` tells the emitted line, `machine.name_of` what an address is."""
+
+    def mark(self, agent: Agent) -> object:
+        """Everything `agent` has done so far, for `after`."""
+
+    def after(self, agent: Agent, marks: Iterable[object]) -> None:
+        """`agent` goes on (or begins) after everything that is marked: launches, ends, events, collective calls."""
+
+    def opened(self, start: int, end: int, keep: object) -> None:
+        """A whole allocation that kernels or copies are about to access. It lives as long as `keep`."""
+
+    def load(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
+
+    def store(self, agent: Agent, span: Span, proxy: Proxy) -> None: ...
+
+    def atomic(self, agent: Agent, atomic: Atomic) -> None: ...
+
+    def waited(self, agent: Agent, target: Target) -> None:
+        """A wait function of the device has ended: what it has read last is what `agent` has seen last."""
+
+    def look(self, agent: Agent, span: Span) -> None:
+        """`agent` has loaded words each of which says that it has come."""
+
+    def barrier(self, agent: Agent) -> None:
+        """A barrier of all threads of one program."""
+
+    def fence(self, agent: Agent, meaning: str) -> None:
+        """`meaning` is a value of `tilelink.device.fences.MEANING`."""
+
+    def freed(self, start: int, end: int) -> None:
+        """Memory was given back; its addresses may come again."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The trace of a run: what a timeline draws and what tests look at.
+
+What = Literal["launch", "wait", "resume", "signal", "copy", "compute", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One thing that happened, in the order in which it happened (`step`).
+
+    `time`, `until`: simulated microseconds; they differ for a copy and for a library
+    function. `stream`: 0 is the main stream, side stream i is
+    i + 1. `worker`: None for what a stream itself does. `kernel`: the launched function; `function`: the innermost
+    function of the emitted file, `line` its line (0: not in an emitted file). `detail`: the word or buffer and values.
+    """
+
+    step: int
+    time: float
+    until: float
+    rank: int
+    stream: int
+    worker: int | None
+    kernel: str
+    function: str
+    what: What
+    line: int
+    detail: str
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Pass one to `simulate` to keep the trace of the run."""
+
+    records: list[Record] = field(default_factory=list)
+
+    def of_rank(self, rank: int) -> list[Record]:
+        return [r for r in self.records if r.rank == rank]
+
+    @property
+    def span(self) -> float:
+        """Simulated microseconds from the beginning to the end of the run."""
+        return max((r.until for r in self.records), default=0.0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# When, in simulated time, a word came to hold a value.
+#
+# Coroutines do not run in the order of their clocks, so a waiter may find a word far beyond what it waits for. What it
+# has to wait for in simulated time is the write that first satisfied it.
+
+WORD = 8
+"""Bytes."""
+
+
+class WordClocks:
+    """Per word, its values and when they can be seen."""
+
+    def __init__(self) -> None:
+        self._history: dict[int, list[tuple[int, float]]] = {}
+
+    def write(self, address: int, before: int, after: int, time: float) -> None:
+        history = self._history.get(address)
+        if history is None:
+            history = self._history[address] = [(before, 0.0)]
+        # A counter has reached a value when the last of its writers has come.
+        history.append((after, max(time, history[-1][1])))
+
+    def satisfied(self, address: int, condition: Callable[[int], bool]) -> float:
+        """When the word began to satisfy `condition`, as it does now."""
+        when = 0.0
+        for value, time in reversed(self._history.get(address, ())):
+            if not condition(value):
+                break
+            when = time
+        return when
+
+    def latest(self, address: int) -> float:
+        history = self._history.get(address)
+        return history[-1][1] if history else 0.0
+
+    def forget(self, start: int, end: int) -> None:
+        for address in [a for a in self._history if start <= a < end]:
+            del self._history[address]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words that hold the number of a call beside their data: what they hold, and when, in simulated time, they came.
+
+NUMBER = (1 << 32) - 1
+"""The bits of a word's upper half, where the number is, and of its lower half."""
+
+
+def addresses(span: Span) -> np.ndarray:
+    """Of every word, in one row."""
+    if not isinstance(span, Block):
+        return span.addresses.astype(np.int64)
+    found = np.array(span.address, dtype=np.int64)
+    for size, stride in zip(span.shape, span.strides, strict=True):
+        found = found[..., None] + np.arange(size, dtype=np.int64) * stride
+    return found.reshape(-1)
+
+
+def contents(span: Span, region: Region) -> np.ndarray:
+    """What the words hold now."""
+    return _of(span, region, region.data.view(np.int64))
+
+
+def _of(span: Span, region: Region, each: np.ndarray) -> np.ndarray:
+    return each[(addresses(span) - region.start) // each.itemsize]
+
+
+class Arrivals:
+    """When words can be seen by those who look at them."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, np.ndarray] = {}
+
+    def write(self, span: Span, region: Region, time: float) -> None:
+        times = self._times.get(region.start)
+        if times is None:
+            times = self._times[region.start] = np.zeros(len(region.data) // 8)
+        times[(addresses(span) - region.start) // 8] = time
+
+    def latest(self, span: Span, region: Region) -> float:
+        """When the last of these words came."""
+        times = self._times.get(region.start)
+        return 0.0 if times is None else float(_of(span, region, times).max())
+
+    def forget(self, start: int, end: int) -> None:
+        for at in [at for at in self._times if start <= at < end]:
+            del self._times[at]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One simulated machine: what all its agents share, and the bookkeeping of everything they do to one another.
 
 SMALL_COPY = 64 * WORD
 

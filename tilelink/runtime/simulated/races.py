@@ -1,29 +1,286 @@
-"""The race detector: no two accesses of which one writes may be without an order that the run itself made.
-
-Orders come from the memory orders of the atomics, the barriers and the fences that the emitted code executes, from
-streams, events, launches and collective calls; never from which access happened to come first. So a race is found
-under nearly every schedule. Three strands of a program are kept apart (`clocks`): a signal without the barrier before
-it covers one thread's stores only, and a bulk load without a proxy fence before it may see what was there earlier.
-"""
+"""The race detector: no two accesses of which one writes may be without an order that the run itself made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tilelink.runtime.simulated.accesslog import AccessLog, Entry, outline
-from tilelink.runtime.simulated.agents import Agent
-from tilelink.runtime.simulated.clocks import Clocks, Strands
-from tilelink.runtime.simulated.observing import Atomic, Block, Observer, Proxy, Span
-from tilelink.runtime.simulated.raceerror import Race, RaceError
-from tilelink.runtime.simulated.releases import Releases
-from tilelink.runtime.simulated.shadow import Cells, ShadowMemory
-from tilelink.runtime.simulated.words import WORD
+from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.runtime.simulated.agents import Agent, Atomic, Block, Proxy, Span
+from tilelink.runtime.simulated.machine import WORD, Observer
+from tilelink.runtime.simulated.shadow import Cells, Clocks, Releases, ShadowMemory, Strands
 
 if TYPE_CHECKING:
     from tilelink.runtime.simulated.machine import Machine
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a race is: two accesses, and the edge that is missing between them.
+
+Missing = Literal["signal", "release", "acquire", "scope", "count", "barrier", "proxy fence", "bulk store wait"]
+"""What would have ordered the two accesses.
+
+`signal`: nothing of the first program reached the second. `release`, `acquire`, `scope`: a signal did, but one of its two
+ends is relaxed, or is for one GPU only. `count`: the second waited for fewer signals than there are. `barrier`: one thread
+signalled before all threads had come. `proxy fence`, `bulk store wait`: what TMA wants after a wait, and before a signal.
+"""
+
+WHY: dict[Missing, str] = {
+    "signal": "no signal that is sent after the first access is waited for before the second",
+    "release": "the signal between the two is relaxed: what was written before it may arrive after it",
+    "acquire": "the wait between the two is relaxed: what follows it may be read before it",
+    "scope": "the signal between the two is ordered for one GPU only, and the accesses are on two",
+    "count": "the wait between the two is satisfied before the signal that follows the first access",
+    "barrier": "the signal is one thread's, and no barrier of the program's threads lies between it and the access",
+    "proxy fence": "a bulk copy (TMA) may see memory as it was before the wait, unless a proxy fence lies in between",
+    "bulk store wait": "a bulk store (TMA) goes on in the background: nothing has waited for its end",
+}
+HINT: dict[Missing, str] = {
+    "signal": "notify after the first, and wait for that tile before the second",
+    "release": 'signal with sem="release"',
+    "acquire": 'wait with sem="acquire"',
+    "scope": 'signal and wait with scope="sys"',
+    "count": "wait for as many signals as are sent for the tiles that are read",
+    "barrier": "put tl.debug_barrier() in front of the signal, as shmem.signal_op does",
+    "proxy fence": "put shmem.async_load_fence() behind the wait",
+    "bulk store wait": "put shmem.async_store_quiet() in front of the signal",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One side of a race. `what`: `rows[64:128, 0:64]`; `line`: of the emitted file, 0 for a stream's copy.
+
+    `loc`: the user's line that it comes from, or the emitted one where there is no user's.
+    """
+
+    rank: int
+    agent: str
+    kind: Literal["load", "store"]
+    proxy: str
+    what: str
+    function: str
+    file: str
+    line: int
+    loc: Loc | None
+
+    def __str__(self) -> str:
+        verb = {"load": "reads", "store": "writes"}[self.kind]
+        how = {"bulk": " by a bulk copy", "atomics": " atomically"}.get(self.proxy, "")
+        place = f" ({self.function}, emitted line {self.line})" if self.line else ""
+        return f"rank {self.rank}, {self.agent} {verb} {self.what}{how}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """`earlier` came first in this run, and under another schedule need not. `context`: sentences about the signals of
+    the one and the waits of the other."""
+
+    earlier: Access
+    later: Access
+    missing: Missing
+    context: tuple[str, ...] = ()
+
+
+class RaceError(TilelinkError):
+    """TL507. `race`: the same as data."""
+
+    def __init__(self, race: Race) -> None:
+        self.race = race
+        earlier, later = race.earlier, race.later
+        super().__init__(
+            "TL507",
+            f"a race: {later}",
+            loc=later.loc,
+            why=WHY[race.missing],
+            hint=HINT[race.missing],
+            notes=(
+                Note(f"unordered with: {earlier}", earlier.loc),
+                Note(f"the missing edge: {race.missing}"),
+                *(Note(text) for text in race.context),
+            ),
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a race detector remembers of each access, so that a report can name it and say which edge is missing.
+
+SIGNALS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Accesses that are alike: by one strand, from one line, without a signal or a barrier in between.
+
+    `line`: of the emitted file. `lead`: the leader's clock at that time. `spans`: all of them.
+    """
+
+    agent: Agent
+    strands: Strands
+    kind: Literal["load", "store"]
+    proxy: Proxy
+    function: str
+    line: int
+    lead: int
+    spans: list[Block]
+
+    def touching(self, other: Block) -> Block:
+        """The span that another one meets; the last one in doubt."""
+        low, high = other.bounds
+        return next((s for s in reversed(self.spans) if s.bounds[0] < high and low < s.bounds[1]), self.spans[-1])
+
+    def access(self, span: Block, name: Callable[[Agent, Block], str]) -> Access:
+        launch = self.agent.launch
+        return Access(
+            rank=self.agent.rank,
+            agent=self.agent.name,
+            kind=self.kind,
+            proxy=self.proxy,
+            what=name(self.agent, span),
+            function=self.function,
+            file=launch.file if launch is not None else "",
+            line=self.line,
+            loc=launch.location(self.line) if launch is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Of some bytes: the access that wrote them last, and those that have read them since, by strand."""
+
+    writer: int
+    readers: dict[int, int]
+
+
+UNTOUCHED = State(0, {})
+
+
+@dataclass(slots=True)
+class AccessLog:
+    """Accesses by number, from 1: which strand, at which of its clocks. States by number, 0 is that of untouched bytes."""
+
+    who: list[int] = field(default_factory=lambda: [0])
+    when: list[int] = field(default_factory=lambda: [0])
+    entries: list[Entry | None] = field(default_factory=lambda: [None])
+    states: list[State] = field(default_factory=lambda: [UNTOUCHED])
+    atomics: dict[Strands, deque[tuple[int, Atomic]]] = field(default_factory=dict)
+    known: dict[int, np.ndarray] = field(default_factory=dict[int, np.ndarray])
+    """What was known by who stored words of 64 bits, by access."""
+    _alike: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _after: dict[tuple[int, int], int] = field(default_factory=dict)
+    _written: dict[int, int] = field(default_factory=dict)
+
+    def find(self, key: tuple[object, ...], span: Block) -> int:
+        """The number of an access like this one, or 0."""
+        number = self._alike.get(key, 0)
+        if number:
+            self.entry(number).spans.append(span)
+        return number
+
+    def add(self, key: tuple[object, ...], row: int, clock: int, entry: Entry) -> int:
+        self.who.append(row)
+        self.when.append(clock)
+        self.entries.append(entry)
+        self._alike[key] = number = len(self.who) - 1
+        return number
+
+    def after_write(self, number: int) -> int:
+        """The state of bytes that access `number` has written."""
+        if number not in self._written:
+            self._written[number] = self._add_state(State(number, {}))
+        return self._written[number]
+
+    def after_read(self, state: int, number: int, known: np.ndarray) -> int:
+        """The state after a further read. Readers that the new one knows are left out: who comes after it, comes after them."""
+        after = self._after.get((state, number))
+        if after is None:
+            before = self.states[state]
+            readers = {w: r for w, r in before.readers.items() if known[w] < self.when[r]}
+            readers[self.who[number]] = number
+            after = state if readers == before.readers else self._add_state(State(before.writer, readers))
+            self._after[state, number] = after
+        return after
+
+    def _add_state(self, state: State) -> int:
+        self.states.append(state)
+        return len(self.states) - 1
+
+    def add_atomic(self, strands: Strands, number: int, atomic: Atomic) -> None:
+        self.atomics.setdefault(strands, deque(maxlen=SIGNALS)).append((number, atomic))
+
+    def entry(self, number: int) -> Entry:
+        found = self.entries[number]
+        assert found is not None
+        return found
+
+    def clear(self) -> None:
+        del self.who[1:], self.when[1:], self.entries[1:], self.states[1:]
+        for found in (self.atomics, self.known, self._alike, self._after, self._written):
+            found.clear()
+
+    # --------------------------------------------------------------------------------------------------------- the report
+    def missing(self, earlier: int, later: int, clocks: Clocks) -> Missing:
+        """The edge without which the two are unordered."""
+        first, second = self.entry(earlier), self.entry(later)
+        row, clock, rows = self.who[earlier], self.when[earlier], clocks.rows
+        mine, theirs = second.strands, first.strands
+        if mine == theirs:
+            return _inside(first, second)
+        if rows[mine.threads, row] >= clock:
+            return "proxy fence"
+        if rows[mine.leader, row] >= clock:
+            return "barrier"
+        if rows[mine.leader, theirs.leader] >= first.lead:
+            return "bulk store wait" if first.proxy == "bulk" else "barrier"
+        return self._missing_signal(earlier, first.agent.rank != second.agent.rank, theirs, mine)
+
+    def signals(self, strands: Strands, after: int) -> list[Atomic]:
+        """What a program has signalled since access number `after`."""
+        return [a for number, a in self.atomics.get(strands, ()) if number > after and a.writes]
+
+    def waits(self, strands: Strands) -> list[Atomic]:
+        return [a for _, a in self.atomics.get(strands, ()) if not a.writes or a.acquire]
+
+    def _missing_signal(self, earlier: int, remote: bool, theirs: Strands, mine: Strands) -> Missing:
+        sent = {a.address: a for a in self.signals(theirs, earlier)}
+        for wait in self.waits(mine):
+            signal = sent.get(wait.address)
+            if signal is None:
+                continue
+            if not signal.release:
+                return "release"
+            if not wait.acquire:
+                return "acquire"
+            return "scope" if remote and "device" in (signal.scope, wait.scope) else "count"
+        return "signal"
+
+
+def _inside(first: Entry, second: Entry) -> Missing:
+    """Of two accesses of one program."""
+    if second.proxy == "bulk":
+        return "proxy fence"
+    return "bulk store wait" if first.proxy == "bulk" else "barrier"
+
+
+def outline(span: Span) -> Block:
+    """A span that is small to keep: of a scatter, all from its first byte to its last."""
+    if isinstance(span, Block):
+        return span
+    low, high = span.bounds
+    return Block(low, ((high - low) // span.itemsize,), (span.itemsize,), span.itemsize)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The race detector: no two accesses of which one writes may be without an order that the run itself made.
+#
+# Orders come from the memory orders of the atomics, the barriers and the fences that the emitted code executes, from
+# streams, events, launches and collective calls; never from which access happened to come first. So a race is found
+# under nearly every schedule. Three strands of a program are kept apart (`clocks`): a signal without the barrier before
+# it covers one thread's stores only, and a bulk load without a proxy fence before it may see what was there earlier.
 
 LIMIT = 300_000
 """Accesses remembered. Then all are forgotten, and a race with one of them stays unseen."""

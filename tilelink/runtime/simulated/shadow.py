@@ -1,20 +1,175 @@
-"""Shadow memory: for every few bytes of watched memory the number of a state: who wrote last, and who has read since.
-
-A grain, which has one number, is as small as the accesses seen so far demand: neighbours that share none of their bytes
-share no grain. What the numbers mean is not known here.
-"""
+"""What the race detector knows of a run: vector clocks, what was released into words, and who touched which bytes."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from tilelink.runtime.simulated.observing import Block, Span
+from tilelink.runtime.simulated.agents import Agent, Block, Span
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Vector clocks: what each strand of a run has for certain seen of every other.
+#
+# A strand is what runs in order: a host, a stream, and three in every program: all its threads, the one thread that does
+# scalar atomics, and the bulk copies (TMA), which are a memory client of their own.
+
+
+@dataclass(frozen=True, slots=True)
+class Strands:
+    """The rows of one agent; the same one three times where it is no program."""
+
+    threads: int
+    leader: int
+    bulk: int
+
+    @property
+    def program(self) -> bool:
+        return self.threads != self.bulk
+
+    def called(self, row: int) -> str:
+        """What to call a strand in a report."""
+        return {self.threads: "threads", self.leader: "leader"}.get(row, "bulk copies") if self.program else ""
+
+
+class Clocks:
+    """`rows[a, b]`: strand a knows everything that strand b did while `rows[b, b]` was at most that."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((64, 64), dtype=np.int32)
+        self._count = 0
+        self._strands: dict[tuple[int, int | None, int | None], Strands] = {}
+
+    def strands(self, agent: Agent) -> Strands:
+        """Workers of the same number on one stream are one: their launches are in order."""
+        key = (agent.rank, agent.stream, agent.worker)
+        found = self._strands.get(key)
+        if found is None:
+            first = self._add()
+            more = agent.worker is not None
+            found = Strands(first, self._add() if more else first, self._add() if more else first)
+            self._strands[key] = found
+        return found
+
+    def snapshot(self, *rows: int) -> np.ndarray:
+        """What these strands know together. Whatever they do afterwards is not in it."""
+        made = self.rows[rows[0]].copy()
+        for row in rows[1:]:
+            np.maximum(made, self.rows[row], out=made)
+        for row in rows:
+            self.rows[row, row] += 1
+        return made
+
+    def learn(self, row: int, known: np.ndarray) -> None:
+        mine = self.rows[row, : len(known)]
+        np.maximum(mine, known, out=mine)
+
+    def tell(self, source: int, target: int) -> None:
+        """`target` goes on after everything that `source` has done."""
+        self.learn(target, self.rows[source])
+        self.rows[source, source] += 1
+
+    def _add(self) -> int:
+        if self._count == len(self.rows):
+            grown = np.zeros((2 * self._count, 2 * self._count), dtype=np.int32)
+            grown[: self._count, : self._count] = self.rows
+            self.rows = grown
+        row = self._count
+        self._count += 1
+        self.rows[row, row] = 1
+        return row
+
+
+def union(known: np.ndarray | None, more: np.ndarray) -> np.ndarray:
+    """Both together; neither is changed."""
+    if known is None:
+        return more
+    if len(known) > len(more):
+        known, more = more, known
+    made = more.copy()
+    np.maximum(made[: len(known)], known, out=made[: len(known)])
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What an acquire of a word learns: everything that was released into it up to the write that it had to see.
+#
+# A wait that ends late finds more releases than it needed. It is credited with those up to the first value that satisfies
+# it: another schedule would have shown it no more.
+
+KEPT = 64
+"""Writes remembered per word. An older wait is credited with more than it needed: it may hide a race, never invent one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A value that a word had. `system`: what is released to every rank; `device`: to that rank alone."""
+
+    value: int
+    system: np.ndarray | None = None
+    device: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def reaches(self, rank: int, scope: str) -> list[np.ndarray]:
+        """What an acquire on `rank` in `scope` sees."""
+        own = self.device.get(rank)
+        both = (own, self.system if scope == "system" else None)
+        return [known for known in both if known is not None]
+
+    def plus(self, value: int, rank: int, scope: str, known: np.ndarray | None) -> Release:
+        """The next value: an atomic change passes on what was released before, with or without releasing itself."""
+        if known is None:
+            return Release(value, self.system, self.device)
+        system = union(self.system, known) if scope == "system" else self.system
+        return Release(value, system, {**self.device, rank: union(self.device.get(rank), known)})
+
+
+class Releases:
+    """The history of every word that was released into."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, list[Release]] = {}
+
+    def write(
+        self, address: int, before: int, after: int, rank: int, scope: str, known: np.ndarray | None, *, atomic: bool
+    ) -> None:
+        """`known`: what the writer releases, None without release. A write that is not atomic ends older releases."""
+        history = self._words.get(address)
+        if history is None:
+            history = self._words[address] = [Release(before)]
+        last = history[-1] if atomic else Release(before)
+        history.append(last.plus(after, rank, scope, known))
+        if len(history) > KEPT:
+            del history[: KEPT // 2]
+
+    def satisfied(self, address: int, condition: Callable[[int], bool] | None) -> Release | None:
+        """The write that first satisfied `condition`, as all later ones do; the last one without a condition."""
+        history = self._words.get(address)
+        if history is None:
+            return None
+        if condition is None:
+            return history[-1]
+        found = None
+        for release in reversed(history):
+            if not condition(release.value):
+                break
+            found = release
+        return found
+
+    def forget(self, start: int, end: int) -> None:
+        for address in [a for a in self._words if start <= a < end]:
+            del self._words[address]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Shadow memory: for every few bytes of watched memory the number of a state: who wrote last, and who has read since.
+#
+# A grain, which has one number, is as small as the accesses seen so far demand: neighbours that share none of their bytes
+# share no grain. What the numbers mean is not known here.
 
 BUDGET = 256 << 20
 """Bytes of memory that are kept alive for the sake of their shadow: its addresses would come again as other tensors."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import triton.language as tl
 
 from tilelink.errors import Loc, Note, TilelinkError, whole_line
-from tilelink.runtime.simulated.agents import Agent
-from tilelink.runtime.simulated.frames import chain
+from tilelink.runtime.simulated.agents import Agent, chain
 
-_HOST_FRAMES = ("tilelink/runtime/", "greenlet/", "contextlib.py")
+_PACKAGE = str(Path(__file__).parents[2]) + "/"
+_HOST_FRAMES = (_PACKAGE, "/greenlet/", "/contextlib.py", "/functools.py")
+"""Files whose lines are not the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Waiting:
 class StandstillError(TilelinkError):
     """TL501. `waiting`: every agent, for tools and tests."""
 
-    def __init__(self, waiting: tuple[Waiting, ...]) -> None:
+    def __init__(self, waiting: tuple[Waiting, ...], total: int) -> None:
         self.waiting = waiting
         ranks = sorted({w.rank for w in waiting})
         notes, seen = [], None
@@ -50,17 +52,23 @@ class StandstillError(TilelinkError):
             loc = place.loc if (place.file, place.line) != seen else None
             seen = (place.file, place.line)
             notes.append(Note(str(place), loc))
+        why = "every one of them waits for a signal, a copy or an SM that only another waiting one could give"
+        hint = "look for the wait whose signal is never sent; `verify` proves this before a launch"
+        gone = [str(rank) for rank in range(total) if rank not in ranks]
+        if gone and all(w.agent == "host" for w in waiting):
+            why = f"they wait in a call that all ranks make, and rank {', rank '.join(gone)} has returned"
+            hint = "make the same calls on every rank, or pass operators the group of those that make them"
         super().__init__(
             "TL501",
             f"the simulation stands still: {len(waiting)} agents of ranks {ranks} wait, and nobody can go on",
-            why="every one of them waits for a signal, a copy or an SM that only another waiting one could give",
-            hint="look for the wait whose signal is never sent; `verify` proves this before a launch",
+            why=why,
+            hint=hint,
             notes=tuple(notes),
         )
 
 
-def report(agents: list[Agent], codes: set[CodeType]) -> StandstillError:
-    return StandstillError(tuple(_waiting(agent, codes) for agent in agents))
+def report(agents: list[Agent], codes: set[CodeType], ranks: int) -> StandstillError:
+    return StandstillError(tuple(_waiting(agent, codes) for agent in agents), ranks)
 
 
 def _waiting(agent: Agent, codes: set[CodeType]) -> Waiting:

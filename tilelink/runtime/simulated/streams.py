@@ -20,13 +20,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import AWAIT_WORD
 from tilelink.ir.options import KernelOptions
-from tilelink.runtime.kernels import LINES
+from tilelink.runtime.kernels import LINES, interpreting
 from tilelink.runtime.memory import extent
 from tilelink.runtime.simulated.agents import Agent, Argument, Launch, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter, check_arguments
 from tilelink.runtime.simulated.machine import Machine
 from tilelink.runtime.simulated.memory import Region
-from tilelink.runtime.unaccepted import interpreting
 from tilelink.runtime.world import Descriptor, Event
 
 PIECES = 4
@@ -307,7 +306,7 @@ class SimulatedStream:
 
 def _poison(output: torch.Tensor) -> torch.Tensor:
     """By which a function that reads what it is to write, or leaves some of it out, is found out."""
-    made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8)
+    made = torch.full((output.numel() * output.element_size(),), 0xFF, dtype=torch.uint8, device="cpu")
     return made.view(output.dtype).view(output.shape)
 
 

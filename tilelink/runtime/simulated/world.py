@@ -1,4 +1,4 @@
-"""`runtime.world.World` for ranks that are threads of one process, of which one runs at a time."""
+"""The simulated backend: ranks that are threads of one process, of which one runs at a time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
+from tilelink import cost
 from tilelink.errors import TilelinkError, with_article
-from tilelink.ir.topology import Topology
-from tilelink.runtime.agreeing import one_size
-from tilelink.runtime.grid import Grid, context_along, laid_out, suffix
-from tilelink.runtime.guard import Guard
-from tilelink.runtime.refusals import no_such_group, not_in_group, not_shared
+from tilelink.ir.topology import Device, Topology
+from tilelink.runtime.arena import Arena, Arenas, SymmetricBlock, SymmetricMemory
+from tilelink.runtime.grid import Grid, laid_out, suffix
+from tilelink.runtime.refusals import no_such_group, not_in_group, one_size
 from tilelink.runtime.simulated.agents import Agent, Wait
 from tilelink.runtime.simulated.interpreter import Interpreter
-from tilelink.runtime.simulated.machine import Machine
-from tilelink.runtime.simulated.memory import Region
+from tilelink.runtime.simulated.machine import Machine, Observer, Recorder
+from tilelink.runtime.simulated.memory import Region, StoreBuffer
+from tilelink.runtime.simulated.scheduler import Blame, Policy, Scheduler, Standstill, Turns
+from tilelink.runtime.simulated.standstill import report
 from tilelink.runtime.simulated.streams import Multiprocessors, SimulatedStream
-from tilelink.runtime.work import Call, Step, Work, plain_step
+from tilelink.runtime.world import Call, Reports, Step, Work, plain_step
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `runtime.world.World` for ranks that are threads of one process, of which one runs at a time.
 
 
 @dataclass(slots=True, eq=False)
@@ -86,44 +92,7 @@ class Meetings:
         return [meeting.values[r] for r in members]
 
 
-class SimulatedArena:
-    """Implements `runtime.world.Arena`. Each rank's instance is a torch tensor of its own."""
-
-    def __init__(self, world: SimulatedWorld, instances: list[torch.Tensor], regions: list[Region]) -> None:
-        self._world = world
-        self._instances = instances
-        self.regions = regions
-        self.local = instances[world.rank]
-        bases = [t.data_ptr() for t in instances]
-        self.context = torch.tensor([world.rank, world.ranks, *bases, *world.members], dtype=torch.int64)
-        self._lines: dict[tuple[int, ...], torch.Tensor] = {}
-
-    def along(self, line: tuple[int, ...]) -> torch.Tensor:
-        if line not in self._lines:
-            self._lines[line] = context_along(self.context, self._world.ranks, line, self._world.rank)
-        return self._lines[line]
-
-    def peer(self, pe: int) -> torch.Tensor:
-        return self._instances[pe]
-
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether the first byte of a tensor lies here."""
-        return bool(self.regions) and 0 <= tensor.data_ptr() - self.local.data_ptr() < self.local.numel()
-
-    def instance(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
-        """Rank `pe`'s instance of a contiguous tensor that lies here: flat, in its dtype."""
-        start = tensor.data_ptr() - self.local.data_ptr()
-        return self._instances[pe][start : start + tensor.numel() * tensor.element_size()].view(tensor.dtype)
-
-    def free(self) -> None:
-        """Collective; to free again does nothing."""
-        if self.regions:
-            self._world.release(self)
-            self.regions, self._instances = [], []
-            self.local = torch.empty(0, dtype=torch.uint8)
-
-
-class SimulatedWorld:
+class SimulatedWorld(SymmetricMemory):
     """One rank. Implements `runtime.world.World`."""
 
     late = False
@@ -142,7 +111,7 @@ class SimulatedWorld:
         self._host = host
         self._processors = Multiprocessors(machine.topology.device.sms)
         self._streams: dict[int, SimulatedStream] = {}
-        self._arenas: list[SimulatedArena] = []
+        self._arenas = Arenas()
         self._allocated = 0
 
     @property
@@ -187,57 +156,46 @@ class SimulatedWorld:
         return laid_out(self, self.topology, grid, lambda line: between(tuple(members[r] for r in line)))
 
     # ------------------------------------------------------------------------------------------------------------- memory
-    def arena(self, nbytes: int) -> SimulatedArena:
+    def arena(self, nbytes: int) -> Arena:
         asked = self._meetings.meet(self._host, "arena", nbytes)
         one_size(nbytes, asked)
-        own = torch.zeros(nbytes, dtype=torch.uint8)
+        own = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
         region = self._machine.memory.add(own, self._host.rank, f"arena {self._allocated}", symmetric=True)
         assert region is not None
         self._machine.opened(own)
         self._allocated += 1
         made = self._meetings.meet(self._host, "arena", (own, region))
-        regions = [r for _, r in made]
-        for each in regions:
-            each.peers = tuple(regions)
-        self._arenas.append(SimulatedArena(self, [t for t, _ in made], regions))
-        return self._arenas[-1]
+        region.peers = tuple(r for _, r in made)
+        peers = tuple(t for t, _ in made)
+        block = SymmetricBlock(own, peers, tuple(t.data_ptr() for t in peers), partial(self._forget, region))
+        arena = Arena(block, self.rank, self.members, self._settle)
+        self._arenas.add(arena)
+        return arena
 
-    def release(self, arena: SimulatedArena) -> None:
-        """Forget this rank's instance of an arena, once no rank uses it any more."""
+    def _settle(self, arena: Arena) -> None:
         self.barrier()
-        region = arena.regions[self.rank]
+        self._arenas.remove(arena)
+
+    def _forget(self, region: Region) -> None:
+        """This rank's instance of an arena that no rank uses any more."""
         self._machine.words.forget(region.start, region.end)
         self._machine.arrivals.forget(region.start, region.end)
         if self._machine.observer is not None:
             self._machine.observer.freed(region.start, region.end)
         self._machine.memory.drop(region, self._host.rank)
-        self._arenas.remove(arena)
-
-    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
-        arena = self._holding(tensor)
-        return arena.context if line is None else arena.along(line)
-
-    def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
-        return self._holding(tensor).instance(tensor, pe)
-
-    def _holding(self, tensor: torch.Tensor) -> SimulatedArena:
-        for arena in self._arenas:
-            if arena.holds(tensor):
-                return arena
-        raise not_shared(tensor)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(size, dtype=dtype)
+        return torch.zeros(size, dtype=dtype, device="cpu")
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """Poisoned: NaN, or -1 for integers. Nobody may read what nobody has written."""
         nbytes, dims = math.prod(shape) * dtype.itemsize, tuple(shape)
-        return lambda: torch.full((nbytes,), 0xFF, dtype=torch.uint8).view(dtype).view(dims)
+        return lambda: torch.full((nbytes,), 0xFF, dtype=torch.uint8, device="cpu").view(dtype).view(dims)
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         """Kernels find them by their address."""
         del on_host
-        words = torch.zeros(count, dtype=torch.int64)
+        words = torch.zeros(count, dtype=torch.int64, device="cpu")
         self._machine.memory.add(words, self._host.rank, "watch")
         return words
 
@@ -275,7 +233,7 @@ class SimulatedWorld:
             self._host.clock = max(self._host.clock, stream.agent.clock)
         self._machine.after(self._host, [self._machine.mark(s.agent) for s in self._streams.values()])
 
-    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> None:
+    def watch_over(self, guard: Reports, bells: Callable[[], list[torch.Tensor]]) -> None:
         """Nobody: the scheduler knows when all wait."""
 
     def drain(self) -> None:
@@ -309,3 +267,61 @@ class SimulatedWorld:
 
 def _name(rank: int, members: tuple[int, ...]) -> str:
     return f"rank {rank} of {','.join(map(str, members))}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Starts a simulated world: every rank's program in one process, one seeded schedule.
+
+
+def simulate(
+    main: Callable[[SimulatedWorld], Any],
+    ranks: int,
+    *,
+    seed: int = 0,
+    straggler: int | None = None,
+    policy: Policy | Turns | None = None,
+    device: Device = Device(),
+    costs: cost.Machine = cost.H200,
+    recorder: Recorder | None = None,
+    observer: Observer | None = None,
+    delayed_stores: bool = False,
+    nodes: int = 1,
+) -> list[Any]:
+    """Run `main(world)` as every rank, and return the results by rank.
+
+    The same seed gives the same schedule. The rank `straggler` runs only while no other can. `policy` stands for both,
+    and there are more of them. `recorder` keeps a trace; `observer` sees every access. With `delayed_stores` what a program
+    stores arrives late and in any order that its barriers, fences and releases allow, by `seed`. The ranks lie on
+    `nodes` nodes, as many on each, with a network between them. An exception of one rank ends the run and says which rank
+    it was, and under which policy. Triton kernels are interpreted while this lasts: compile
+    nothing inside.
+    """
+    if policy is None:
+        policy = Policy(seed=seed) if straggler is None else Policy("straggler", seed, straggler)
+    turns = policy.turns() if isinstance(policy, Policy) else policy
+    stores = StoreBuffer(policy.seed if isinstance(policy, Policy) else seed) if delayed_stores else None
+    machine = Machine(ranks, device, Scheduler(turns), costs, recorder, observer, stores, nodes)
+    interpreter, meetings = Interpreter(machine), Meetings(machine, tuple(range(ranks)))
+    results: list[Any] = [None] * ranks
+    with Blame(f"under the policy {policy}"), interpreter.patched():
+        for rank in range(ranks):
+            host = Agent(rank)
+            world = SimulatedWorld(machine, interpreter, meetings, host)
+            machine.scheduler.spawn(host, _program(main, world, results))
+        try:
+            # Streams and workers write to what programs gave them, in whatever mode those were.
+            with torch.inference_mode():
+                machine.scheduler.run()
+        except Standstill as still:
+            raise report(still.waiting, machine.codes, ranks) from None
+        finally:
+            machine.scheduler.close()
+    return results
+
+
+def _program(main: Callable[[SimulatedWorld], Any], world: SimulatedWorld, results: list[Any]) -> Callable[[], None]:
+    def run() -> None:
+        results[world.rank] = main(world)
+        world.finish()
+
+    return run

@@ -1,4 +1,4 @@
-"""The `gloo` world: processes on CPUs, where nothing is emitted or launched."""
+"""The `gloo` world: processes on CPUs, where nothing is emitted or launched, and operators run their references."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import torch.distributed as dist
 
 from tilelink.ir.topology import Topology
 from tilelink.runtime import environment
-from tilelink.runtime.agreeing import one_size
-from tilelink.runtime.guard import Guard
-from tilelink.runtime.peer.processes import ProcessWorld
-from tilelink.runtime.refusals import no_kernels, not_shared
-from tilelink.runtime.work import Call, Step, Work
+from tilelink.runtime.processes import ProcessWorld
+from tilelink.runtime.refusals import no_kernels, not_shared, one_size
+from tilelink.runtime.world import Call, Reports, Step, Work
 
 log = logging.getLogger("tilelink")
 
@@ -31,8 +29,8 @@ class OwnMemory:
     """What `tilelink.empty` gives here: memory of this process, which no peer reaches."""
 
     def __init__(self, nbytes: int, settle: Callable[[], None]) -> None:
-        self.local = torch.zeros(nbytes, dtype=torch.uint8)
-        self.context = torch.empty(0, dtype=torch.int64)  # no device function takes it
+        self.local = torch.zeros(nbytes, dtype=torch.uint8, device="cpu")
+        self.context = torch.empty(0, dtype=torch.int64, device="cpu")  # no device function takes it
         self._settle = settle
 
     def along(self, line: tuple[int, ...]) -> torch.Tensor:
@@ -96,20 +94,20 @@ class GlooWorld(ProcessWorld):
         raise not_shared(tensor)
 
     def zeros(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(size, dtype=dtype)
+        return torch.zeros(size, dtype=dtype, device="cpu")
 
     def maker(self, shape: Sequence[int], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-        return lambda: torch.empty(tuple(shape), dtype=dtype)
+        return lambda: torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
     def shared_words(self, count: int, *, on_host: bool) -> torch.Tensor:
         del on_host
-        return torch.zeros(count, dtype=torch.int64)
+        return torch.zeros(count, dtype=torch.int64, device="cpu")
 
     # ------------------------------------------------------------------------------------------------- what kernels would need
     def limit_waits(self, seconds: float | None) -> None:
         """Nothing: no kernel waits."""
 
-    def watch_over(self, guard: Guard, bells: Callable[[], list[torch.Tensor]]) -> None:
+    def watch_over(self, guard: Reports, bells: Callable[[], list[torch.Tensor]]) -> None:
         """Nobody: gloo has timeouts of its own."""
 
     def main_stream(self) -> NoReturn:

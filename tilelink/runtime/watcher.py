@@ -1,10 +1,4 @@
-"""A thread beside a rank's program: tells the other ranks what its guard reports, hears what they report, sees when one
-of them has ended, and ends this process when its program does not take the error.
-
-Kernels are ended by the guard's stop word, streams that wait for a bell by ringing it. The program gets the error from
-the next call of an operator. If it makes none, because it waits for a rank that will never come, the process ends with
-`STATUS` as soon as the time limit has passed once more.
-"""
+"""A thread beside a rank's program, which watches over it and over the processes of the other ranks."""
 
 from __future__ import annotations
 
@@ -14,14 +8,70 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch.distributed as dist
 
 from tilelink.errors import TilelinkError
-from tilelink.runtime.guard import Guard
-from tilelink.runtime.peer.liveness import Process, ended
 from tilelink.runtime.refusals import reported
+from tilelink.runtime.world import Reports
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which processes of this host are alive.
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process as other processes of its host know it: `space` is what process numbers count in, `started` tells it
+    from a later one with the same number."""
+
+    space: str
+    pid: int
+    started: str
+
+
+def this_process() -> Process:
+    """This one."""
+    pid = os.getpid()
+    return Process(_space(), pid, _state(pid)[1])
+
+
+def ended(process: Process) -> bool | None:
+    """Whether a process has ended, waited for by its parent or not; None if it cannot be seen from here."""
+    if process.space != _space() or not process.started:
+        return None
+    state, started = _state(process.pid)
+    return state in ("", "Z", "X") or started != process.started
+
+
+def _space() -> str:
+    """The namespace of process numbers; two hosts hardly ever share one's number and a process's start."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _state(pid: int) -> tuple[str, str]:
+    """State and start of a process, by /proc; empty if there is none, or no /proc."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "", ""
+    # The name before it is in parentheses, and may hold any.
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], fields[19]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A thread beside a rank's program: tells the other ranks what its guard reports, hears what they report, sees when one
+# of them has ended, and ends this process when its program does not take the error.
+#
+# Kernels are ended by the guard's stop word, streams that wait for a bell by ringing it. The program gets the error from
+# the next call of an operator. If it makes none, because it waits for a rank that will never come, the process ends with
+# `STATUS` as soon as the time limit has passed once more.
 
 STATUS = 70
 """Exit status of a process that its watcher has ended."""
@@ -53,7 +103,7 @@ class StoreWatcher:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: Reports,
         ranks: int,
         peers: Mapping[int, Process],
         board: Board | None,

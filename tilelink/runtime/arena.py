@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from tilelink.runtime.grid import context_along
-from tilelink.runtime.peer.heap import SymmetricBlock
 from tilelink.runtime.refusals import not_shared
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Arenas: symmetric memory as operators use it, and which of them holds a tensor.
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricBlock:
+    """One allocation of the same size on every rank.
+
+    `local`: this rank's instance, uint8, not yet zeroed. `peers`: every rank's instance, for streams. `bases`: their
+    addresses as kernels see them, 0 where none reaches. `release`: gives the memory back; collective.
+    """
+
+    local: torch.Tensor
+    peers: tuple[torch.Tensor, ...]
+    bases: tuple[int, ...]
+    release: Callable[[], None]
 
 
 class Arena:
-    """`runtime.world.Arena` on GPUs.
+    """Implements `runtime.world.Arena`.
 
     Args:
         block: zeroed on every rank.
@@ -91,3 +108,26 @@ class Arenas:
         if at < 0 or not self._arenas[at].holds(tensor):
             raise not_shared(tensor)
         return self._arenas[at]
+
+
+class SymmetricMemory:
+    """Of a rank that has arenas: what `runtime.world.World` says of their tensors."""
+
+    _arenas: Arenas
+
+    def context_of(self, tensor: torch.Tensor, line: tuple[int, ...] | None = None) -> torch.Tensor:
+        """The context of the arena that holds a tensor, for the ranks of a line if one is named.
+
+        Raises:
+            TilelinkError: TL439, none does.
+        """
+        arena = self._arenas.holding(tensor)
+        return arena.context if line is None else arena.along(line)
+
+    def symmetric_arena(self, tensor: torch.Tensor, pe: int) -> torch.Tensor:
+        """The instance of rank `pe` of a contiguous tensor in some arena: flat, in its dtype.
+
+        Raises:
+            TilelinkError: TL439, no arena holds it.
+        """
+        return self._arenas.holding(tensor).instance(tensor, pe)

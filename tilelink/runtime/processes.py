@@ -1,19 +1,21 @@
-"""The process group that ranks are the members of."""
+"""What every backend whose ranks are processes answers alike: who they are, their groups, and how they agree."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from tilelink.errors import TilelinkError, with_article
-from tilelink.runtime import environment
-from tilelink.runtime.grid import Grid, grid_of
-from tilelink.runtime.peer import reach
+from tilelink.ir.topology import Topology
+from tilelink.runtime.grid import Grid, grid_of, laid_out, suffix
 from tilelink.runtime.refusals import no_such_group, not_in_group
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The process group that ranks are the members of.
 
 
 def existing(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -102,41 +104,81 @@ def board(group: dist.ProcessGroup) -> dist.Store | None:  # pyright: ignore[rep
     return dist.PrefixStore(f"tilelink/{group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def join() -> None:
-    """Collective: make the group of all processes, one per GPU, unless the user has; of this process if it is alone.
+# ---------------------------------------------------------------------------------------------------------------------
+# What every backend whose ranks are processes answers alike: who they are, their groups, and how they agree.
 
-    Where ranks share GPUs, processes are dealt out to them in turn.
+
+class ProcessWorld(ABC):
+    """One rank of a process group; ranks are the group's.
+
+    Args:
+        group: the ranks; None for all of them.
 
     Raises:
-        TilelinkError: TL432 no GPU, TL433 more processes on this host than GPUs.
+        TilelinkError: TL435, there is no process group.
     """
-    reach.current_device()
-    if dist.is_initialized():
-        return
-    place = environment.distributed()
-    if place is None:
-        alone = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-        dist.init_process_group("nccl", rank=0, world_size=1, store=alone)
-        return
-    if environment.share_gpus():
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
-        # NCCL refuses two ranks on one GPU. Gloo takes tensors of GPUs, too: through the host.
-        dist.init_process_group("gloo")
-        return
-    device = torch.device("cuda", _own_gpu(place))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
 
+    topology: Topology
+    members: tuple[int, ...]
+    """Each rank's number among all processes."""
 
-def _own_gpu(place: environment.ProcessRank) -> int:
-    gpus = torch.cuda.device_count()
-    if gpus == 1:
-        return 0  # the launcher shows each process its own GPU
-    if place.local_rank >= gpus:
-        raise TilelinkError(
-            "TL433",
-            f"process {place.local_rank} of this host has no GPU of its own: there are {gpus}",
-            why="kernels of two processes take turns on a GPU, and these wait for one another",
-            hint=f"start torchrun with --nproc-per-node={gpus}, {reach.TRYING_OUT}",
-        )
-    return place.local_rank
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = existing(group)
+        self.rank = self.group.rank()
+        self.ranks = self.group.size()
+        self.members = tuple(dist.get_process_group_ranks(self.group))
+
+    @property
+    def name(self) -> str:
+        return self.group.group_name + suffix(self.topology)
+
+    def named(self, name: str) -> dist.ProcessGroup:
+        return named(name)
+
+    def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """A process group of some of this world's ranks, which alone need to call this; of all others it knows nothing.
+
+        Raises:
+            TilelinkError: TL455, this rank is not among them.
+        """
+        return part(ranks, self.group)
+
+    def within(self, group: Any) -> Any:
+        """The world of a sub-group: a ProcessGroup, or a DeviceMesh of one dimension.
+
+        Collective over the group.
+
+        Raises:
+            TilelinkError: TL454 it is no group, TL455 this rank is not in it.
+        """
+        given = process_group(group)
+        return self if tuple(dist.get_process_group_ranks(given)) == self.members else self._part(given)
+
+    def grid(self, group: Any) -> Grid | None:
+        """The axes of a DeviceMesh of several dimensions, by its names in upper case."""
+        return grid_of_mesh(group, self.members)
+
+    def laid_out(self, grid: Grid) -> Self:
+        """This world with its ranks along several axes, the last one of neighbours.
+
+        Raises:
+            TilelinkError: TL457, there are more or fewer ranks.
+        """
+        return laid_out(self, self.topology, grid, self._reach_along)
+
+    def agree(self, value: Any) -> list[Any]:
+        """Collective, on the host: every rank's `value`, which must be picklable, by rank."""
+        if self.ranks == 1:
+            return [value]
+        values: list[Any] = [None] * self.ranks
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+    def _reach_along(self, line: tuple[int, ...]) -> str:
+        """How some ranks reach one another."""
+        del line
+        return self.topology.reach
+
+    @abstractmethod
+    def _part(self, group: dist.ProcessGroup) -> ProcessWorld:
+        """A world of the same kind for the ranks of `group`."""

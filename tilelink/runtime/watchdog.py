@@ -1,0 +1,385 @@
+"""Hangs and broken conditions: what kernels report, and what a session does about it before and after each call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tilelink.device import watch as device
+from tilelink.errors import Loc, Note, TilelinkError
+from tilelink.ir.kernel import Checks
+from tilelink.runtime.recent import Recent
+from tilelink.runtime.refusals import Stated, compare_meetings, compare_stated, reported
+from tilelink.runtime.world import Watcher, World
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A rank's guard: where its kernels report waits that took too long and conditions that do not hold.
+#
+# Layout of the memory, and what kernels do with it: `tilelink.device.watch`. The first report becomes one error, which is
+# raised once, by whatever the rank does next; afterwards nothing runs until all ranks have started afresh.
+
+FOREVER = 1 << 62
+"""Nanoseconds: the limit of waits when only conditions are checked."""
+
+_FIRST = device.FIRST.value
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One report of a kernel. `kind`: `late` or `false`; `tile`: position in the step's order, -1: none."""
+
+    kind: str
+    source: int
+    site: int
+    tile: int
+    index: int
+    expected: int
+    seen: int
+    worker: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An entry in words. `silent`: the ranks that have not signalled; `step`: tile program, or what else has waited."""
+
+    text: str
+    step: str
+    loc: Loc | None
+    silent: tuple[int, ...] = ()
+
+
+Describe = Callable[[Entry], Finding]
+
+WATCHES_KEPT = 1024
+"""Kinds of calls whose reports can be put in words: more than are kept prepared."""
+
+
+class Guard:
+    """One rank's reports.
+
+    Args:
+        world: whose kernels report here.
+        seconds: how long a wait may take; None if only conditions are checked.
+    """
+
+    def __init__(self, world: World, seconds: float | None) -> None:
+        self.rank = world.rank
+        self.seconds = seconds
+        self._world = world
+        self._lock = threading.Lock()
+        self._describe = Recent[Describe](WATCHES_KEPT)
+        self._watches = Recent[torch.Tensor](WATCHES_KEPT)
+        self._watched = 0
+        self._outside: TilelinkError | None = None
+        self._missing: TilelinkError | None = None
+        self._taken = False
+        self.memory = world.shared_words(device.WORDS, on_host=True)
+        self._guard = world.shared_words(device.GUARD, on_host=False)
+        # The host polls: numpy reads a word ten times as fast as torch.
+        self._seen = self.memory.numpy()
+        self._prepare()
+
+    def watch(self, call: object, describe: Describe) -> torch.Tensor:
+        """What kernels take as `watch_at` in calls of one emitted file with one set of sizes, `call`; `describe` puts their
+        entries in words."""
+        known = self._watches.get(call)
+        if known is None:
+            known = self._watches[call] = self._world.zeros(2, torch.int64)
+            known.copy_(torch.tensor([self._watched, self._guard.data_ptr()], device="cpu"))
+            self._describe[self._watched] = describe
+            self._watched += 1
+        return known
+
+    # -------------------------------------------------------------------------------------------------------- what is found
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is wrong and nobody is missing: all that most calls ask, so it reads one word and two fields."""
+        return not self._seen[_FIRST] and self._outside is None and self._missing is None
+
+    @property
+    def reported(self) -> bool:
+        """Whether a kernel has made a report."""
+        return bool(self._seen[_FIRST])
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything is wrong, raised already or not."""
+        return self.reported or self._outside is not None
+
+    @property
+    def taken(self) -> bool:
+        """Whether the error has been raised."""
+        return self._taken
+
+    def entries(self) -> list[Entry]:
+        """All reports, the first of them first."""
+        first, length = device.FIRST.value, device.LENGTH.value
+        rows = self._seen[first:].reshape(-1, length).tolist()
+        kinds = {device.LATE.value: "late", device.FALSE.value: "false"}
+        return [Entry(kinds[row[0]], *row[1:8], seconds=row[8] / 1e9) for row in rows if row[0] in kinds]
+
+    def error(self) -> TilelinkError | None:
+        """What has been found, as one error; None if all is well."""
+        entries = self.entries()
+        if not entries:
+            return self._outside
+        findings = [(self._describe.get(e.source) or _forgotten)(e) for e in entries]
+        make = _false if entries[0].kind == "false" else _late
+        return make(self.rank, entries, findings, self._outside)
+
+    def check(self) -> None:
+        """Raise what has been found, once.
+
+        Raises:
+            TilelinkError: TL470 a wait took too long, here or (TL471) on another rank, TL472 a rank has ended, TL473 a
+                condition does not hold.
+        """
+        if self.failed and not self._taken:
+            with self._lock:
+                error = self.error()
+                self._taken = True
+            assert error is not None
+            raise error
+
+    # ------------------------------------------------------------------------------------------------------- what is done
+    def stop(self, error: TilelinkError) -> None:
+        """End this rank's waits for a reason that its kernels do not know; called by another thread."""
+        with self._lock:
+            self._outside = self._outside or error
+            self._seen[device.STOP.value] = 1
+
+    def miss(self, error: TilelinkError) -> None:
+        """A rank is no longer there, which matters as soon as it is needed; called by another thread."""
+        self._missing = self._missing or error
+
+    def require_all(self) -> None:
+        """Raise TL472 if some rank is no longer there."""
+        if self._missing is not None:
+            raise self._missing
+
+    def reset(self) -> None:
+        """Start afresh; no kernel of this rank is running."""
+        with self._lock:
+            self.memory.zero_()
+            self._outside, self._taken = None, False
+            self._prepare()
+
+    def _prepare(self) -> None:
+        limit = FOREVER if self.seconds is None else int(self.seconds * 1e9)
+        self._guard.copy_(torch.tensor([limit, 0, 0, self.memory.data_ptr()], device="cpu"))
+        self._world.limit_waits(self.seconds)
+
+
+def _forgotten(entry: Entry) -> Finding:
+    """Of a call so long ago that what it was made with has been dropped."""
+    return Finding(f"worker {entry.worker}: seen {entry.seen}, expected {entry.expected}", "a call of long ago", None)
+
+
+def _late(rank: int, entries: list[Entry], findings: list[Finding], outside: TilelinkError | None) -> TilelinkError:
+    # What waits for another rank says more than what waits for that.
+    ordered = sorted(dict.fromkeys(findings), key=lambda f: set(f.silent) <= {rank})
+    first, silent = ordered[0], sorted({r for f in findings for r in f.silent if r != rank} or {rank})
+    notes = [Note(f"rank {rank}, {f.step}: {f.text}") for f in ordered]
+    if outside is not None:
+        notes.append(Note(outside.message, outside.loc))
+    return TilelinkError(
+        "TL470",
+        f"rank {rank} gave up waiting in `{first.step}` after {entries[0].seconds:.1f} s: {first.text}",
+        loc=first.loc,
+        why=f"{_ranks(silent)} has not signalled" if len(silent) == 1 else f"{_ranks(silent)} have not signalled",
+        hint="look at what those ranks do (their reports, a rank that makes other calls); results of this call are void",
+        notes=tuple(notes[1:]),
+    )
+
+
+def _false(rank: int, entries: list[Entry], findings: list[Finding], outside: TilelinkError | None) -> TilelinkError:
+    del entries, outside
+    first = findings[0]
+    return TilelinkError(
+        "TL473",
+        f"on rank {rank}, `{first.step}`: {first.text}",
+        loc=first.loc,
+        why="debug mode checks on the device what a plan takes for granted",
+        hint="look at the table or the expression that gives this value; results of this call are void",
+        notes=tuple(Note(f"rank {rank}, {f.step}: {f.text}", f.loc) for f in dict.fromkeys(findings) if f != first),
+    )
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a session does about hangs and, in debug mode, about calls that do not fit together: before and after each call.
+#
+# Off, it does nothing. See `runtime.guard` for what kernels report, `runtime.peer.watcher` for what happens meanwhile.
+
+_AFRESH = "starts afresh"
+_CALLS = "calls an operator"
+AGREED_KEPT = 16384
+"""Kinds of calls that ranks remember to have agreed on. All forget them in the same call, since all agree on the same ones."""
+
+
+class Vigil:
+    """One rank's part.
+
+    Args:
+        world: whose ranks call together.
+        watchdog: seconds that a wait of a kernel may take; None: for ever.
+        debug: whether calls are compared between the ranks, checked on the device, and waited for.
+        bells: gives the words that streams of this rank wait for.
+        forget: collective; drops all memory that calls have left in some state.
+        unprepare: drops what is kept for calls of known kinds.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        watchdog: float | None,
+        debug: bool,
+        bells: Callable[[], list[torch.Tensor]],
+        forget: Callable[[], None],
+        unprepare: Callable[[], None],
+    ) -> None:
+        self.watchdog = watchdog
+        self.debug = debug
+        self.guard = Guard(world, watchdog) if watchdog is not None or debug else None
+        self._world = world
+        self._forget = forget
+        self._unprepare = unprepare
+        self._agreed: set[object] = set()
+        self._watcher: Watcher | None = None
+        if self.guard is not None and watchdog is not None:
+            self._watcher = world.watch_over(self.guard, bells)
+
+    @property
+    def checks(self) -> Checks:
+        """What kernels look after beside their work."""
+        return Checks(self.watchdog is not None, self.debug)
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        if self._watcher is not None:
+            self._watcher.stop()
+
+    def begin(self) -> None:
+        """Before a call: raise what was found in an earlier one. Once that has been raised, start afresh: collective.
+
+        Raises:
+            TilelinkError: those of `Guard.check` and `Guard.require_all`.
+        """
+        if self.guard is None or self.guard.calm:
+            return
+        self.guard.check()
+        self.guard.require_all()
+        if self.guard.failed:
+            self._start_afresh(self.guard)
+
+    def compare(self, operator: object, call: Stated | TilelinkError) -> None:
+        """All ranks make the same call: looked at before the first of its kind, and in debug mode before each.
+
+        A kind is what all ranks state alike, so all of them meet here or none does. What only one rank may have, such as
+        the alignment of its arguments, makes no other kind.
+
+        Args:
+            operator: whose call it is.
+            call: which, or why this rank cannot make it: only in debug mode the others hear of that.
+
+        Raises:
+            TilelinkError: TL452, TL459 they do not, TL471 another rank cannot; `call` itself.
+        """
+        if isinstance(call, TilelinkError):
+            if self.debug and not self._world.capturing():
+                self.agree(_CALLS, call.message)
+            raise call
+        kind = operator, call.shared
+        if kind in self._agreed and (not self.debug or self._world.capturing()):
+            return
+        said = self.agree(_CALLS, call)
+        wrong = next((rank for rank, each in enumerate(said) if not isinstance(each, Stated)), None)
+        if wrong is not None:
+            raise reported(wrong, said[wrong])
+        compare_stated(said)
+        if len(self._agreed) >= AGREED_KEPT:
+            # What is kept differs from rank to rank, and no rank may come here without the others.
+            self._unprepare()
+            self._agreed.clear()
+        self._agreed.add(kind)
+
+    def end(self) -> None:
+        """After a call: raise what has been found by now; in debug mode wait for the call, so that it raises its own.
+
+        Raises:
+            TilelinkError: those of `Guard.check`, in debug mode on every rank.
+        """
+        if self.guard is None:
+            return
+        if not self.debug or self._world.capturing():
+            if not self.guard.calm:
+                self.guard.check()
+            return
+        self._world.drain()
+        found = self.guard.error()
+        said = self.agree("has made its call", None if found is None else (found.code, found.message))
+        wrong = next((rank for rank, each in enumerate(said) if each is not None), None)
+        if wrong is None:
+            return
+        error = reported(wrong, said[wrong][1])
+        if all(each is None or each[0] == "TL473" for each in said):
+            # Every kernel has run to its end and every rank knows: nothing has to be undone.
+            self.guard.reset()
+            raise found or error
+        self.guard.stop(error)
+        self.guard.check()
+
+    def check(self) -> None:
+        """Raise what has been found by now.
+
+        Raises:
+            TilelinkError: those of `Guard.check`.
+        """
+        if self.guard is not None:
+            self.guard.check()
+
+    def agree(self, what: str, value: Any) -> list[Any]:
+        """`world.agree`, where some rank may start afresh meanwhile.
+
+        Args:
+            what: the rank does, as others are to hear of it.
+            value: of this rank.
+
+        Raises:
+            TilelinkError: TL471, it does; TL452, it does something else.
+        """
+        said = self._world.agree((what, value))
+        does = [_does(each) for each in said]
+        failed = next((rank for rank, each in enumerate(does) if each == _AFRESH), None)
+        if self.guard is not None and failed is not None:
+            self.guard.stop(reported(failed, said[failed][1]))
+            self.guard.check()
+        compare_meetings(does)
+        return [each for _, each in said]
+
+    def _start_afresh(self, guard: Guard) -> None:
+        """Collective, after an error that every rank has seen: words and slots are as before the first call."""
+        error = guard.error()
+        mine = _AFRESH, error.message if error is not None else ""
+        # A rank that was about to allocate learns of the error by this, and comes again.
+        while not all(_does(said) == _AFRESH for said in self._world.agree(mine)):
+            pass
+        if self._watcher is not None:
+            self._watcher.reset()
+        self._world.barrier()
+        self._forget()
+        guard.reset()
+
+
+def _does(said: Any) -> str:
+    """What a rank says that it does; the user's own programs may meet in other ways."""
+    known = isinstance(said, tuple) and len(said) == 2 and isinstance(said[0], str)  # pyright: ignore[reportUnknownArgumentType]
+    return said[0] if known else "does something else"  # pyright: ignore[reportUnknownVariableType]
