@@ -17,7 +17,7 @@ PYTEST = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test fuzz mutants check format gpu gpu-bench bench-compiler test-triton-3.6 docs clean
+.PHONY: help demo test test-all fuzz mutants check format gpu gpu-bench bench-compiler test-triton-3.6 docs clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-zA-Z0-9.-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,8 +25,11 @@ help: ## print this list
 demo: $(VENV)/.demo ## AG+GEMM on four simulated ranks, compared with torch; no GPU needed
 	$(VENV)/bin/tilelink demo
 
-test: $(VENV)/.dev ## every test that needs no GPU
+test: $(VENV)/.dev ## every test that needs no GPU, each with a covering selection of its cases
 	$(call PYTEST,$(VENV))
+
+test-all: $(VENV)/.dev ## the same tests with every case: whole products of parameters
+	$(call PYTEST,$(VENV)) --all
 
 fuzz: $(VENV)/.dev ## 25,000 signatures, programs, schedules and arguments that nobody would write
 	$(call PYTEST,$(VENV)) --hypothesis-profile long --timeout 3600 tests/fuzz

@@ -1,16 +1,34 @@
-"""The same cases in every run, so that what lands does not hang on luck; `make fuzz` looks at others."""
+"""The same cases in every run, so that what lands does not hang on luck; `make fuzz` looks at others.
+
+Without `--all`, products of parameters are thinned out: see `selection.py`.
+"""
 
 from __future__ import annotations
 
 import gc
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.selection import thinned
 
 # How long it takes to make a case is the machine's matter.
 settings.register_profile(
     "the same cases", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("the same cases")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="whole products of parameters, not a covering selection")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all") or any("[" in name for name in config.args):
+        return
+    left_out = thinned(items)
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:

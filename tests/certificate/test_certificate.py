@@ -19,6 +19,7 @@ from benchmarks.mutants.lowered import KINDS, mutants
 from benchmarks.mutants.lowered_table import verdict_on
 from benchmarks.mutants.mappings import Mapping, mappings, operators
 from tests.cli.commands import alone, command
+from tests.selection import sampled
 from tilelink.ir.certificate import certificate, lowered_of
 from tilelink.ir.lowered import Copy, Lowered, Read, walk
 from tilelink.mapping.lower import lower
@@ -46,7 +47,7 @@ def checked(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 # ------------------------------------------------------------------------------------------------------------ every plan
-@pytest.mark.parametrize("name", operators())
+@pytest.mark.parametrize("name", sampled(operators()))
 def test_every_placement_comes_back_and_is_accepted(name: str) -> None:
     for mapping, lowered in placed(name):
         text = certificate(lowered)
@@ -56,7 +57,7 @@ def test_every_placement_comes_back_and_is_accepted(name: str) -> None:
         assert bool(judge(json.loads(text))) == ((name, mapping.name) in REFUSED), mapping.name
 
 
-@pytest.mark.parametrize("name", operators())
+@pytest.mark.parametrize("name", sampled(operators()))
 def test_every_argument_and_all_workspace_is_read(name: str) -> None:
     """What nobody reads is not wrong; of operators of the library it is a read that lowering has lost."""
     for mapping, lowered in placed(name):

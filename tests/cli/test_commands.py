@@ -17,6 +17,7 @@ from typer.testing import Result
 
 from benchmarks.mutants.mappings import sizes
 from tests.cli.commands import alone, command
+from tests.selection import sampled
 from tilelink import ops
 from tilelink.explore.cases import Case, numbers_of
 
@@ -83,7 +84,7 @@ def test_tune_says_what_it_found_and_knows_it_the_next_time() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- emit
-@pytest.mark.parametrize("name", ops.__all__)
+@pytest.mark.parametrize("name", sampled(ops.__all__))
 @pytest.mark.parametrize("target", ["simulated", "h200"])
 def test_emit_prints_the_same_python_each_time(name: str, target: str) -> None:
     arguments = ("emit", name, "--shape", shape_of(name), "--target", target)
@@ -102,7 +103,7 @@ def test_the_schedule_decides_what_is_emitted() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- plan and verify
-@pytest.mark.parametrize("name", ops.__all__)
+@pytest.mark.parametrize("name", sampled(ops.__all__))
 def test_plan_prints_steps_and_tensors_for_any_world(name: str) -> None:
     for world in ("1", "3", "64"):
         printed = command("plan", name, "--shape", shape_of(name), "--world", world, "--dtype", "f32").output
@@ -117,7 +118,7 @@ def test_plan_draws_a_picture() -> None:
     assert Path("pictures/tiles.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.parametrize("name", ops.__all__)
+@pytest.mark.parametrize("name", sampled(ops.__all__))
 def test_verify_says_proved(name: str) -> None:
     assert "verdict  proved" in lines(command("verify", name, "--shape", shape_of(name)))
 
@@ -279,13 +280,13 @@ PRODUCTS = [name for name in ops.__all__ if Case(getattr(ops, name), sizes(getat
 TABLES = [name for name in ops.__all__ if any(s.contract for s in getattr(ops, name).signature.inputs)]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", sampled(TABLES))
 def test_run_takes_what_it_cannot_compare(name: str) -> None:
     printed = lines(command("run", name, "--shape", shape_of(name), "--world", "2"))
     assert "error  not compared: no product of two tensors, and no plain form for such inputs" in printed
 
 
-@pytest.mark.parametrize("name", sorted({*ops.__all__} - {*PRODUCTS, *TABLES}))
+@pytest.mark.parametrize("name", sampled(sorted({*ops.__all__} - {*PRODUCTS, *TABLES})))
 def test_run_compares_with_the_plain_form(name: str) -> None:
     """Movements to the last bit."""
     sums = re.search("reduce|attention", name) is not None
@@ -295,7 +296,7 @@ def test_run_compares_with_the_plain_form(name: str) -> None:
     assert (0 < error < 2e-2) if sums else error == 0
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", sampled(PRODUCTS))
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 def test_run_compares_with_torch(name: str, dtype: str) -> None:
     printed = lines(command("run", name, "--shape", "131x72x80", "--world", "3", "--dtype", dtype, "--calls", "2"))

@@ -10,6 +10,7 @@ import torch
 from tests.compiled import hazards
 from tests.compiled.checking import assert_compiles, emitted
 from tests.compiled.compiling import texts
+from tests.selection import sampled
 from tilelink import Operator, fused, sms
 from tilelink.ir.schedule import Placement
 from tilelink.ops import ag_gemm, ag_outer, gemm_rs, gemm_rs_ring, outer_ag
@@ -50,7 +51,7 @@ def product(name: str, target: str) -> dict[str, str]:
 
 
 @pytest.mark.each_triton
-@pytest.mark.parametrize("name", [*SUBJECTS, *GRADIENTS])
+@pytest.mark.parametrize("name", sampled([*SUBJECTS, *GRADIENTS]))
 def test_the_dot_loop_becomes_a_pipelined_tma_matmul(name: str) -> None:
     """128×256×64 with 8 warps: four warp-group products a step, both operands by TMA, three stages in flight."""
     asm = product(name, "sm_90")

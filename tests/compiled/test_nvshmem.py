@@ -16,6 +16,7 @@ from tests.compiled.compiling import CAPABILITIES, compile_kernel, texts
 from tests.compiled.test_placements import ALIKE
 from tests.operators.placements import Placed, named, placements
 from tests.operators.problems import AG
+from tests.selection import sampled
 from tilelink.device.nvshmem import CALLS
 from tilelink.errors import TilelinkError
 from tilelink.ir.kernel import KernelSource
@@ -33,7 +34,7 @@ def made(placed: Placed, target: str, reach: str) -> tuple[Plan, KernelSource]:
 @pytest.mark.usefixtures("_unlinked")
 @pytest.mark.parametrize(
     ("placed", "reach"),
-    [(p, "peer") for p in PLACEMENTS if not ALIKE.search(p.name)]
+    sampled((p, "peer") for p in PLACEMENTS if not ALIKE.search(p.name))
     + [
         pytest.param(named(n), "network", marks=pytest.mark.each_triton)
         for n in ("ag_gemm as it comes", "gemm_rs SMs push")

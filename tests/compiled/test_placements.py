@@ -18,6 +18,7 @@ from tests.operators import loops, raw, splits
 from tests.operators import test_movements as movements
 from tests.operators.placements import Placed, placements
 from tests.operators.problems import AG
+from tests.selection import sampled
 from tilelink import sms
 from tilelink.ops import ag_gemm
 
@@ -40,7 +41,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("placed", "target"), CASES, ids=str)
+@pytest.mark.parametrize(("placed", "target"), sampled(CASES), ids=str)
 def test_kernels(placed: Placed, target: str) -> None:
     assert_compiles(*emitted(placed.operator, of_rank(placed, 64, 64, 64), target), target)
 

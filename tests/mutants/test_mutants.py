@@ -19,6 +19,7 @@ from benchmarks.mutants.scoring import RIGHT, Placed, rows_of, unsound
 from benchmarks.mutants.simulating import noticed
 from benchmarks.mutants.table import read, share
 from tests.mapping.oracle import reasons
+from tests.selection import sampled
 from tilelink import ops
 from tilelink.mapping.judge import judge
 from tilelink.mapping.lower import lower
@@ -84,7 +85,7 @@ def test_the_kinds_of_mutations() -> None:
     assert found >= KINDS
 
 
-@pytest.mark.parametrize("operator", sorted(OPERATORS))
+@pytest.mark.parametrize("operator", sampled(sorted(OPERATORS)))
 def test_what_is_accepted_is_right(operator: str) -> None:
     """By the checker of certificates. Of operators that have a great many, some; `make mutants` simulates what is accepted, and
     looks at all. (What data decides the checker takes on trust where the proof does not.)"""

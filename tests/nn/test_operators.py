@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tilelink
 from tests.operators.problems import TOLERANCE, part
+from tests.selection import sampled
 from tilelink import ops
 from tilelink.nn import TorchOperator, functional, group_name, register
 
@@ -320,7 +321,7 @@ ARGUMENTS: dict[str, tuple[TorchOperator, tuple[tuple[int, ...], ...], bool]] = 
 }
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", sampled(ARGUMENTS))
 def test_what_torch_asks_of_operators(name: str) -> None:
     """Schema, shapes without data, registration with autograd, and tracing with symbols."""
     operator, shapes, differentiable = ARGUMENTS[name]

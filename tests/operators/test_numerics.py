@@ -12,6 +12,7 @@ import torch
 import tilelink
 from tests.operators.placements import PLACEMENTS, Placed, named
 from tests.operators.problems import AG, RS, Call, assert_calls, assert_results, part
+from tests.selection import sampled
 from tilelink import copy_engine, fused, sms
 from tilelink.ops import ag_gemm, gemm_rs, gemm_rs_ring
 
@@ -21,7 +22,7 @@ SEEDS = 20
 
 
 def each(placements: Iterable[Placed] = PLACEMENTS) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("placed", placements, ids=str)
+    return pytest.mark.parametrize("placed", sampled(placements), ids=str)
 
 
 def calls(placed: Placed, sizes: Iterable[tuple[int, int, int]], ranks: int, dtype: torch.dtype) -> list[Call]:
@@ -72,10 +73,12 @@ def test_worlds(placed: Placed, ranks: int) -> None:
 @pytest.mark.each_triton
 @pytest.mark.parametrize(
     ("placed", "dtype"),
-    [
-        *((p, torch.bfloat16) for p in PLACEMENTS),
-        *((p, t) for p in PLACEMENTS if p.name.endswith("as it comes") for t in DTYPES[1:]),
-    ],
+    sampled(
+        [
+            *((p, torch.bfloat16) for p in PLACEMENTS),
+            *((p, t) for p in PLACEMENTS if p.name.endswith("as it comes") for t in DTYPES[1:]),
+        ]
+    ),
     ids=str,
 )
 def test_sizes_that_descriptors_take(placed: Placed, dtype: torch.dtype) -> None:
@@ -97,7 +100,9 @@ def test_ranks_without_rows(placed: Placed, rows: int) -> None:
     assert_calls(placed.operator, calls(placed, [(rows, 20, 9)] * 2, 4, torch.float32), seed=rows, straggler=3)
 
 
-@pytest.mark.parametrize(("placed", "slots"), [(p, 3 if n % 3 == 0 else 1) for n, p in enumerate(PLACEMENTS)], ids=str)
+@pytest.mark.parametrize(
+    ("placed", "slots"), sampled((p, 3 if n % 3 == 0 else 1) for n, p in enumerate(PLACEMENTS)), ids=str
+)
 def test_slots(placed: Placed, slots: int) -> None:
     """One more call than there are slots, and one that reuses a slot twice."""
     operator = placed.operator.schedule(slots=slots)

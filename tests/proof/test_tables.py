@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.mutants.mappings import mappings, operators
 from tests.mapping.plans import form, forms
+from tests.selection import sampled
 from tilelink.ir import formula as F
 from tilelink.ir.lowered import (
     ENTERED,
@@ -53,12 +54,12 @@ def lowered_of(name: str) -> Iterator[Lowered]:
         yield lower(mapping.plan)
 
 
-@pytest.mark.parametrize("name", operators())
+@pytest.mark.parametrize("name", sampled(operators()))
 def test_operators_of_the_library(name: str) -> None:
     assert [found(x) for x in lowered_of(name)] == [[] for _ in lowered_of(name)]
 
 
-@pytest.mark.parametrize("name", sorted(forms()))
+@pytest.mark.parametrize("name", sampled(sorted(forms())))
 def test_forms_in_a_world_of_many_tiles(name: str) -> None:
     """Where conditions that hold in few places have axes packed, and boxes touch several cells."""
     lowered = lower(form(name, 8, {"M": 8 * 997 - 5, "K": 512, "N": 512}, 128))

@@ -18,6 +18,7 @@ from triton import knobs
 from triton.backends.nvidia import driver as triton_driver
 
 from tests.runtime.fake_gpu import COMPILER, CURRENT, MAIN, FakeWorld, Notes, fake_gpu
+from tests.selection import first, sampled
 from tilelink import Operator, TilelinkError, by_runs, copy_engine, fused, library, sms
 from tilelink.ops import ag_attention, ag_gemm, gemm_rs
 from tilelink.pipeline.calls import prepare
@@ -130,7 +131,7 @@ def test_the_driver_gets_what_tritons_own_launcher_passes(
         workspace.heard = heard
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", sampled(OPERATORS))
 def test_watched_calls_ask_the_driver_for_the_same(name: str, notes: Notes, session: Session, watched: Session) -> None:
     """As many launches, copies, waits and events, in that order, on the same streams: only the kernels differ."""
     op, asked = OPERATORS[name], list[list[list[str]]]()
@@ -143,7 +144,7 @@ def test_watched_calls_ask_the_driver_for_the_same(name: str, notes: Notes, sess
     assert {"launch"} <= {line[0] for line in asked[1]}
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", first(2, OPERATORS))
 def test_the_driver_that_takes_notes_can_be_left_and_entered_again(name: str, notes: Notes, session: Session) -> None:
     """As when a test runner brings a process these tests in two portions."""
     op = OPERATORS[name]

@@ -10,6 +10,7 @@ import pytest
 import tilelink.language as tl
 from tests.mapping.plans import plan_of
 from tests.operators import language
+from tests.selection import sampled
 from tilelink import Operator, TilelinkError, operator, ops, program, sms
 from tilelink.cost import call
 from tilelink.explore.cases import Case
@@ -37,7 +38,7 @@ def case(operator: Operator) -> Case:
     return Case(operator, tuple(SIZES[operator.name].items()), 4)
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", sampled(SIZES))
 def test_what_is_proposed_can_be_planned(name: str) -> None:
     operator: Operator = getattr(ops, name)
     plan = case(operator).compiled(H200).plan
