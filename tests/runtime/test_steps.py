@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -383,6 +385,17 @@ def test_sizes_of_parameters() -> None:
     assert packing.declared_sizes(ptx, "kernels") == []
 
 
+@pytest.mark.each_triton
+def test_a_tensor_map_is_the_last_member_of_tritons_object() -> None:
+    """`packing._inside` counts on it: nothing behind the map, and nothing before it but what every object begins with."""
+    source = (Path(triton_driver.__file__).parent / "driver.c").read_text()
+    declared = re.search(r"typedef struct \{([^}]*)\} PyCUtensorMapObject;", source)
+    assert declared is not None
+    members = re.sub(r"_Alignas\((?:128|alignof\(CUtensorMap\))\)", "", declared[1]).split()
+    assert members == ["PyObject_HEAD;", "CUtensorMap", "tensorMap;"]
+
+
+@pytest.mark.each_triton
 def test_tensor_maps_are_kept_by_address(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = {"swizzle": 3, "elem_size": 2, "elem_type": 10, "block_size": [64, 64], "fp4_padded": False}
     maps = packing.TensorMaps(metadata, torch.Tensor.t, (64, 64))

@@ -11,9 +11,6 @@ import torch
 from tilelink.runtime.grid import context_along
 from tilelink.runtime.refusals import not_shared
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Arenas: symmetric memory as operators use it, and which of them holds a tensor.
-
 
 @dataclass(frozen=True, slots=True)
 class SymmetricBlock:

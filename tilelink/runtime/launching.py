@@ -60,7 +60,7 @@ def simulated(
         seed: of the order in which simulated streams and workers go on.
         straggler: a rank that goes on only while no other can.
         device: of every rank; its speed is that of `tilelink.cost.H200`'s multiprocessors.
-        policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.policy`.
+        policy: whose turn it is, instead of `seed` and `straggler`: `"priorities-7"`, see `runtime.simulated.scheduler`.
         recorder: keeps what ran when, for timelines.
         races: look for accesses that nothing orders; or an observer that does, or keeps what it sees.
         delayed_stores: stores may arrive late and in another order, until something orders them.

@@ -104,10 +104,6 @@ def board(group: dist.ProcessGroup) -> dist.Store | None:  # pyright: ignore[rep
     return dist.PrefixStore(f"tilelink/{group.group_name}", own)  # pyright: ignore[reportPrivateImportUsage]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What every backend whose ranks are processes answers alike: who they are, their groups, and how they agree.
-
-
 class ProcessWorld(ABC):
     """One rank of a process group; ranks are the group's.
 

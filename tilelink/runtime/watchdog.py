@@ -217,7 +217,7 @@ def _ranks(ranks: list[int]) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # What a session does about hangs and, in debug mode, about calls that do not fit together: before and after each call.
 #
-# Off, it does nothing. See `runtime.guard` for what kernels report, `runtime.peer.watcher` for what happens meanwhile.
+# Off, it does nothing. `runtime.watcher` says what happens while calls run.
 
 _AFRESH = "starts afresh"
 _CALLS = "calls an operator"

@@ -89,8 +89,6 @@ def _linked(caller: str, library: Path) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# NVSHMEM itself: found, started over a process group, linked with kernels.
-#
 # A process has one NVSHMEM, so the ranks of one process group are its PEs, for good. nvshmem4py is an optional package
 # and is imported when first needed.
 

@@ -99,7 +99,12 @@ def _encoder() -> Any:
 
 
 def _inside(tensor_map: Any) -> int:
-    """The address of the CUtensorMap in Triton's object around it, of which it is the last member."""
+    """The address of the CUtensorMap in Triton's object around it, of which it is the last member.
+
+    Triton tells nobody where it lies. To encode maps by the driver's own call would be to repeat what Triton decides by
+    version: the kind of element, padding, swizzling. So the place is taken from how the object is declared, which a test
+    looks up for each Triton.
+    """
     return id(tensor_map) + type(tensor_map).__basicsize__ - _MAP_BYTES
 
 

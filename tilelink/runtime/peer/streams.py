@@ -212,9 +212,6 @@ def _mismatch(parameters: list[str], values: Mapping[str, Any]) -> TilelinkError
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# CUDA streams as `runtime.world.Stream`: launches, copy engines, bells, events.
-
 HIGH_PRIORITY = -1
 
 

@@ -211,9 +211,6 @@ class Arrivals:
             del self._times[at]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# One simulated machine: what all its agents share, and the bookkeeping of everything they do to one another.
-
 SMALL_COPY = 64 * WORD
 
 

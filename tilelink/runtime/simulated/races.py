@@ -275,11 +275,9 @@ def outline(span: Span) -> Block:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The race detector: no two accesses of which one writes may be without an order that the run itself made.
-#
 # Orders come from the memory orders of the atomics, the barriers and the fences that the emitted code executes, from
 # streams, events, launches and collective calls; never from which access happened to come first. So a race is found
-# under nearly every schedule. Three strands of a program are kept apart (`clocks`): a signal without the barrier before
+# under nearly every schedule. Three strands of a program are kept apart (`Strands`): a signal without the barrier before
 # it covers one thread's stores only, and a bulk load without a proxy fence before it may see what was there earlier.
 
 LIMIT = 300_000

@@ -201,7 +201,7 @@ def _key(agent: Agent) -> tuple[int, int | None, int | None]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs cooperative coroutines one at a time; a policy says whose turn it is at every switch.
 #
-# A rank's program is a thread (see `hosts`), workers and streams are greenlets; here both are coroutines.
+# A rank's program is a thread (`Host`), workers and streams are greenlets; here both are coroutines.
 #
 # An agent gives way by `switch` (it could go on), or by `block` and `park` (it waits for a key to be woken). Parking is a
 # hint only: when nobody can run, everybody is woken for another look, and only when that changes nothing three times in
