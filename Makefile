@@ -60,6 +60,7 @@ gpu-bench: ## on a GPU machine: times of OPS='ag_gemm gemm_rs mlp' among their c
 bench-compiler: $(VENV)/.dev ## what planning, verifying, emitting and simulating cost; no GPU needed
 	PYTHONPATH=. OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/compile_time.py --out benchmarks/results/compiler.json
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.verify_time
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.start_time
 
 test-triton-3.6: $(VENV36)/.dev ## what depends on Triton, with 3.6.0: the simulated world, each operator, each kernel
 	$(call PYTEST,$(VENV36)) -m each_triton tests/simulated tests/operators tests/compiled
