@@ -176,6 +176,7 @@ def _sum_gradients(ctx: Any, grads: Sequence[torch.Tensor]) -> tuple[list[torch.
 
 _replicated.register_autograd(_sum_gradients, setup_context=_keep_group)
 
+
 class _OfReplicated(torch.autograd.Function):
     """A product whose left factor all ranks hold alike, and whose right factor has other columns on each."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from tilelink.errors import TilelinkError
 from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
-from tilelink.nn.styles import ColwiseParallel, ReplicatedParallel, RowwiseParallel, SequenceParallel
+from tilelink.nn.styles import ColwiseParallel, ReplicatedParallel, RowwiseParallel, SequenceParallel, SplitLinear
 
 STYLES: dict[str, ParallelStyle] = {
     "colwise": ColwiseParallel(),
@@ -123,6 +123,8 @@ class _Entry:
         if isinstance(self.style, ParallelStyle):
             self.style.src_data_rank = src_data_rank
             self.style._apply(self.module, mesh)
+            if isinstance(self.module, SplitLinear):
+                self.module.split = replace(self.module.split, name=self.name)
         elif self.parameter is None:
             self.style.install_forward(self.module, mesh)
         else:
@@ -185,11 +187,11 @@ def _entries(model: nn.Module, plan: Mapping[str, Any], whole: bool) -> Iterator
     for pattern, style in plan.items():
         found = stands[pattern]
         if not found and whole:
-            near = get_close_matches(pattern, [name for name in modules if name], 3, 0.4)
+            near = get_close_matches(pattern, [name for name in modules if name], 1, 0.4)
             raise _misfit(
                 f"the plan names {pattern!r}, and {type(model).__name__} has no such module",
                 "a name is a module's path, each part of which may be a pattern",
-                f"it has {', '.join(near)}" if near else "look at model.named_modules()",
+                f"it has {near[0]}" if near else "look at model.named_modules()",
             )
         for name in found:
             module, parameter = named[name]
@@ -197,9 +199,7 @@ def _entries(model: nn.Module, plan: Mapping[str, Any], whole: bool) -> Iterator
             if parameter is None and not isinstance(chosen, ParallelStyle):
                 # transformers' are applied to each parameter, then to the module
                 own = [each for each, _ in module.named_parameters(recurse=False)]
-                yield from (
-                    _Entry(f"{name}.{p}", module, p, chosen) for p in own if f"{name}.{p}" not in explicit
-                )
+                yield from (_Entry(f"{name}.{p}", module, p, chosen) for p in own if f"{name}.{p}" not in explicit)
             yield _Entry(name, module, parameter, chosen)
 
 
@@ -215,7 +215,7 @@ def _style(pattern: str, style: Any, parameter: str | None) -> Any:
         return STYLES[style]
     theirs: Any = None
     if "transformers" in sys.modules:
-        from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES
+        from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
 
         theirs = ALL_PARALLEL_STYLES
     if isinstance(style, str) and theirs is not None and style in theirs:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeGuard
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_module
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.parallel import style as torchs
 from torch.nn.utils.stateless import _reparametrize_module
 
+from tilelink.errors import TilelinkError
 from tilelink.nn import functional as F
 from tilelink.nn import split_linear
-from tilelink.nn.groups import group_name, ranks_of
+from tilelink.nn.groups import group_name
 from tilelink.nn.linear import require_even
 
 LAST = Shard(-1)
@@ -33,6 +34,7 @@ class Split:
         given: the placement of an argument that is no DTensor.
         made: the placement of the result.
         local: whether the result is no DTensor.
+        name: of the module in its model, for errors; "" where nobody said it.
     """
 
     mesh: DeviceMesh
@@ -40,6 +42,7 @@ class Split:
     given: Placement
     made: Placement
     local: bool = True
+    name: str = ""
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
@@ -55,17 +58,33 @@ class Split:
         return found.to_local() if self.local else found
 
 
-class ColumnLinear(nn.Linear):
-    """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
+class SplitLinear(nn.Linear):
+    """A `torch.nn.Linear` of which each rank has a part."""
 
     split: Split
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.product(input)
+        except TilelinkError as error:
+            error.add_note(f"in module {self.split.name!r}; split the model anew if its group of ranks was destroyed")
+            raise
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class ColumnLinear(SplitLinear):
+    """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
         split, weight, bias = self.split, local(self.weight), local(self.bias)
         placement = input.placements[0] if isinstance(input, DTensor) else split.given
         if _is_shard(placement) and placement.dim % input.dim() != input.dim() - 1:
-            length = input.shape[placement.dim] if isinstance(input, DTensor) else None
-            given: dict[str, Any] = {"group": split.group, "ranks": split.mesh.size(), "length": length}
+            ranks = split.mesh.size()
+            uneven = isinstance(input, DTensor) and input.shape[placement.dim] % ranks
+            length = input.shape[placement.dim] if uneven else None
+            given: dict[str, Any] = {"group": split.group, "ranks": ranks, "length": length}
             y = split_linear.gathered(local(input), weight, bias, placement.dim, **given)
         else:
             x = input if placement == Replicate() else split.of(input).redistribute(placements=(Replicate(),))
@@ -73,12 +92,10 @@ class ColumnLinear(nn.Linear):
         return split.result(y, LAST)
 
 
-class RowLinear(nn.Linear):
+class RowLinear(SplitLinear):
     """What `RowwiseParallel` makes of a `torch.nn.Linear`."""
 
-    split: Split
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def product(self, input: torch.Tensor) -> torch.Tensor:
         split, weight, bias = self.split, local(self.weight), local(self.bias)
         placement = input.placements[0] if isinstance(input, DTensor) else split.given
         apart = _same(placement, LAST, input.dim())
@@ -193,16 +210,14 @@ class ReplicatedParallel(torchs.ParallelStyle):
 
 def split_over(style: Any, mesh: DeviceMesh) -> Split:
     """By a style's layouts, which transformers has without tuples."""
-    given, made = (
-        each[0] if isinstance(each, tuple) else each for each in (style.input_layouts, style.output_layouts)
-    )
+    given, made = (each[0] if isinstance(each, tuple) else each for each in (style.input_layouts, style.output_layouts))
     return Split(mesh, group_name(mesh), given, made, style.use_local_output)
 
 
 def become(module: nn.Module, kind: type[nn.Module], split: Split) -> nn.Module:
     """Give a module another `forward`, that of its class `kind`."""
-    module.__class__ = kind
-    module.split = split  # pyright: ignore[reportAttributeAccessIssue]
+    changed: Any = module
+    changed.__class__, changed.split = kind, split
     return module
 
 
@@ -215,8 +230,8 @@ def _hold_alike(module: nn.Module, kind: type[Local], split: Split, *, summed: b
         for name, parameter in list(each.named_parameters(recurse=False)):
             whole = DTensor.from_local(parameter.detach(), split.mesh, (Replicate(),), run_check=False)
             each.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
-    become(module, _mixed(kind, type(module)), split)
-    module.summed = summed  # pyright: ignore[reportAttributeAccessIssue]
+    changed: Any = become(module, _mixed(kind, type(module)), split)
+    changed.summed = summed
     return module
 
 
@@ -225,7 +240,7 @@ def _mixed(kind: type[Local], of: type[nn.Module]) -> type[nn.Module]:
     return type(of.__name__, (kind, of), {"__module__": of.__module__, "__qualname__": of.__qualname__})
 
 
-def _is_shard(placement: Placement) -> bool:
+def _is_shard(placement: Placement) -> TypeGuard[Shard]:
     return type(placement) is Shard
 
 

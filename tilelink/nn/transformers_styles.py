@@ -17,7 +17,8 @@ def install_styles() -> ExitStack:
     Returns:
         a context manager, whose end, or `close()`, brings back what was there; nobody needs to call it.
     """
-    from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES, ColwiseParallel, RowwiseParallel
+    from transformers.distributed.tensor_parallel import ColwiseParallel, RowwiseParallel
+    from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
 
     class Columns(ColwiseParallel):
         def install_forward(self, module: Any, mesh: Any) -> Any:
@@ -33,11 +34,12 @@ def install_styles() -> ExitStack:
             require_even("in_features", module.in_features, mesh.size())
             return become(module, RowLinear, split_over(self, mesh))
 
+    styles: Any = ALL_PARALLEL_STYLES
     undo = ExitStack()
     for theirs, ours in ((ColwiseParallel, Columns), (RowwiseParallel, Rows)):
-        for name, style in list(ALL_PARALLEL_STYLES.items()):
+        for name, style in list(styles.items()):
             if type(style) is theirs:
-                how = {"input_layouts": style.input_layouts, "output_layouts": style.output_layouts}
-                ALL_PARALLEL_STYLES.register(name, ours(**how, use_local_output=style.use_local_output))
-                undo.callback(ALL_PARALLEL_STYLES.register, name, style)
+                how: dict[str, Any] = {"input_layouts": style.input_layouts, "output_layouts": style.output_layouts}
+                styles.register(name, ours(**how, use_local_output=style.use_local_output))
+                undo.callback(styles.register, name, style)
     return undo
