@@ -26,6 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 from transformers import (
+    DynamicCache,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -38,7 +39,14 @@ from transformers import (
 from transformers.distributed import DistributedConfig
 
 import tilelink
-from tilelink.nn import ColwiseParallel, RowwiseParallel, SequenceParallel, install_styles, parallelize
+from tilelink.nn import (
+    ColwiseParallel,
+    ParallelAttention,
+    RowwiseParallel,
+    SequenceParallel,
+    install_styles,
+    parallelize,
+)
 from tilelink.nn.styles import ColumnLinear
 
 Tensor = torch.Tensor
@@ -114,6 +122,31 @@ def check_from_pretrained(folder: Path, rank: int) -> None:
     close(split(tokens(0)).logits, whole(tokens(0)).logits)
     again = LlamaForCausalLM.from_pretrained(folder / "saved", distributed_config=DistributedConfig(tp_size=2))
     assert not isinstance(again.model.layers[0].mlp.up_proj, ColumnLinear)
+
+
+def check_attention(rank: int) -> None:
+    """`ParallelAttention` with position embeddings, a mask and a cache, token by token, as transformers' attention."""
+    model = drawn(MODELS["Llama"]).model.eval()
+    whole, x = model.layers[1].self_attn, torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(3))
+    projections = (whole.q_proj, whole.k_proj, whole.v_proj, whole.o_proj)
+    turns = model.rotary_emb(x, torch.arange(6)[None])
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    mask[4:, 1] = False
+    with torch.no_grad():
+        want = whole(x, turns, None)[0]
+        masked = whole(x, turns, mask[None, None])[0]
+        rows = ParallelAttention.of(*projections, 4)(x.chunk(2, 1)[rank], position_embeddings=turns)
+        close(rows, want.chunk(2, 1)[rank])
+        split = ParallelAttention.of(*projections, 4, sequence_parallel=False, layer=1)
+        close(split(x, position_embeddings=turns), want)
+        close(split(x, position_embeddings=turns, mask=mask), masked)
+        cache = DynamicCache()
+        made: list[Tensor] = []
+        for first, last in ((0, 3), (3, 4), (4, 6)):
+            at = slice(first, last)
+            here = (turns[0][:, at], turns[1][:, at])
+            made.append(split(x[:, at], position_embeddings=here, cache=cache))
+        close(torch.cat(made, 1), want)
 
 
 class Block(nn.Module):
@@ -286,16 +319,13 @@ def check_torn_down(rank: int, folder: Path, mesh: DeviceMesh) -> None:
 def main(rank: int, folder: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
-    if sys.argv[2:] == ["end"]:
-        check_from_pretrained(folder, rank)
-        check_torn_down(rank, folder, mesh)
-        return
     check_rows(rank, mesh)
     check_layouts(rank, mesh)
     check_sharded(rank, folder)
     check_refusals(mesh)
     for name in MODELS:
         check_transformers(name, 100 if name == "Llama" else 1)
+    check_attention(rank)
     check_from_pretrained(folder, rank)
     check_torn_down(rank, folder, mesh)
     dist.barrier()
