@@ -5,6 +5,8 @@
 On GPUs products and their sums over the ranks are one kernel each; without GPUs, in processes with gloo, plain torch.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.distributed.run import main as torchrun
@@ -21,10 +23,9 @@ if device == "cuda":
     torch.cuda.set_device(dist.get_rank())
 
 torch.manual_seed(0)  # all ranks draw the same model
-sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4}
-config = LlamaConfig(vocab_size=128, num_hidden_layers=2, pad_token_id=0, **sizes)
-model = parallelize(LlamaForCausalLM(config).to(device))  # by its own `tp_plan`
-
+config = LlamaConfig(vocab_size=128, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8)
+with torch.device(device):
+    model: Any = parallelize(LlamaForCausalLM(config))  # by its own `tp_plan`
 tokens = torch.arange(1, 65, device=device).repeat(2, 1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for _ in range(20):

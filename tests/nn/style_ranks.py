@@ -82,7 +82,8 @@ def close(got: Tensor, want: Tensor, what: str = "") -> None:
 
 def check_transformers(name: str, steps: int) -> None:
     """Results, gradients, the norm of all gradients, a loss curve, and generation with a cache, as unsplit."""
-    whole, split = drawn(MODELS[name]), parallelize(drawn(MODELS[name]))
+    whole, split = drawn(MODELS[name]), drawn(MODELS[name])
+    assert parallelize(split) is split
     assert [n for n, _ in split.named_parameters()] == [n for n, _ in whole.named_parameters()]
     assert isinstance(split.model.layers[0].self_attn.q_proj, ColumnLinear)
     optimizers = [torch.optim.AdamW(m.parameters(), lr=3e-3) for m in (whole, split)]
@@ -116,6 +117,8 @@ def check_from_pretrained(folder: Path, rank: int) -> None:
     if rank == 0:
         whole.save_pretrained(folder / "saved")
     dist.barrier()
+    split: Any
+    again: Any
     with install_styles():
         split = LlamaForCausalLM.from_pretrained(folder / "saved", distributed_config=DistributedConfig(tp_size=2))
     assert isinstance(split.model.layers[0].mlp.up_proj, ColumnLinear)
@@ -217,7 +220,7 @@ def check_sharded(rank: int, folder: Path) -> None:
         model = parallelize(
             nn.Sequential(drawn(Block), drawn(Block)), {f"*.{k}": v for k, v in rows().items()}, mesh["tensor"]
         )
-        for each in (*model, model):
+        for each in (*model.children(), model):
             fully_shard(each, mesh=mesh["data"])
         return model, torch.optim.AdamW(model.parameters(), lr=lr)
 

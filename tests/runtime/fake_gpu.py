@@ -101,7 +101,7 @@ def entered(stream: Stream) -> Iterator[None]:
 class FakeWorld(GpuWorld):
     """Rank `rank` of `ranks`, whose peers' memory is this process's and which nobody else runs in."""
 
-    alive = True
+    alive = True  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, rank: int, ranks: int, notes: Notes) -> None:
         self.device, self.rank, self.ranks = CPU, rank, ranks

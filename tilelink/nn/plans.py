@@ -211,7 +211,7 @@ def _matches(name: str, pattern: str) -> bool:
 def _style(pattern: str, style: Any, parameter: str | None) -> Any:
     if isinstance(style, ParallelStyle) and parameter is None:
         return style
-    if style in STYLES and parameter is None:
+    if isinstance(style, str) and style in STYLES and parameter is None:
         return STYLES[style]
     theirs: Any = None
     if "transformers" in sys.modules:
