@@ -63,7 +63,7 @@ bench-compiler: $(VENV)/.dev ## what planning, verifying, emitting and simulatin
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.start_time
 
 test-triton-3.6: $(VENV36)/.dev ## what depends on Triton, with 3.6.0: the simulated world, each operator, each kernel
-	$(call PYTEST,$(VENV36)) -m each_triton tests/simulated tests/operators tests/compiled
+	$(call PYTEST,$(VENV36)) -m each_triton tests/simulated tests/operators tests/compiled tests/nn/test_styles.py
 
 docs: $(VENV)/.docs ## the documentation, into site/
 	$(VENV)/bin/mkdocs build --strict
@@ -84,12 +84,14 @@ $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.demo
 	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[$*]'
 	@touch $@
 
-# Triton 3.6.0 stands before what $(VENV) has, its own Triton included; nothing else is installed twice.
+# Triton 3.6.0 and transformers 5.17 stand before what $(VENV) has, its own included; nothing else is installed twice.
 $(VENV36)/.dev: $(VENV)/.dev
 	$(VENV)/bin/python -m venv $(VENV36)
 	$(VENV36)/bin/python $(PIP_INSTALL) --no-deps triton==3.6.0
 	@$(VENV36)/bin/python -c 'import pathlib, sysconfig; own = sysconfig.get_path("purelib"); \
 		behind = "import site; site.addsitedir(%r)\n" % own.replace("$(VENV36)", "$(VENV)"); \
 		pathlib.Path(own, "behind.pth").write_text(behind)'
-	$(VENV36)/bin/python -c 'import torch, triton; assert triton.__version__ == "3.6.0"'
+	$(VENV36)/bin/python $(PIP_INSTALL) transformers==5.17.0
+	$(VENV36)/bin/python -c 'import torch, transformers, triton; \
+		assert (triton.__version__, transformers.__version__) == ("3.6.0", "5.17.0")'
 	@touch $@

@@ -99,6 +99,8 @@ def entered(stream: Stream) -> Iterator[None]:
 class FakeWorld(GpuWorld):
     """Rank `rank` of `ranks`, whose peers' memory is this process's and which nobody else runs in."""
 
+    alive = True  # pyright: ignore[reportAssignmentType]
+
     def __init__(self, rank: int, ranks: int, notes: Notes) -> None:
         self.device, self.rank, self.ranks = CPU, rank, ranks
         self.members = self.numbers = tuple(range(ranks))

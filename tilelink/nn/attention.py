@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
@@ -13,6 +13,14 @@ from tilelink.nn.groups import group_name, ranks_of
 from tilelink.nn.linear import ColumnParallelLinear, RowParallelLinear, part_of, require_even
 
 Rotate = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Cache(Protocol):
+    """Keys and values of earlier positions, such as transformers' `DynamicCache`."""
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, /) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep what is new of a layer, `[…, groups/R, S, width]`, and give all there is."""
+        ...
 
 
 class ParallelAttention(nn.Module):
@@ -27,6 +35,8 @@ class ParallelAttention(nn.Module):
         rotate: what is done to queries and keys, `[…, heads/R, S, features/heads]`, for their positions.
         group: the ranks, as of `ColumnParallelLinear`.
         dim: the axis of activations that is the sequence and is split over the ranks.
+        sequence_parallel: as of `ColumnParallelLinear`; False to generate token by token.
+        layer: by which a cache tells layers apart.
         device: of the parameters.
         dtype: of the parameters.
 
@@ -52,6 +62,8 @@ class ParallelAttention(nn.Module):
         rotate: Rotate | None = None,
         group: Any = None,
         dim: int = -2,
+        sequence_parallel: bool = True,
+        layer: int = 0,
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -60,7 +72,9 @@ class ParallelAttention(nn.Module):
         width = width_of_heads(features, heads, groups)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         projections = [nn.Linear(features, n * width, bias, **made) for n in (heads, groups, groups)]
-        self._take(projections, nn.Linear(heads * width, features, bias, **made), heads, causal, rotate, group, dim)
+        self.causal, self.rotate, self.layer = causal, rotate, layer
+        output = nn.Linear(heads * width, features, bias, **made)
+        self._take(projections, output, heads, group, dim, sequence_parallel)
 
     @classmethod
     def of(
@@ -75,11 +89,14 @@ class ParallelAttention(nn.Module):
         rotate: Rotate | None = None,
         group: Any = None,
         dim: int = -2,
+        sequence_parallel: bool = True,
+        layer: int = 0,
     ) -> Self:
         """This rank's heads of layers that every rank has."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
-        made._take([query, key, value], output, heads, causal, rotate, group, dim)
+        made.causal, made.rotate, made.layer = causal, rotate, layer
+        made._take([query, key, value], output, heads, group, dim, sequence_parallel)
         return made
 
     def _take(
@@ -87,19 +104,19 @@ class ParallelAttention(nn.Module):
         projections: list[nn.Linear],
         output: nn.Linear,
         heads: int,
-        causal: bool,
-        rotate: Rotate | None,
         group: Any,
         dim: int,
+        sequence_parallel: bool,
     ) -> None:
         name = group_name(group)
         self.width = width_of_heads(projections[0].out_features, heads)
         width_of_heads(projections[0].out_features, heads, projections[1].out_features // self.width)
-        self.heads, self.causal, self.rotate, self.dim = heads, causal, rotate, dim
+        self.heads, self.dim = heads, dim
         ranks = ranks_of(name)
         for what, linear in zip(("heads", "groups"), projections, strict=False):
             require_even(what, linear.out_features // self.width, ranks)
-        self.inputs = ColumnParallelLinear.of(projections[0], group=name, dim=dim)
+        how: dict[str, Any] = {"group": name, "dim": dim, "sequence_parallel": sequence_parallel}
+        self.inputs = ColumnParallelLinear.of(projections[0], **how)
         self.inputs.out_features = sum(p.out_features for p in projections)
         self.inputs.weight = nn.Parameter(
             torch.cat([part_of(p.weight, 0, name, "heads") for p in projections]).detach()
@@ -108,16 +125,29 @@ class ParallelAttention(nn.Module):
             self.inputs.bias = nn.Parameter(
                 torch.cat([part_of(p.bias, 0, name, "heads") for p in projections]).detach()
             )
-        self.output = RowParallelLinear.of(output, group=name, dim=dim)
+        self.output = RowParallelLinear.of(output, **how)
         self.lengths = [p.out_features // ranks for p in projections]
         self.inputs.joined = {"": dict(zip(("query", "key", "value"), self.lengths, strict=True))}
 
-    def forward(self, x: torch.Tensor, length: int | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        length: int | None = None,
+        *,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> torch.Tensor:
         """Apply it; collective.
 
         Args:
             x: this rank's part, `[…, S/R, …, features]`.
             length: the size `S` of the sequence over all ranks, where their parts differ.
+            position_embeddings: cosines and sines for queries and keys, `[…, S, features/heads]` of all positions, as
+                transformers' rotary embeddings give them.
+            mask: of scores, as torch's `scaled_dot_product_attention` takes it, in the place of `causal`: `[…, 1, S, T]`, where
+                `T` counts what the cache has, too.
+            cache: what has keys and values of positions before these, and keeps theirs: of this rank's heads.
 
         Raises:
             TilelinkError: those of the layers.
@@ -128,6 +158,21 @@ class ParallelAttention(nn.Module):
         )
         if self.rotate is not None:
             query, key = self.rotate(query), self.rotate(key)
-        several = query.shape[-3] != key.shape[-3]
-        seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal, enable_gqa=several)
+        if position_embeddings is not None:
+            query, key = (_turned(t, *position_embeddings) for t in (query, key))
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer)
+        own, total = query.shape[-2], key.shape[-2]
+        if mask is None and self.causal and own != total:  # these positions are the last ones
+            mask = torch.ones(own, total, dtype=torch.bool, device=query.device).tril(total - own)
+        causal, several = self.causal and mask is None, query.shape[-3] != key.shape[-3]
+        seen = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=several
+        )
         return self.output(seen.transpose(-2, -3).flatten(-2).movedim(-2, self.dim))
+
+
+def _turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary embeddings (arXiv:2104.09864) of the halves of each head, `[…, heads, S, width]`."""
+    first, second = x.chunk(2, -1)
+    return x * cosine.unsqueeze(-3) + torch.cat([-second, first], -1) * sine.unsqueeze(-3)

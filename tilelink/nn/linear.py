@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from tilelink.errors import TilelinkError
-from tilelink.nn import functional as F
+from tilelink.nn import split_linear
 from tilelink.nn.fitting import check_features
 from tilelink.nn.groups import group_name, rank_of, ranks_of
 from tilelink.nn.layer import Layer
-from tilelink.nn.rows import from_rows, require_axis, require_whole_positions, to_rows, total_rows
 
 
 class _Split(Layer):
@@ -105,12 +104,9 @@ class ColumnParallelLinear(_Split):
         """
         check_features(x, self.in_features, f"in_features={self.in_features}")
         if not self.sequence_parallel:
-            return nn.functional.linear(F.replicated(x, group=self.group), self.weight, self.bias)
-        total = total_rows(x, self.dim, self.ranks, length)
-        y = F.ag_gemm(to_rows(x, self.dim), self.weight.t(), group=self.group, M=length)
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype)
-        return from_rows(y, x, self.dim, total)
+            return split_linear.replicated(x, self.weight, self.bias, group=self.group)
+        given: dict[str, Any] = {"group": self.group, "ranks": self.ranks, "length": length}
+        return split_linear.gathered(x, self.weight, self.bias, self.dim, **given)
 
 
 class RowParallelLinear(_Split):
@@ -150,14 +146,8 @@ class RowParallelLinear(_Split):
         own = self.in_features // self.ranks
         check_features(x, own, f"in_features={self.in_features}, of which each of {self.ranks} ranks has {own}")
         if not self.sequence_parallel:
-            y = F.gemm_ar(x.flatten(0, -2), self.weight.t(), group=self.group).unflatten(0, x.shape[:-1])
-            return y if self.bias is None else y + self.bias.to(y.dtype)
-        require_axis(x, self.dim)
-        require_whole_positions(x, self.dim, x.shape[self.dim], self.ranks)
-        y = F.gemm_rs(to_rows(x, self.dim), self.weight.t(), group=self.group)
-        if self.bias is not None:
-            y = y + F.replicated(self.bias, group=self.group).to(y.dtype)
-        return from_rows(y, x, self.dim, x.shape[self.dim] // self.ranks)
+            return split_linear.summed(x, self.weight, self.bias, group=self.group)
+        return split_linear.scattered(x, self.weight, self.bias, self.dim, group=self.group, ranks=self.ranks)
 
 
 def part_of(whole: torch.Tensor, axis: int, group: str, what: str) -> nn.Parameter:

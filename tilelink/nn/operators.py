@@ -70,7 +70,7 @@ class TorchOperator:
         if not isinstance(group, str):
             raise TypeError(f"{self.name} takes a group by its name: group=tilelink.nn.group_name(…), before the call")
         rest = [given.get(name, default) for name, default in zip(self.names, self.defaults, strict=True)]
-        return self.overload(*_autocast(tensors, self.cast), group, *rest)
+        return self.overload(*autocast(tensors, self.cast), group, *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _typed(constant: inspect.Parameter) -> str:
     return f"{kind} {constant.name}={default}"
 
 
-def _autocast(tensors: Sequence[torch.Tensor], cast: Sequence[bool]) -> Sequence[torch.Tensor]:
+def autocast(tensors: Sequence[torch.Tensor], cast: Sequence[bool]) -> Sequence[torch.Tensor]:
     """Under autocast the floating tensors among those that are `cast`, as autocast would have them for a matrix product."""
     kind = tensors[0].device.type
     # Asking whether it is available for a kind is something that torch.compile of 2.11 cannot trace.

@@ -128,6 +128,10 @@ class ProcessWorld(ABC):
     def name(self) -> str:
         return self.group.group_name + suffix(self.topology)
 
+    @property
+    def alive(self) -> bool:
+        return self.group in dist.distributed_c10d._world.pg_map
+
     def named(self, name: str) -> dist.ProcessGroup:
         return named(name)
 

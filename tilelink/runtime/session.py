@@ -94,7 +94,8 @@ class Session:
             return self
         if not isinstance(group, Hashable):
             self.world.within(group)  # which raises: it is a list of ranks, or the like
-        if group not in self.groups:
+        if group not in self.groups or not self.groups[group].world.alive:
+            self._forget_ended()
             grid = group if isinstance(group, Grid) else self.world.grid(group)
             whole = self.world.within(group) if grid is None else self.of(grid.group).world
             world = whole if grid is None else whole.laid_out(grid)
@@ -108,9 +109,16 @@ class Session:
         Raises:
             TilelinkError: TL456, no group here has it.
         """
-        if name not in self._names:
-            self._names[name] = self._known(name) or self._found(*parsed(name))
-        return self._names[name]
+        found = self._names.get(name)
+        if found is None or not found.world.alive:
+            self._forget_ended()
+            found = self._names[name] = self._known(name) or self._found(*parsed(name))
+        return found
+
+    def _forget_ended(self) -> None:
+        """Groups that were destroyed: torch gives their names to others."""
+        self.groups = {key: part for key, part in self.groups.items() if part.world.alive}
+        self._names = {name: part for name, part in self._names.items() if part.world.alive}
 
     def _found(self, name: str, axes: tuple[tuple[str, int], ...]) -> Session:
         """The session of a group by its name, its ranks along axes if there are any."""
@@ -228,14 +236,25 @@ def in_rank() -> bool:
 def current() -> Session | None:
     """The session of this process or simulated rank, if there is one without starting a simulation."""
     found = _current.get() or _of_process.get()
-    if found is not None:
+    if found is not None and found.world.alive:
         return found
+    if found is not None:
+        _end(found)
     asked = environment.world()
     if asked == "simulated" or not (asked == "gloo" or torch.cuda.is_available() or _in_processes()):
         return None
     session = _process_session()
     _of_process.set(session)
     return session
+
+
+def _end(session: Session) -> None:
+    """Forget this process's: its process group was destroyed."""
+    session.vigil.stop()
+    _of_process.set(None)
+    # Another thread may have made the next one already.
+    if _process_session.cache_info().currsize and not _process_session().world.alive:
+        _process_session.cache_clear()
 
 
 def _in_processes() -> bool:

@@ -154,6 +154,11 @@ class World(Protocol):
         """By which `named` finds the group again on this rank, for graphs of torch, whose constants are no groups."""
         ...
 
+    @property
+    def alive(self) -> bool:
+        """Whether its ranks can be called: a process group may have been destroyed, and its name be that of another one now."""
+        ...
+
     def named(self, name: str) -> Any:
         """What `within` takes for the group of that name.
 

@@ -119,6 +119,10 @@ class SimulatedWorld(SymmetricMemory):
         """This rank's own: torch compiles once for the process, and what holds for one rank may not for another."""
         return _name(self._host.rank, self.members) + suffix(self.topology)
 
+    @property
+    def alive(self) -> bool:
+        return True
+
     def named(self, name: str) -> Group:
         found = tuple(int(m) for m in name.rpartition(" ")[2].split(",") if m.isdecimal())
         if not {self._host.rank} <= set(found) <= set(self.members) or name != _name(self._host.rank, found):

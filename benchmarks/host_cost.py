@@ -1,0 +1,153 @@
+"""What a call costs its host on one GPU, a world of one rank, beside `torch.mm` in the same loop, and where the time goes.
+
+    python benchmarks/host_cost.py --out benchmarks/results/host-cost-1.json
+
+Microseconds until a call returns. `warm`: in batches that leave no queue full; `cold`: one call after 100 ms of other work on the
+host; medians of both. `times`: in units of `torch.mm`. The second table takes calls apart: each row does what the one
+before does and a little more, `adds` is the difference of the two. `TILELINK_WORLD=gloo` and
+`--device cpu` try the script out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+import tilelink
+from tilelink import ops
+from tilelink.nn import ColumnParallelLinear, functional, parallelize
+from tilelink.nn.groups import session_of
+
+BATCH, BATCHES, COLD = 20, 30, 15
+Call = Callable[[], Any]
+
+
+def warm(call: Call, finish: Call) -> float:
+    found: list[float] = []
+    for _ in range(BATCHES):
+        finish()
+        begin = time.perf_counter()
+        for _ in range(BATCH):
+            call()
+        found.append((time.perf_counter() - begin) / BATCH * 1e6)
+    finish()
+    return statistics.median(found)
+
+
+def cold(call: Call, finish: Call) -> float:
+    """After other work of the host: lists of objects, which push code and data of the call out of its caches."""
+    found: list[float] = []
+    for _ in range(COLD):
+        finish()
+        end = time.perf_counter() + 0.1
+        while time.perf_counter() < end:
+            sorted(str(n) for n in range(2000, 0, -1))
+        begin = time.perf_counter()
+        call()
+        found.append((time.perf_counter() - begin) * 1e6)
+    finish()
+    return statistics.median(found)
+
+
+def backward(run: Callable[[], torch.Tensor], of: torch.Tensor) -> Call:
+    """Forward and backward, with gradients of the leaves of `run`."""
+    return lambda: run().backward(of)
+
+
+def calls(x: torch.Tensor, w: torch.Tensor) -> dict[str, Call]:
+    """What users call, by name; `torch.mm` and its gradient are what the others are compared with."""
+    a, b = x.clone().requires_grad_(), w.clone().requires_grad_()
+    grad = torch.mm(x, w)
+    layer = ColumnParallelLinear(*w.shape, bias=False, device=x.device, dtype=x.dtype)
+    plain = nn.Linear(*w.shape, bias=False, device=x.device, dtype=x.dtype)
+    mesh = init_device_mesh(x.device.type, (1,))
+    split = parallelize(
+        nn.Sequential(nn.Linear(*w.shape, bias=False, device=x.device, dtype=x.dtype)), {"0": "colwise"}, mesh
+    )
+    return {
+        "torch.mm": lambda: torch.mm(x, w),
+        "tilelink call": lambda: ops.ag_gemm(x, w),
+        "torch operator": lambda: functional.ag_gemm(x, w),
+        "Linear": lambda: plain(x),
+        "ColumnParallelLinear": lambda: layer(x),
+        "Linear, ColwiseParallel": lambda: split(x),
+        "torch.mm, with gradient": backward(lambda: torch.mm(a, b), grad),
+        "torch operator, with gradient": backward(lambda: functional.ag_gemm(a, b), grad),
+    }
+
+
+def parts(x: torch.Tensor, w: torch.Tensor) -> list[tuple[str, Call]]:
+    """Each does what the one before does, and a little more."""
+    session = session_of("")
+    out = ops.ag_gemm(x, w)
+
+    @torch.library.custom_op("hostcost::empty", mutates_args=())
+    def empty(x: torch.Tensor, w: torch.Tensor, group: str) -> torch.Tensor:
+        return x.new_empty(0)
+
+    overload = functional.ag_gemm.overload
+    return [
+        ("an empty function", lambda: None),
+        ("torch.empty of the result", lambda: torch.empty_like(out)),
+        ("tilelink call, session and `out` given", lambda: ops.ag_gemm(x, w, out=out, session=session)),
+        ("tilelink call, session given", lambda: ops.ag_gemm(x, w, session=session)),
+        ("tilelink call", lambda: ops.ag_gemm(x, w)),
+        ("torch operator, by its overload", lambda: overload(x, w, "", None)),
+        ("torch operator", lambda: functional.ag_gemm(x, w)),
+        ("for comparison: a torch operator that does nothing", lambda: empty(x, w, "")),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--shape", type=int, nargs=3, default=(256, 256, 256), metavar=("M", "N", "K"))
+    options = parser.parse_args()
+    m, n, k = options.shape
+    store: Any = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo", store=store, rank=0, world_size=1)
+    dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
+    x, w = (torch.randn(*shape, device=options.device, dtype=dtype) for shape in ((m, k), (k, n)))
+    finish: Call = torch.cuda.synchronize if options.device == "cuda" else lambda: None
+    rows: list[dict[str, Any]] = []
+    for name, call in calls(x, w).items():
+        for _ in range(3):
+            call()
+        row: dict[str, Any] = {"call": name, "warm_us": warm(call, finish), "cold_us": cold(call, finish)}
+        rows.append(row)
+        for kind in ("warm", "cold"):  # the first row is torch.mm
+            row[f"{kind}_times"] = row[f"{kind}_us"] / rows[0][f"{kind}_us"]
+        numbers = [f"{k} {row[f'{k}_us']:8.1f}  {row[f'{k}_times']:5.1f} x" for k in ("warm", "cold")]
+        print(f"{name:32s} {'   '.join(numbers)}", flush=True)
+    last = 0.0
+    for name, call in parts(x, w):
+        for _ in range(3):
+            call()
+        took = warm(call, finish)
+        rows.append({"part": name, "warm_us": took, "adds_us": took - last})
+        print(f"{name:52s} {took:8.1f}  adds {took - last:8.1f}", flush=True)
+        last = took
+    if options.out is not None:
+        where = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+        options.out.write_text(json.dumps({"device": where, "torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+    tilelink.check()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

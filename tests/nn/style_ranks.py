@@ -1,0 +1,343 @@
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportArgumentType=false
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
+"""One of two processes on the CPU: models split by plans, against themselves unsplit.
+
+python style_ranks.py FOLDER
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import parallelize_module
+from transformers import (
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.distributed import DistributedConfig
+
+import tilelink
+from tilelink.nn import (
+    ColwiseParallel,
+    ParallelAttention,
+    RowwiseParallel,
+    SequenceParallel,
+    install_styles,
+    parallelize,
+)
+from tilelink.nn.styles import ColumnLinear
+
+Tensor = torch.Tensor
+SMALL: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "eos_token_id": 63,
+}  # fmt: skip
+EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2}
+MODELS: dict[str, Callable[[], Any]] = {
+    "Llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
+    "Llama, tied": lambda: LlamaForCausalLM(LlamaConfig(**SMALL, tie_word_embeddings=True)),
+    "Qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL)),
+    "Qwen3-MoE": lambda: Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**SMALL, **EXPERTS, num_experts=4, moe_intermediate_size=16)
+    ),
+    "Mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SMALL, **EXPERTS, num_local_experts=4)),
+}
+
+
+def drawn(make: Callable[[], Any]) -> Any:
+    torch.manual_seed(0)
+    return make()
+
+
+def tokens(seed: int) -> Tensor:
+    return torch.randint(1, 63, (2, 12), generator=torch.Generator().manual_seed(seed))
+
+
+def close(got: Tensor, want: Tensor, what: str = "") -> None:
+    got = got.full_tensor() if isinstance(got, DTensor) else got
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=lambda said: f"{what}: {said}")
+
+
+def check_transformers(name: str, steps: int) -> None:
+    """Results, gradients, the norm of all gradients, a loss curve, and generation with a cache, as unsplit."""
+    whole, split = drawn(MODELS[name]), drawn(MODELS[name])
+    assert parallelize(split) is split
+    assert [n for n, _ in split.named_parameters()] == [n for n, _ in whole.named_parameters()]
+    assert isinstance(split.model.layers[0].self_attn.q_proj, ColumnLinear)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=3e-3) for m in (whole, split)]
+    losses: tuple[list[float], list[float]] = ([], [])
+    for step in range(steps):
+        ids = tokens(step % 3)
+        out = [m(ids, labels=ids) for m in (whole, split)]
+        for each, model, optimizer, curve in zip(out, (whole, split), optimizers, losses, strict=True):
+            optimizer.zero_grad()
+            each.loss.backward()
+            curve.append(each.loss.item())
+            model.norm_of_all = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if step == 0:
+            close(out[1].logits, out[0].logits)
+            for (key, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
+                close(b.grad, a.grad, key)
+            close(split.norm_of_all, whole.norm_of_all)
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-3, atol=1e-3)
+    if steps > 1:
+        assert losses[0][-1] < losses[0][0] / 2
+    with torch.no_grad():
+        made = [m.generate(tokens(7)[:, :5], max_new_tokens=8, do_sample=False) for m in (whole, split)]
+    assert torch.equal(made[0], made[1])
+
+
+def check_from_pretrained(folder: Path, rank: int) -> None:
+    """transformers' own loading onto ranks, with our linear layers."""
+    whole = drawn(MODELS["Llama"])
+    if rank == 0:
+        whole.save_pretrained(folder / "saved")
+    dist.barrier()
+    split: Any
+    again: Any
+    with install_styles():
+        split = LlamaForCausalLM.from_pretrained(folder / "saved", distributed_config=DistributedConfig(tp_size=2))
+    assert isinstance(split.model.layers[0].mlp.up_proj, ColumnLinear)
+    close(split(tokens(0)).logits, whole(tokens(0)).logits)
+    again = LlamaForCausalLM.from_pretrained(folder / "saved", distributed_config=DistributedConfig(tp_size=2))
+    assert not isinstance(again.model.layers[0].mlp.up_proj, ColumnLinear)
+
+
+def check_attention(rank: int) -> None:
+    """`ParallelAttention` with position embeddings, a mask and a cache, token by token, as transformers' attention."""
+    model = drawn(MODELS["Llama"]).model.eval()
+    whole, x = model.layers[1].self_attn, torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(3))
+    projections = (whole.q_proj, whole.k_proj, whole.v_proj, whole.o_proj)
+    turns = model.rotary_emb(x, torch.arange(6)[None])
+    mask = torch.ones(6, 6, dtype=torch.bool).tril()
+    mask[4:, 1] = False
+    with torch.no_grad():
+        want = whole(x, turns, None)[0]
+        masked = whole(x, turns, mask[None, None])[0]
+        rows = ParallelAttention.of(*projections, 4)(x.chunk(2, 1)[rank], position_embeddings=turns)
+        close(rows, want.chunk(2, 1)[rank])
+        split = ParallelAttention.of(*projections, 4, sequence_parallel=False, layer=1)
+        close(split(x, position_embeddings=turns), want)
+        close(split(x, position_embeddings=turns, mask=mask), masked)
+        cache = DynamicCache()
+        made: list[Tensor] = []
+        for first, last in ((0, 3), (3, 4), (4, 6)):
+            at = slice(first, last)
+            here = (turns[0][:, at], turns[1][:, at])
+            made.append(split(x[:, at], position_embeddings=here, cache=cache))
+        close(torch.cat(made, 1), want)
+
+
+class Block(nn.Module):
+    """A norm and two linear layers with biases, and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def rows() -> dict[str, Any]:
+    """Activations are split along the sequence."""
+    return {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+
+
+def check_rows(rank: int, mesh: DeviceMesh) -> None:
+    """torch's `parallelize_module`: sequence parallelism, eager and compiled, and in a copy."""
+    whole, x = drawn(Block), torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    whole(x).square().sum().backward()
+    split = parallelize_module(drawn(Block), mesh, rows())
+    for run in (split, torch.compile(split, fullgraph=True, backend="aot_eager"), deepcopy(split)):
+        run.zero_grad()
+        mine = x.detach().chunk(2, 1)[rank].clone().requires_grad_()
+        y = run(mine)
+        y.square().sum().backward()
+        close(y, whole(x).chunk(2, 1)[rank])
+        close(mine.grad, x.grad.chunk(2, 1)[rank])
+        for (key, a), b in zip(whole.named_parameters(), run.parameters(), strict=True):
+            close(b.grad, a.grad, key)
+
+
+def check_layouts(rank: int, mesh: DeviceMesh) -> None:
+    """Each placement of arguments and results that torch's styles have, as torch's own give it."""
+    from torch.distributed.tensor.parallel import ColwiseParallel as Columns
+    from torch.distributed.tensor.parallel import RowwiseParallel as Rows
+
+    layouts = (Replicate(), Shard(0), Shard(1), Shard(-1))
+    kinds = ((ColwiseParallel, Columns), (RowwiseParallel, Rows))
+    for (ours, torchs), given, made, local in itertools.product(kinds, layouts, layouts, (True, False)):
+        results: list[list[Tensor]] = []
+        for style in (ours, torchs):
+            how = style(input_layouts=given, output_layouts=made, use_local_output=local)
+            layer = parallelize_module(drawn(lambda: nn.Linear(8, 8)), mesh, how)
+            x = torch.randn(4, 2, 8, generator=torch.Generator().manual_seed(3))
+            passed = DTensor.from_local(x, mesh, (Replicate(),)).redistribute(placements=(given,))
+            leaf = passed.to_local().detach().clone().requires_grad_()
+            y = layer(leaf if local else DTensor.from_local(leaf, mesh, (given,)))
+            assert isinstance(y, DTensor) != local
+            plain = y.to_local() if isinstance(y, DTensor) else y
+            plain.square().sum().backward()
+            results.append([plain.detach(), leaf.grad, *(p.grad.full_tensor() for p in layer.parameters())])
+        for got, want in zip(*results, strict=True):
+            close(got, want, f"{ours.__name__} {given} {made} {local}")
+
+
+def check_sharded(rank: int, folder: Path) -> None:
+    """FSDP2 around it, a checkpoint with the optimizer's state, and torch's `clip_grad_norm_`."""
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+
+    def made(lr: float) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = parallelize(
+            nn.Sequential(drawn(Block), drawn(Block)), {f"*.{k}": v for k, v in rows().items()}, mesh["tensor"]
+        )
+        for each in (*model.children(), model):
+            fully_shard(each, mesh=mesh["data"])
+        return model, torch.optim.AdamW(model.parameters(), lr=lr)
+
+    x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(3))
+    mine = x.chunk(2, 1)[rank]
+    whole = nn.Sequential(drawn(Block), drawn(Block))
+    plain = torch.optim.AdamW(whole.parameters(), lr=0.01)
+    model, optimizer = made(0.01)
+    for _ in range(2):
+        for each, step, some in ((whole, plain, x), (model, optimizer, mine)):
+            step.zero_grad()
+            each(some).square().sum().backward()
+            norm = torch.nn.utils.clip_grad_norm_(each.parameters(), 0.5)
+            each.norm_of_all = norm
+            step.step()
+        close(model.norm_of_all, whole.norm_of_all)
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    assert list(state["model"]) == list(whole.state_dict())
+    dcp.save(state, checkpoint_id=folder / "checkpoint")
+    other, later = made(0.5)
+    empty = dict(zip(("model", "optimizer"), get_state_dict(other, later), strict=True))
+    dcp.load(empty, checkpoint_id=folder / "checkpoint")
+    set_state_dict(other, later, model_state_dict=empty["model"], optim_state_dict=empty["optimizer"])
+    for each, step, some in ((whole, plain, x), (other, later, mine)):
+        step.zero_grad()
+        each(some).square().sum().backward()
+        step.step()
+    for (key, a), b in zip(whole.named_parameters(), other.parameters(), strict=True):
+        close(b, a, key)
+
+
+def refused(model: nn.Module, plan: Any, mesh: DeviceMesh) -> str:
+    """What is said; the model is as it was."""
+    before = [(m, type(m), dict(m._parameters), [*m.__dict__]) for m in model.modules()]
+    with pytest.raises(tilelink.TilelinkError) as caught:
+        parallelize(model, plan, mesh)
+    for module, kind, parameters, names in before:
+        assert type(module) is kind
+        assert all(module._parameters[n] is p for n, p in parameters.items())
+        assert [*module.__dict__] == names
+    return str(caught.value)
+
+
+def check_refusals(mesh: DeviceMesh) -> None:
+    odd: dict[str, Any] = {"0.up": ColwiseParallel(), "0.dwn": RowwiseParallel()}
+    model = nn.Sequential(drawn(Block))
+    assert refused(model, odd, mesh) == (
+        "TL241: the plan names '0.dwn', and Sequential has no such module\n"
+        "  why: a name is a module's path, each part of which may be a pattern\n"
+        "  do:  it has 0.down"
+    )
+    assert "TL241: the plan splits '0.up' by 'columns', which is no style of a module" in refused(
+        model, {"0.up": "columns"}, mesh
+    )
+    assert refused(model, {"0.norm": ColwiseParallel()}, mesh).startswith(
+        "TL241: 0.norm is LayerNorm, and ColwiseParallel splits linear layers"
+    )
+    assert "two names of the plan stand for 0.up" in refused(model, {"0.up": "colwise", "*.up": "colwise"}, mesh)
+    assert "Sequential has no plan" in refused(model, None, mesh)
+    uneven = nn.Sequential(nn.Linear(8, 12), nn.Linear(12, 7))
+    assert refused(uneven, {"0": "rowwise", "1": "colwise"}, mesh).startswith(
+        "TL232: 1.out_features=7 cannot be split evenly over 2 ranks"
+    )
+    heads = LlamaForCausalLM(LlamaConfig(**SMALL | {"num_key_value_heads": 1}))
+    assert refused(heads, None, mesh).startswith(
+        "TL232: model.layers.0.self_attn.k_proj: heads=1 cannot be split evenly over 2 ranks"
+    )
+    tied = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8, bias=False))
+    tied[1].weight = tied[0].weight
+    # found when all else is split already
+    assert refused(tied, {"1": "colwise"}, mesh).startswith(
+        "TL241: 0.weight and 1.weight are one parameter, and the plan splits them in two ways"
+    )
+    several = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+    assert "it has 2 dimensions\n" in refused(model, odd, several)
+    assert 'do:  pass one of them: mesh["tensor"]' in refused(model, odd, several)
+    parallelize(model, {"0.up": "colwise", "0.down": "rowwise"}, mesh)
+    assert "0.up is split already" in refused(model, {"0.up": "colwise"}, mesh)
+
+
+def check_torn_down(rank: int, folder: Path, mesh: DeviceMesh) -> None:
+    """After `destroy_process_group` names of groups come again: they are of other groups."""
+    split = parallelize(drawn(Block), {"up": "colwise", "down": "rowwise"}, mesh)
+    x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(3))
+    close(split(x), drawn(Block)(x))
+    dist.barrier()
+    dist.destroy_process_group()
+    with pytest.raises(tilelink.TilelinkError, match="TL451: there is no rank here") as caught:
+        split(x)
+    assert caught.value.__notes__ == ["in module 'down'; split the model anew if its group of ranks was destroyed"]
+    with pytest.raises(tilelink.TilelinkError, match="TL242: the mesh is not one that this job can split a model over"):
+        parallelize(drawn(Block), {"up": "colwise"}, mesh)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/again", rank=1 - rank, world_size=2)
+    assert tilelink.rank() == 1 - rank
+    again = parallelize(drawn(Block), {"up": "colwise", "down": "rowwise"}, init_device_mesh("cpu", (2,)))
+    close(again(x), drawn(Block)(x))
+
+
+def main(rank: int, folder: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    check_rows(rank, mesh)
+    check_layouts(rank, mesh)
+    check_sharded(rank, folder)
+    check_refusals(mesh)
+    for name in MODELS:
+        check_transformers(name, 100 if name == "Llama" else 1)
+    check_attention(rank)
+    check_from_pretrained(folder, rank)
+    check_torn_down(rank, folder, mesh)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    # What the ranks import takes longer than what they do: this is one of them, and the other is forked.
+    torch.set_num_threads(1)
+    child = os.fork()
+    main(0 if child else 1, Path(sys.argv[1]))
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)

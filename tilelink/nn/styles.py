@@ -1,0 +1,250 @@
+"""Styles of `torch.distributed.tensor.parallel` whose linear layers hide their communication behind their products.
+
+Parameters become DTensors and keep their names, as by torch's own styles; a module stays what it is and gets another `forward`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Self, TypeGuard
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import style as torchs
+from torch.nn.utils.stateless import _reparametrize_module
+
+from tilelink.errors import TilelinkError
+from tilelink.nn import functional as F
+from tilelink.nn import split_linear
+from tilelink.nn.groups import group_name
+from tilelink.nn.linear import require_even
+
+LAST = Shard(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a module lies over the ranks.
+
+    Attributes:
+        mesh: of one dimension; `group` is its name.
+        given: the placement of an argument that is no DTensor.
+        made: the placement of the result.
+        local: whether the result is no DTensor.
+        name: of the module in its model, for errors; "" where nobody said it.
+    """
+
+    mesh: DeviceMesh
+    group: str
+    given: Placement
+    made: Placement
+    local: bool = True
+    name: str = ""
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def of(self, x: torch.Tensor) -> DTensor:
+        return x if isinstance(x, DTensor) else DTensor.from_local(x, self.mesh, (self.given,), run_check=False)
+
+    def result(self, y: torch.Tensor, placement: Placement) -> torch.Tensor:
+        """A local tensor that lies as `placement` says, as this module's result."""
+        if self.local and _same(placement, self.made, y.dim()):
+            return y
+        found = DTensor.from_local(y, self.mesh, (placement,), run_check=False).redistribute(placements=(self.made,))
+        return found.to_local() if self.local else found
+
+
+class SplitLinear(nn.Linear):
+    """A `torch.nn.Linear` of which each rank has a part."""
+
+    split: Split
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.product(input)
+        except TilelinkError as error:
+            error.add_note(f"in module {self.split.name!r}; split the model anew if its group of ranks was destroyed")
+            raise
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class ColumnLinear(SplitLinear):
+    """What `ColwiseParallel` makes of a `torch.nn.Linear`."""
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        split, weight, bias = self.split, local(self.weight), local(self.bias)
+        placement = input.placements[0] if isinstance(input, DTensor) else split.given
+        if _is_shard(placement) and placement.dim % input.dim() != input.dim() - 1:
+            ranks = split.mesh.size()
+            uneven = isinstance(input, DTensor) and input.shape[placement.dim] % ranks
+            length = input.shape[placement.dim] if uneven else None
+            given: dict[str, Any] = {"group": split.group, "ranks": ranks, "length": length}
+            y = split_linear.gathered(local(input), weight, bias, placement.dim, **given)
+        else:
+            x = input if placement == Replicate() else split.of(input).redistribute(placements=(Replicate(),))
+            y = split_linear.replicated(local(x), weight, bias, group=split.group)
+        return split.result(y, LAST)
+
+
+class RowLinear(SplitLinear):
+    """What `RowwiseParallel` makes of a `torch.nn.Linear`."""
+
+    def product(self, input: torch.Tensor) -> torch.Tensor:
+        split, weight, bias = self.split, local(self.weight), local(self.bias)
+        placement = input.placements[0] if isinstance(input, DTensor) else split.given
+        apart = _same(placement, LAST, input.dim())
+        x = local(input if apart else split.of(input).redistribute(placements=(LAST,)))
+        if split.made == Replicate():
+            y = split_linear.summed(x, weight, bias, group=split.group)
+        elif _is_shard(split.made) and split.made.dim % x.dim() != x.dim() - 1:
+            shape: dict[str, Any] = {"group": split.group, "ranks": split.mesh.size()}
+            y = split_linear.scattered(x, weight, bias, split.made.dim, **shape)
+        else:
+            y = split.result(nn.functional.linear(x, weight), Partial())
+            return y if bias is None else y + _as(split, bias)
+        return split.result(y, split.made)
+
+
+def _as(split: Split, bias: torch.Tensor) -> torch.Tensor:
+    """Of a bias that all ranks have, what is added to a module's result."""
+    mine = DTensor.from_local(bias, split.mesh, (Replicate(),), run_check=False).redistribute(placements=(split.made,))
+    return mine.to_local() if split.local else mine
+
+
+class Local:
+    """A module whose parameters are DTensors that all ranks hold alike: its own `forward` gets plain tensors."""
+
+    split: Split
+    summed: bool
+    """Whether ranks apply it to different activations: then the gradients of its parameters are summed."""
+    recurse: ClassVar[bool] = False
+    """Whether parameters of the modules inside count as its own."""
+
+    def forward(self, *args: Any, **given: Any) -> Any:
+        module: Any = self
+        names, parameters = zip(*module.named_parameters(recurse=self.recurse), strict=True)
+        plain: Any = [local(p) for p in parameters]
+        if self.summed:
+            plain = F.replicated_all(plain, group=self.split.group)
+        with _reparametrize_module(module, dict(zip(names, plain, strict=True))):
+            return super().forward(*args, **given)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class LocalRows(Local):
+    """`Local`, of activations that are split along an axis, and may be DTensors."""
+
+    recurse = True
+
+    def forward(self, *args: Any, **given: Any) -> Any:
+        x, *others = args
+        if isinstance(x, DTensor):
+            x = x.redistribute(placements=(self.split.given,)).to_local()
+        return self.split.result(super().forward(x, *others, **given), self.split.made)
+
+
+class ColwiseParallel(torchs.ColwiseParallel):
+    """torch's `ColwiseParallel`: each rank has some output features of a linear layer.
+
+    An argument that is `Shard` along another axis than the last is gathered while it is multiplied (AG+GEMM). One that is
+    `Replicate` needs no communication; its gradient is summed over the ranks (GEMM+AR). Other layouts are brought there as torch
+    does it, behind no product, and so are modules that are no `torch.nn.Linear`.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if type(module) is not nn.Linear:
+            return super()._apply(module, device_mesh)
+        require_even("out_features", module.out_features, device_mesh.size())
+        self._partition_linear_fn("", module, device_mesh)
+        return become(module, ColumnLinear, split_over(self, device_mesh))
+
+
+class RowwiseParallel(torchs.RowwiseParallel):
+    """torch's `RowwiseParallel`: each rank has some input features of a linear layer.
+
+    A result that is `Shard` along another axis than the last is reduced and scattered while it is computed (GEMM+RS), one that
+    is `Replicate` is reduced (GEMM+AR). All else is torch's, behind no product: other layouts, and modules that are no
+    `torch.nn.Linear`.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if type(module) is not nn.Linear:
+            return super()._apply(module, device_mesh)
+        require_even("in_features", module.in_features, device_mesh.size())
+        self._partition_linear_fn("", module, device_mesh)
+        return become(module, RowLinear, split_over(self, device_mesh))
+
+
+class SequenceParallel(torchs.SequenceParallel):
+    """torch's `SequenceParallel`: a norm, or another module that every rank applies to its positions.
+
+    The module runs on plain tensors, with no DTensor in between; gradients of its parameters are summed in one all-reduce.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        placement = self.sequence_sharding[0]
+        split = Split(device_mesh, group_name(device_mesh), placement, placement, self.use_local_output)
+        return _hold_alike(module, LocalRows, split, summed=True)
+
+
+class ReplicatedParallel(torchs.ParallelStyle):
+    """A module that every rank holds alike and applies to plain tensors, with its parameters as DTensors.
+
+    Args:
+        summed: whether the ranks' tensors differ, as a norm's of this rank's heads do: then gradients of parameters are summed.
+    """
+
+    def __init__(self, *, summed: bool = True) -> None:
+        super().__init__()
+        self.summed = summed
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        split = Split(device_mesh, group_name(device_mesh), Replicate(), Replicate())
+        return _hold_alike(module, Local, split, summed=self.summed)
+
+
+def split_over(style: Any, mesh: DeviceMesh) -> Split:
+    """By a style's layouts, which transformers has without tuples."""
+    given, made = (each[0] if isinstance(each, tuple) else each for each in (style.input_layouts, style.output_layouts))
+    return Split(mesh, group_name(mesh), given, made, style.use_local_output)
+
+
+def become(module: nn.Module, kind: type[nn.Module], split: Split) -> nn.Module:
+    """Give a module another `forward`, that of its class `kind`."""
+    changed: Any = module
+    changed.__class__, changed.split = kind, split
+    return module
+
+
+def local(x: Any) -> Any:
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def _hold_alike(module: nn.Module, kind: type[Local], split: Split, *, summed: bool) -> nn.Module:
+    for each in module.modules() if kind.recurse else (module,):
+        for name, parameter in list(each.named_parameters(recurse=False)):
+            whole = DTensor.from_local(parameter.detach(), split.mesh, (Replicate(),), run_check=False)
+            each.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+    changed: Any = become(module, _mixed(kind, type(module)), split)
+    changed.summed = summed
+    return module
+
+
+@cache
+def _mixed(kind: type[Local], of: type[nn.Module]) -> type[nn.Module]:
+    return type(of.__name__, (kind, of), {"__module__": of.__module__, "__qualname__": of.__qualname__})
+
+
+def _is_shard(placement: Placement) -> TypeGuard[Shard]:
+    return type(placement) is Shard
+
+
+def _same(a: Placement, b: Placement, dims: int) -> bool:
+    if isinstance(a, Shard) and isinstance(b, Shard) and type(a) is type(b) is Shard:
+        return a.dim % dims == b.dim % dims
+    return a == b
