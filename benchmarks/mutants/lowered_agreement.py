@@ -1,4 +1,4 @@
-"""`python -m benchmarks.mutants.lowered_agreement`: mutants of lowered plans, judged by the proof and by the checker of certificates.
+"""`python -m benchmarks.mutants.lowered_agreement`: mutants of lowered plans, by proof and by checker.
 
 The two share no code. Where one refuses and the other does not, one of them is wrong, or the certificate does not claim what
 the proof looks at; each such mutant is a row of the table.

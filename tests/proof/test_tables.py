@@ -197,6 +197,14 @@ def test_what_travels_beside_data_is_seen_by_workers_only() -> None:
         assert f"`{ENTERED}` travels beside data, which only workers see" in found(spoilt)
 
 
+def test_bells_that_several_loops_wait_for_are_counted() -> None:
+    """Those of a stream and of workers have other numbers of tiles."""
+    lowered = next(lower(m.plan) for m in mappings(operators()["ring_attention"]) if m.name == "flash: library")
+    k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.name == "hand_on_k_rows")
+    spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style="doorbell")))
+    assert "a copy engine waits 4 times for flag 1 of `hand_on_k_rows`" in found(spoilt)
+
+
 def test_a_loop_whose_tiles_data_counts_takes_each_that_there_may_be() -> None:
     for lowered in lowered_of("ag_moe"):
         for loop in (x for e in lowered.executors for x in e.loops if x.by_data and x.axes):
