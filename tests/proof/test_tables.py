@@ -172,8 +172,9 @@ def test_the_begin_of_a_call_is_told_by_its_number(style: Any) -> None:
 
 def test_each_rank_tells_the_begin_of_a_call_by_its_own_flag() -> None:
     def shifted(op: Op) -> tuple[Op, ...]:
-        told = isinstance(op, Signal) and op.flags == ENTERED
-        return (replace(op, index=(op.index + 1) % F.Sym("RANKS")),) if told else (op,)
+        if isinstance(op, Signal) and op.flags == ENTERED:
+            return (replace(op, index=(op.index + 1) % F.Sym("RANKS")),)
+        return (op,)
 
     for lowered in lowered_of("gemm_rs"):
         loop = lowered.executors[0].loops[0]
