@@ -17,20 +17,13 @@ from tests.mapping.plans import form, forms
 from tilelink.bench.running import commit
 from tilelink.ir.lowered import Lowered
 from tilelink.mapping.lower import lower
-from tilelink.proof.bounds import outside
-from tilelink.proof.calls import unfinished, unfree
-from tilelink.proof.counts import miscounted
-from tilelink.proof.coverage import uncovered
-from tilelink.proof.cycles import stuck
-from tilelink.proof.order import unordered
-from tilelink.proof.orders import untaken
+from tilelink.proof.check import QUESTIONS
 from tilelink.proof.table import Table
 
 OUT = Path(__file__).parent / "results" / "verify-time.json"
 TILE, ROWS = 128, 997
 LIMITS = {(8, 15_000): 100.0, (72, 2_000): 200.0, (64, 100_000): 5000.0}
 """Ranks and tiles a rank, and the milliseconds that a plan may take."""
-QUESTIONS = (outside, uncovered, miscounted, untaken, stuck, unordered, unfree, unfinished)
 
 
 def main() -> int:
@@ -83,8 +76,8 @@ def _taken(lowered: Lowered) -> dict[str, float]:
     found = {"table": (time.thread_time() - begin) * 1e3}
     for question in QUESTIONS:
         begin = time.thread_time()
-        assert not [*question(table)], question.__name__
-        found[question.__name__] = (time.thread_time() - begin) * 1e3
+        assert not [*question.ask(table)], question.rule
+        found[question.ask.__name__] = (time.thread_time() - begin) * 1e3
     return found
 
 

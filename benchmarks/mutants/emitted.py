@@ -265,6 +265,18 @@ class Placed:
                 out.append(n)
         return out
 
+    def of(self, number: int) -> list[int]:
+        """The changes of its kind in its function, in the order of the text."""
+        asked = self.changes[number][0]
+        return [n for n, (c, _) in enumerate(self.changes) if (c.kind, c.function) == (asked.kind, asked.function)]
+
+    def like(self, other: Placed, number: int) -> int | None:
+        """Which change of this text is `other`'s: sizes are printed, so lines may differ. None: the function is another."""
+        there = other.of(number)
+        kind = other.changes[number][0]
+        here = [n for n, (c, _) in enumerate(self.changes) if (c.kind, c.function) == (kind.kind, kind.function)]
+        return here[there.index(number)] if len(here) == len(there) else None
+
     def run(self, number: int | None = None, calls: int = CALLS) -> tuple[Validation, Run]:
         """The validation of its text, changed or not, and the run that it is of."""
         source, case = self.original.source, self.mapping.case
@@ -306,13 +318,14 @@ class Placed:
 
     def elsewhere(self) -> Iterator[Placed]:
         """At sizes whose parts end one element before a tile does and whose last tiles are ragged everywhere; where data leaves
-        whole tiles; and where pieces of parts have several tiles."""
+        whole tiles; where pieces of parts have several tiles; and where the last of whole tiles lacks an element."""
         case, plan = self.mapping.case, self.mapping.plan
         long = (TILE + 1) * RANKS - 1
         for instead in (
             {long: (TILE - 1) * RANKS, 2 * TILE: 2 * TILE - 4},
             {long: 2 * long + 1, TILE + 3: 3},
             {long: 4 * long + 3},
+            {2 * TILE * RANKS: 2 * TILE * RANKS - 1},
         ):
             sizes = {n: instead.get(v, v) if v != TILE + 3 or n == "e" else v for n, v in case.sizes}
             if sizes == dict(case.sizes):
@@ -335,8 +348,9 @@ def judged(placed: Placed, number: int) -> Row:
     by, how = placed.seen(number)
     if by in ("", "numbers") and not change.same:
         for other in placed.elsewhere():
-            if [c for c, _ in other.changes] == [c for c, _ in placed.changes]:
-                found = other.seen(number)
+            like = other.like(placed, number)
+            if like is not None:
+                found = other.seen(like)
                 by, how = found if found[0] else (by, how)
             if by not in ("", "numbers"):
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
+from typing import Any
 
 import pytest
 
@@ -31,13 +32,7 @@ from tilelink.ir.lowered import (
     walk,
 )
 from tilelink.mapping.lower import lower
-from tilelink.proof.bounds import outside
-from tilelink.proof.calls import unfinished, unfree
-from tilelink.proof.counts import miscounted
-from tilelink.proof.coverage import uncovered
-from tilelink.proof.cycles import stuck
-from tilelink.proof.order import unordered
-from tilelink.proof.orders import untaken
+from tilelink.proof.check import QUESTIONS
 from tilelink.proof.table import Table
 
 SPOILT = ("ag_gemm", "gemm_rs", "gemm_rs_ring", "all_reduce_one_shot", "all_to_all")
@@ -45,8 +40,7 @@ SPOILT = ("ag_gemm", "gemm_rs", "gemm_rs_ring", "all_reduce_one_shot", "all_to_a
 
 def found(lowered: Lowered) -> list[str]:
     table = Table.of(lowered)
-    asked = (outside, uncovered, miscounted, untaken, stuck, unordered, unfree, unfinished)
-    return [str(f) for f in chain.from_iterable(question(table) for question in asked)]
+    return [str(f) for f in chain.from_iterable(question.ask(table) for question in QUESTIONS)]
 
 
 def lowered_of(name: str) -> Iterator[Lowered]:
@@ -167,6 +161,56 @@ def test_arrivals_that_are_not_those_of_the_signals_are_found() -> None:
             if flags.arrivals is not None:
                 more = replace(flags, arrivals=flags.arrivals + 1)
                 assert found(replace(lowered, flags=_put(lowered.flags, k, more))) != []
+
+
+@pytest.mark.parametrize("style", ["count", "doorbell", "data"])
+def test_the_begin_of_a_call_is_told_by_its_number(style: Any) -> None:
+    for lowered in lowered_of("gemm_rs"):
+        k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.name == ENTERED)
+        spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style=style)))
+        assert f"`{ENTERED}` does not say which call has begun" in found(spoilt)
+
+
+def test_each_rank_tells_the_begin_of_a_call_by_its_own_flag() -> None:
+    def shifted(op: Op) -> tuple[Op, ...]:
+        if isinstance(op, Signal) and op.flags == ENTERED:
+            return (replace(op, index=(op.index + 1) % F.Sym("RANKS")),)
+        return (op,)
+
+    for lowered in lowered_of("gemm_rs"):
+        loop = lowered.executors[0].loops[0]
+        spoilt = _with(lowered, loop, replace(loop, body=_rewritten(loop.body, shifted)))
+        assert spoilt != lowered
+        assert f"`{ENTERED}` is not told to all ranks once" in found(spoilt)
+
+
+@pytest.mark.parametrize("style", ["epoch", "data"])
+def test_what_is_set_cannot_count(style: Any) -> None:
+    for lowered in lowered_of("gemm_rs"):
+        k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.arrivals is not None)
+        spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style=style)))
+        assert f"`{flags.name}` is set, and expects to be counted" in found(spoilt)
+
+
+def test_what_travels_beside_data_is_seen_by_workers_only() -> None:
+    for lowered in lowered_of("all_reduce_one_shot"):
+        k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.name == ENTERED)
+        spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style="data")))
+        assert f"`{ENTERED}` travels beside data, which only workers see" in found(spoilt)
+
+
+def test_bells_that_several_loops_wait_for_are_counted() -> None:
+    """Those of a stream and of workers have other numbers of tiles."""
+    lowered = next(lower(m.plan) for m in mappings(operators()["ring_attention"]) if m.name == "flash: library")
+    k, flags = next((k, f) for k, f in enumerate(lowered.flags) if f.name == "hand_on_k_rows")
+    spoilt = replace(lowered, flags=_put(lowered.flags, k, replace(flags, style="doorbell")))
+    assert "a copy engine waits 4 times for flag 1 of `hand_on_k_rows`" in found(spoilt)
+
+
+def test_a_loop_whose_tiles_data_counts_takes_each_that_there_may_be() -> None:
+    for lowered in lowered_of("ag_moe"):
+        for loop in (x for e in lowered.executors for x in e.loops if x.by_data and x.axes):
+            assert found(_with(lowered, loop, replace(loop, total=loop.total - 1))) != []
 
 
 def _put(flags: tuple[Flags, ...], k: int, other: Flags) -> tuple[Flags, ...]:

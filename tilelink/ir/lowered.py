@@ -82,11 +82,12 @@ class Buffer:
 @dataclass(frozen=True, slots=True)
 class Data:
     """What data decides. `said`: in the program's words; `table`: offsets whose contract says that what they place is complete
-    and disjoint, if it is they."""
+    and disjoint, if it is they; `index`: it is positions that the program works out."""
 
     said: str
     loc: Loc | None = None
     table: str | None = None
+    index: bool = False
 
 
 @dataclass(frozen=True, slots=True)

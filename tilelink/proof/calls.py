@@ -12,6 +12,7 @@ import numpy as np
 
 from tilelink.errors import Note
 from tilelink.ir.lowered import ENTERED, STATES, Await, Buffer, Read, Signal, Write
+from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import within
 from tilelink.proof.counts import Sent
 from tilelink.proof.found import Found, Moment
@@ -29,13 +30,20 @@ def unfinished(table: Table) -> Iterator[Found]:
     if not table.lowered.flags:
         return
     told = [r for r in table.rows if isinstance(r.op, Signal) and r.op.flags == ENTERED]
-    if len(told) != 1 or getattr(told[0].op, "rank", 0) is not None:
+    if len(told) != 1 or not _to_all(table, told[0]):
         yield Found("is not told to all ranks once", ENTERED, tuple(told))
         return
     first = told[0].executor.name
     for e in table.lowered.executors:
         if e.name != first and first not in table.ended[e.name]:
             yield Found("runs ahead of the call", e.name)
+
+
+def _to_all(table: Table, row: Row) -> bool:
+    """Whether each rank tells all others, by the flag of its own number."""
+    assert isinstance(row.op, Signal)
+    sent = Sent.of(table, row)
+    return row.op.rank is None and row.op.along == RANK_AXIS and not possible([*sent.taken, sent.flag != sent.rank])
 
 
 def unfree(table: Table) -> Iterator[Found]:

@@ -193,7 +193,7 @@ def _assumed(table: Table) -> tuple[str, ...]:
             said.append(f"assumed for `{buffer.name}`: what `{name}` places is complete and disjoint (`offsets`)")
         if buffer.written is not None:
             said.append(f"assumed for `{buffer.name}`: {PROMISES[buffer.written]}")
-        for path in dict.fromkeys(r.loop.path for r in rows for d in r.data if d.said.startswith("the index ")):
+        for path in dict.fromkeys(r.loop.path for r in rows for d in r.data if d.index):
             said.append(f"assumed for `{buffer.name}`: the positions that `{path}` works out lie inside it, or are -1")
     return tuple(dict.fromkeys(said))
 

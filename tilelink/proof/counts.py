@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from tilelink.ir import formula as F
-from tilelink.ir.lowered import Await, Flags, Signal
+from tilelink.ir.lowered import ENTERED, Await, Flags, Signal
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.proof.cells import within
 from tilelink.proof.found import REPORT, Found, Moment
@@ -32,6 +32,7 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     numbers = np.arange(width, dtype=np.int64)[None, :]
     there = numbers < count[:, None]
     signals = [r for r in rows if isinstance(r.op, Signal)]
+    yield from _unfit(table, flags, there, rows)
     for row in signals:
         yield from _unable(table, flags, row)
         if row.by_data and isinstance(row.op, Signal) and row.op.amount is not None:
@@ -57,6 +58,17 @@ def _of(table: Table, flags: Flags, rows: list[Row]) -> Iterator[Found]:
     wanted = table.arrivals(flags)
     if (there & (made != wanted)).any():
         yield _at(table, f"is signalled {_times(made, wanted, there)}", flags, there & (made != wanted), rows)
+
+
+def _unfit(table: Table, flags: Flags, there: Array, rows: list[Row]) -> Iterator[Found]:
+    """A flag of a style that cannot say what it is to say."""
+    if flags.name == ENTERED and flags.style != "epoch":
+        yield Found("does not say which call has begun", flags.name, tuple(rows))
+    if flags.style in ("epoch", "data") and flags.arrivals is not None and (there & (table.arrivals(flags) != 1)).any():
+        yield Found("is set, and expects to be counted", flags.name, tuple(rows))
+    elsewhere = [r for r in rows if r.executor.engine != "workers"]
+    if flags.style == "data" and elsewhere:
+        yield Found("travels beside data, which only workers see", flags.name, tuple(elsewhere))
 
 
 def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[Found]:
@@ -88,7 +100,8 @@ def _rung(table: Table, flags: Flags, made: Array, rows: list[Row]) -> Iterator[
 def _tiles_awaiting(table: Table, width: int, waits: list[Row]) -> Array:
     """(rank, flag): how many tiles wait for each. One that does so twice has heard of it."""
     out = np.zeros(table.ranks * width, dtype=np.int64)
-    keys: dict[int, list[Array]] = {}
+    keys: dict[tuple[int, int], list[Array]] = {}
+    """By loop, and how many tiles it has on a rank."""
     for row in waits:
         assert isinstance(row.op, Await)
         shape = (table.ranks, *(max((c.shape[k] for c in row.taken), default=1) for k in range(1, row.depth)))
@@ -97,11 +110,11 @@ def _tiles_awaiting(table: Table, width: int, waits: list[Row]) -> Array:
         index = row(row.op.index)
         taken = together(np.logical_and, [*row.taken, (index >= 0) & (index < width)])
         key = np.broadcast_to(tiles * width + within(index, width - 1), shape)
-        keys.setdefault(id(row.loop), []).append(key[np.broadcast_to(taken, shape)])
-    for found in keys.values():
+        keys.setdefault((id(row.loop), prod(shape[1:many])), []).append(key[np.broadcast_to(taken, shape)])
+    for (_, each), found in keys.items():
         unique = np.unique(np.concatenate(found))
         tile, flag = unique // width, unique % width
-        rank = tile // (prod(shape[:many]) // table.ranks)
+        rank = tile // each
         out += np.bincount(rank * width + flag, minlength=len(out))
     return out.reshape(table.ranks, width)
 

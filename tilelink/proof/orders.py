@@ -15,7 +15,7 @@ def untaken(table: Table) -> Iterator[Found]:
     """Tiles that are taken twice, or never although something is done for them."""
     for executor in table.lowered.executors:
         for loop in executor.loops:
-            if loop.axes and not loop.by_data:
+            if loop.axes:
                 yield from _of(table, loop)
             elif not loop.axes and (table.each(loop.total) != 1).any():
                 yield Found("does not do once what it does once", loop.path, loc=loop.loc)

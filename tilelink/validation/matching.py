@@ -272,7 +272,7 @@ class Match:
         """Of what data decides, positions along axes that it does not decide about are all there, where any are."""
         there = s.index[often[s.index] > 0]
         # A mask, or where a loop begins and ends, may leave out anything.
-        placed = all(d.table or d.said.startswith("the index ") for d in s.data)
+        placed = all(d.table or d.index for d in s.data)
         if not s.data or not len(there) or not placed:
             return
         for axis, (lo, hi) in enumerate(s.edges):

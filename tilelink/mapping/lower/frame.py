@@ -188,12 +188,12 @@ class Frame:
             return self.tiles[e.var]
         if isinstance(e, At):
             at = self.at(e)
-            by_data = Data(f"the index `{e.expr}`") if at is None else None
+            by_data = Data(f"the index `{e.expr}`", index=True) if at is None else None
             return Interval(F.of(0), size, by_data) if at is None else Interval(at, at + 1)
         if isinstance(e, Gather):
             if self.by_name:
                 return Interval(Sym(f".{e.expr.text}.low"), Sym(f".{e.expr.text}.high") + 1)
-            return Interval(F.of(0), size, Data(f"the index `{e.expr}`"))
+            return Interval(F.of(0), size, Data(f"the index `{e.expr}`", index=True))
         assert isinstance(e, Whole)
         of = tensor.axes[v.axis] if v.axis is not None else None
         if of is not None and of.over is not None and not v.local:

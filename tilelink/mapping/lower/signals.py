@@ -166,7 +166,7 @@ def _along(
     # Flags past the end of a part that ends early stand for nothing, and data does not ask for them.
     filled = axis.filled if whose is None else frame.on(axis.filled, whose)
     if found is not None and isinstance(found[1], Gather) and not frame.by_name:
-        return F.of(0), filled, Data(f"the index `{found[1].expr}`", op.loc)
+        return F.of(0), filled, Data(f"the index `{found[1].expr}`", op.loc, index=True)
     if found is None or isinstance(found[1], Whole):
         return F.of(0), filled, None
     view, entry = found

@@ -1,0 +1,61 @@
+"""`python -m benchmarks.mutants.lowered_agreement`: mutants of lowered plans, by proof and by checker.
+
+The two share no code. Where one refuses and the other does not, one of them is wrong, or the certificate does not claim what
+the proof looks at; each such mutant is a row of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.mutants.lowered import mutants
+from benchmarks.mutants.lowered_table import representative
+from tilelink.bench.running import commit
+from tilelink.ir.certificate import certificate
+from tilelink.proof.check import check
+from tools.check_certificate import judge
+
+OUT = Path(__file__).parents[1] / "results" / "mutants-lowered.json"
+
+
+def main(
+    sample: Annotated[int, typer.Option(help="Of the mutants, so many by chance.")] = 1500,
+    seed: Annotated[int, typer.Option(help="Of that choice.")] = 0,
+    out: Annotated[Path, typer.Option(help="The file of the table.")] = OUT,
+) -> None:
+    """Write how often the two say what, and each mutant on which they differ."""
+    every = [(op, placed, *m) for op, placed, plan in representative() for m in mutants(plan)]
+    found: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
+    for op, placed, kind, where, mutant in random.Random(seed).sample(every, min(sample, len(every))):
+        verdict, wrong = check(mutant), judge(json.loads(certificate(mutant)))
+        proof = verdict.error.code if verdict.error is not None else "proved"
+        found[f"{proof}, {'refused' if wrong else 'accepted'}"] += 1
+        if verdict.ok == bool(wrong):
+            says = verdict.error.message if verdict.error is not None else wrong[0]
+            rows.append(
+                {"operator": op, "schedule": placed, "kind": kind, "where": where, "proof": proof, "says": says}
+            )
+    about = {
+        "commit": commit(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "mutants": len(every),
+        "asked": sum(found.values()),
+        "seed": seed,
+        "judged differently": len(rows),
+        "proof and checker": dict(sorted(found.items())),
+    }
+    out.write_text(json.dumps({"about": about, "rows": rows}, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
