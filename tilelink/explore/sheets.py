@@ -152,7 +152,7 @@ def _line(cells: tuple[str, ...]) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- steps
 def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
-    order = "" if s.engine == "fused" else ", ".join(s.order_names)
+    order = "" if s.into is not None else ", ".join(s.order_names)
     return (s.path, _does(s), _runs_on(plan, s), _tiles(s), _range([_count(plan, s, r) for r in _ranks(plan)]), order)
 
 
@@ -164,12 +164,12 @@ def _does(s: StepPlan) -> str:
 
 
 def _runs_on(plan: Plan, s: StepPlan) -> str:
-    if s.engine == "fused":
+    if s.into is not None:
         return f"the workers of {s.into}"
     if s.library is not None:
         return f"{s.library.name}, {s.streams} stream{'s' if s.streams > 1 else ''}"
-    if s.engine == "stream":
-        return "a copy engine" if s.streams == 1 else f"copy engines, {s.streams} streams"
+    if s.engine.by == "stream":
+        return f"a {s.engine}" if s.streams == 1 else f"{s.engine}s, {s.streams} streams"
     kernel = next(k for k in plan.kernels if any(path == s.path for path, _ in k.roles))
     beside = [path for path, _ in kernel.roles if path != s.path]
     where = f", with {' and '.join(beside)}" if beside else ""
@@ -274,7 +274,7 @@ def _piece(plan: Plan, c: Channel, axis: ChannelAxis) -> str:
 def _raised_by(plan: Plan, c: Channel) -> str:
     notifying = _paths(plan, c, "notify")
     where = "on its own rank" if c.scope == "gpu" else "on any rank"
-    how = "sets the epoch" if c.writers == "stream" or plan.brief else "adds 1"
+    how = "sets the epoch" if not c.adds or plan.brief else "adds 1"
     how = "low latency, the data brings it" if c.tensor in plan.low_latency else how
     return f"{', '.join(notifying)} {where}: {how}"
 
@@ -291,7 +291,7 @@ def _paths(plan: Plan, c: Channel, action: str) -> list[str]:
 
 
 def _times(plan: Plan, c: Channel) -> str:
-    if c.writers == "stream":
+    if not c.adds:
         return "1"
     return _range([t for r in _ranks(plan) for t in _targets(plan, c, r)] or [0])
 
@@ -309,7 +309,7 @@ def signals_of(plan: Plan) -> int:
     count += sum(_through(plan, k, rank) for k in plan.kernels if k.name in ends for rank in range(ranks))
     for s in (s for s in plan.steps if s.behind):
         count += sum(_taken(plan, s, rank) for rank in range(ranks))
-    for c in (c for c in plan.channels if c.writers == "workers" and c.tensor not in plan.low_latency):
+    for c in (c for c in plan.channels if c.adds and c.tensor not in plan.low_latency):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
             bells = len(targets) if c.bells and not c.counted else 0

@@ -43,7 +43,7 @@ def _readers(
     """Everyone who reads the channel's tensor, by path, if all of them can do without its own part."""
     makers = [s for s in steps if s.step in wiring.producers(channel.tensor)]
     tensor = wiring.tensor(channel.tensor)
-    if [s.engine for s in makers] != ["stream"]:
+    if len(makers) != 1 or makers[0].engine.sm != "within":
         return {}
     source = _source(wiring, makers[0].step, tensor, layouts)
     if source is None:
@@ -83,7 +83,7 @@ def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str
 def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> str | None:
     """The tile by which a step waits for the tensor, and reads it, along an axis; None: not so, or it crosses parts."""
     program = s.step.program
-    if (s.engine != "workers" and s.library is None) or s.fused:
+    if not s.engine.computes or s.into is not None or s.fused:
         return None
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]

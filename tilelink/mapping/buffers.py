@@ -63,7 +63,7 @@ def _in_memory(s: StepPlan, param: str) -> bool:
     if s.library is not None:
         return True  # a function takes tensors, and fills one
     if movement is not None:
-        return s.engine != "fused" or (bool(s.push) and param == movement.destination)
+        return s.into is None or (bool(s.push) and param == movement.destination)
     loads = any(isinstance(op, Load) and op.param == param for op in walk(s.step.program.body))
     forwarded = binding.tensor in s.forwarded and all(v.axis is None or not v.unit for v in binding.view)
     return loads and not forwarded

@@ -76,7 +76,7 @@ def _nowhere(wiring: Wiring, step: StepPlan, host: StepPlan, steps: tuple[StepPl
     moved = {
         s.step.binding(movement.source).tensor
         for s in steps
-        if (movement := s.step.program.movement) is not None and s.engine != "fused"
+        if (movement := s.step.program.movement) is not None and s.into is None
     }
     if {wiring.moved_from(tensor, made) for tensor in step.forwarded} <= moved:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilelink.errors import Note, TilelinkError
+from tilelink.ir.engine import EPILOGUE
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Signal, StepPlan
 from tilelink.ir.program import Store, walk
@@ -57,7 +58,7 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
         raise _unlike(p, host, why)
     return StepPlan(
         step=step,
-        engine="fused",
+        engine=EPILOGUE,
         domain=domain,
         grid=grid,
         loops=loops_of(wiring, Placed(step, Sms(tile=tuple((g.dim, g.tile) for g in grid if g.tile)))),

@@ -96,7 +96,7 @@ def _implied(consumer: StepPlan, producer: StepPlan, where: Assignment) -> str |
     """What keeps a local dependence without a signal."""
     if consumer.into is not None and consumer.executor == producer.executor:
         return "worker"
-    if consumer.engine == "stream" or producer.engine == "stream":
+    if "stream" in (consumer.engine.by, producer.engine.by):
         return None
     if where.kernel_of[consumer.executor] == where.kernel_of[producer.executor]:
         return None

@@ -120,8 +120,7 @@ def _check_signals(plan: Plan, step: StepPlan) -> None:
 
 def _check_notify(plan: Plan, step: StepPlan, signal: Signal, channel: Channel) -> None:
     """It is given by the kind of engine that the flags are kept for, and counted as they are."""
-    engine = "stream" if step.engine == "stream" else "workers"
-    if engine != channel.writers:
+    if step.engine.adds != channel.adds:
         raise TilelinkError(
             "TL607",
             f"`{step.path}` notifies flags of `{channel.tensor}` that are kept for another kind of engine",
