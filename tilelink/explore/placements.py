@@ -27,7 +27,6 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "own_kernel": ("True or False", lambda v: isinstance(v, bool)),
     "joins": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "streams": ("a number of side streams", lambda v: is_number(v) and v > 0),
-    "by_sms": ("True or False", lambda v: isinstance(v, bool)),
     "behind": ("True, False or None", lambda v: v is None or isinstance(v, bool)),
     "into": ('the name of a step, as "matmul"', lambda v: isinstance(v, str)),
     "function": ('the name of a function, as "torch.mm"', lambda v: isinstance(v, str)),

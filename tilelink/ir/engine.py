@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -49,8 +49,6 @@ COPY_ENGINE = Engine(
     sm="within",
     launched=False,
 )
-SM_COPIES = replace(COPY_ENGINE, name="copy kernel", sm="always", launched=True)
-"""Copies by kernels on a stream, which need an SM also for what goes to other GPUs."""
 LIBRARY = Engine(
     name="library function",
     by="stream",

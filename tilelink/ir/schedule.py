@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from tilelink.ir.engine import COPY_ENGINE, LIBRARY, SM_COPIES, WORKERS, Engine
+from tilelink.ir.engine import COPY_ENGINE, LIBRARY, WORKERS, Engine
 from tilelink.ir.options import KernelOptions
 
 SortKey: TypeAlias = Callable[[tuple[int, ...], int, int], Any]
@@ -97,15 +97,13 @@ class CopyEngine:
     order: Order = ()
     push: bool | None = None
     streams: int = 1
-    by_sms: bool = False
 
     @property
     def engine(self) -> Engine:
-        return SM_COPIES if self.by_sms else COPY_ENGINE
+        return COPY_ENGINE
 
     def __repr__(self) -> str:
         options = {"order": (self.order, ()), "push": (self.push, None), "streams": (self.streams, 1)}
-        options["by_sms"] = (self.by_sms, False)
         return _as_called("copy_engine", [], self.tile, **options)
 
 

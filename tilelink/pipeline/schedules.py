@@ -134,9 +134,7 @@ def sms(
     )
 
 
-def copy_engine(
-    *, order: Order = (), push: bool | None = None, streams: int = 1, by_sms: bool = False, **tile: int
-) -> CopyEngine:
+def copy_engine(*, order: Order = (), push: bool | None = None, streams: int = 1, **tile: int) -> CopyEngine:
     """Run a movement on copy engines: one stream step per tile.
 
     Args:
@@ -144,14 +142,13 @@ def copy_engine(
         push: as for `sms`.
         tile: as for `sms`.
         streams: side streams that take the tiles in turn.
-        by_sms: by kernels that copy, each on an SM, rather than by a copy engine.
 
     Raises:
         TilelinkError: TL318, a tile below one element; TL329, something of the wrong kind.
     """
     _numbers(streams=streams)
-    _flags(push=push, by_sms=by_sms)
-    return CopyEngine(tile=_tile(tile), order=_order(order), push=push, streams=streams, by_sms=by_sms)
+    _flags(push=push)
+    return CopyEngine(tile=_tile(tile), order=_order(order), push=push, streams=streams)
 
 
 def fused(into: str, *, behind: bool | None = False, **tile: int) -> Fused:
