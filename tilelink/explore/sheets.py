@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,12 @@ from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
+from tilelink.ir.program import Notify, Wait
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import RANK_AXIS
 from tilelink.ir.verdict import Counterexample, Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
+from tilelink.mapping.remote import crosses, reads_remote
 from tilelink.runtime.memory import DTYPES, extents
 from tilelink.tracing import Total, Trace
 from tilelink.tuning import Entry, Report
@@ -48,10 +51,7 @@ def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:
         Sheet(
             "Dependences",
             ("tensor", "from", "to", "across ranks", "kept by"),
-            tuple(
-                (k.tensor, k.producer or "caller", k.consumer, "yes" if k.remote else "no", _kept(k.kept_by))
-                for k in plan.links
-            ),
+            tuple(_dependences(plan)),
         ),
         Sheet(
             "Credits",
@@ -348,13 +348,19 @@ def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
 
 
 # ------------------------------------------------------------------------------------------------- credits and the host
-def _kept(by: str) -> str:
-    return {
-        "channel": "a signal",
-        "stream": "stream order",
-        "worker": "the same worker",
-        "argument": "being ready",
-    }.get(by, by)
+KEPT = {None: "a signal", "stream": "stream order", "worker": "the same worker", "argument": "being ready"}
+"""What keeps a dependence, by the reason why its wait needs no signal."""
+
+
+def _dependences(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The tensor of each wait, who makes it, who waits, whether it crosses ranks, and what keeps it."""
+    for s in (s for s in plan.signals if isinstance(s.op, Wait)):
+        tensor = plan.wiring.tensor(plan.step(s.path).step.binding(s.op.param).tensor)
+        pulled = reads_remote(plan.step(s.path), s.op.param, tensor)
+        makers = [(plan.step(n.path), n.op.param) for n in plan.signals if isinstance(n.op, Notify)]
+        told = [(m.path, pulled or crosses(m, p)) for m, p in makers if m.step.binding(p).tensor == tensor.name]
+        for maker, far in [("caller", pulled)] if tensor.origin == "argument" else told:
+            yield tensor.name, maker, s.path, "yes" if far else "no", KEPT[s.reason]
 
 
 def _credit(implied_by: str | None) -> str:

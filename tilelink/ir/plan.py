@@ -250,18 +250,6 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A dependence: the producer's notify and the consumer's wait it serves, and how it is kept."""
-
-    tensor: str
-    producer: str
-    consumer: str
-    kept_by: str
-    """`channel` or the reason why no signal is needed (`stream`, `worker`, `argument`)."""
-    remote: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Credit:
     """The right to write a slot again: its readers of call e - slots have left that call.
 
@@ -328,7 +316,6 @@ class Plan:
     buffers: tuple[Buffer, ...]
     channels: tuple[Channel, ...]
     signals: tuple[Signal, ...]
-    links: tuple[Link, ...]
     credits: tuple[Credit, ...]
     kernels: tuple[KernelPlan, ...]
     host: tuple[HostStep, ...]

@@ -65,14 +65,12 @@ def _readers(
 
 def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str, Layout]) -> TensorDecl | None:
     """The argument that a movement makes the tensor of, part by part and as it is; None: it is not so."""
-    movement = step.program.movement
-    if movement is None or tensor.name in wiring.results:
+    if step.moved_from is None or tensor.name in wiring.results:
         return None
-    source = wiring.tensor(step.binding(movement.source).tensor)
+    source = wiring.tensor(step.moved_from)
     if source.origin != "argument" or not layouts[source.name].contiguous:
         return None
-    views = zip(step.binding(movement.source).view, step.binding(movement.destination).view, strict=True)
-    straight = all(a.axis == b.axis for a, b in views)
+    straight = all(a.axis == b.axis for a, b in step.moved_axes)
     # Along an axis in front of the split one, elements of the part lie closer together than those of the whole.
     outermost = [a.split for a in source.axes if a.split is not None] == ["R"] and source.axes[0].split == "R"
     whole = all(a.split is None for a in tensor.axes)

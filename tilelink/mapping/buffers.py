@@ -83,10 +83,9 @@ def _check_moved(
 ) -> None:
     """An argument that a movement takes where it lies is one contiguous run; a staged one has contiguous rows."""
     for s in steps:
-        movement = s.step.program.movement
-        if movement is None:
+        name = s.step.moved_from
+        if name is None:
             continue
-        name = s.step.binding(movement.source).tensor
         tensor = wiring.tensor(name)
         if tensor.origin != "argument":
             continue

@@ -90,15 +90,10 @@ def _heard(found: Matching, axes: tuple[ChannelAxis, ...], m: Match, least: Mapp
 
 
 def _leaving(found: Matching, axes: tuple[ChannelAxis, ...], s: StepPlan) -> Iterator[Formula]:
-    movement = s.step.program.movement
-    if movement is None or not (s.skip_own and s.push):
+    if s.step.moved_to is None or not (s.skip_own and s.push):
         return
-    source, target = s.step.binding(movement.source), s.step.binding(movement.destination)
-    parts = {
-        v.axis
-        for v, w in zip(source.view, target.view, strict=True)
-        if w.axis is not None and found.wiring.tensor(target.tensor).axes[w.axis].over == s.axis
-    }
+    axes_of = found.wiring.tensor(s.step.moved_to).axes
+    parts = {v.axis for v, w in s.step.moved_axes if w.axis is not None and axes_of[w.axis].over == s.axis}
     for k, c in enumerate(axes):
         if c.kind == "cut" and c.axis in parts and c.over == s.axis:
             yield F.binary("!=", Sym(f"c{k}") // c.per, c.rank)

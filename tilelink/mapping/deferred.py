@@ -73,11 +73,7 @@ def _heard(step: StepPlan, host: StepPlan, signals: tuple[Signal, ...]) -> str:
 def _nowhere(wiring: Wiring, step: StepPlan, host: StepPlan, steps: tuple[StepPlan, ...]) -> str:
     """A tile that nobody moves from memory is not stored at all."""
     made = {host.step.binding(op.param).tensor for op in walk(host.step.program.body) if isinstance(op, Store)}
-    moved = {
-        s.step.binding(movement.source).tensor
-        for s in steps
-        if (movement := s.step.program.movement) is not None and s.into is None
-    }
+    moved = {s.step.moved_from for s in steps if s.into is None}
     if {wiring.moved_from(tensor, made) for tensor in step.forwarded} <= moved:
         return ""
     return f"`{host.path}` hands its tiles over and stores none: nobody moves them from memory"

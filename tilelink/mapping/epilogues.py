@@ -49,7 +49,7 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
         raise _unlike(p, host, f"it takes what `{mover}` moves, which does so later, and elsewhere")
     missing = next((g for a, g in enumerate(host.grid) if a not in axes and _walked(g)), None)
     if missing is not None:
-        raise _several(p, host, missing.dim)
+        raise _unlike(p, host, f"it has no axis `{missing.dim}`, along which there are several tiles")
     why = not_forwarded(wiring, step, host.step, held)
     if why is None and step.program.movement is None:
         named = {name: at for name, at in zip(names, axes, strict=True) if name is not None}
@@ -88,7 +88,9 @@ def _on_host(
         singly = f"`{step.path}` walks `{v.dim}` one element at a time"
         raise _unlike(p, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
     if not v.local and split_over(tensor, v) == step.axis and host.step.binding(host.domain).view[at].local:
-        raise _counted_otherwise(p, host, v.dim)
+        what = f"`{host.path}` counts `{v.dim}` from the begin of its rank's part, and `{step.path}` over all ranks"
+        hint = f"write `{v.dim}/R` in the signature of `{host.path}`, or place it on SMs of its own"
+        raise _unlike(p, host, what, hint)
     base = host.grid[at]
     return at, GridAxis(v.dim, base.kind, base.size, base.tile, name, base.ring, base.table, step.axis)
 
@@ -104,9 +106,8 @@ def in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:
     stores = (op for op in walk(host.step.program.body) if isinstance(op, Store) and op.to == "own")
     made = {host.step.binding(op.param).tensor for op in stores}
     for p in placed:
-        movement = p.step.program.movement
-        if movement is not None and p.step.binding(movement.source).tensor in made:
-            made.add(p.step.binding(movement.destination).tensor)
+        if p.step.moves is not None and p.step.moved_from in made:
+            made.add(p.step.moves[1].tensor)
     return made
 
 
@@ -149,15 +150,6 @@ def _other_axis(p: Placed, host: StepPlan) -> TilelinkError:
         hint=f'place it on SMs of its own, or say over="{p.step.axis}" where `{host.path}` is called, if it names no ranks',
         notes=(Note(f"`{host.path}` is called here", host.step.loc),),
     )
-
-
-def _counted_otherwise(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
-    what = f"`{host.path}` counts `{dim}` from the begin of its rank's part, and `{p.step.path}` over all ranks"
-    return _unlike(p, host, what, f"write `{dim}/R` in the signature of `{host.path}`, or place it on SMs of its own")
-
-
-def _several(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
-    return _unlike(p, host, f"it has no axis `{dim}`, along which there are several tiles")
 
 
 def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs of its own") -> TilelinkError:

@@ -15,10 +15,9 @@ def not_forwarded(wiring: Wiring, step: Step, host: Step, held: Collection[str])
     Args:
         held: tensors of which it has a tile there, if it has any.
     """
-    movement = step.program.movement
-    taken = step.takes if movement is None else (step.binding(movement.source).tensor,)
-    if movement is not None and taken[0] not in held:
-        return f"it moves `{taken[0]}`, and `{host.path}` hands over none of it"
+    taken = step.takes if step.moved_from is None else (step.moved_from,)
+    if step.moved_from is not None and step.moved_from not in held:
+        return f"it moves `{step.moved_from}`, and `{host.path}` hands over none of it"
     stores = [op for op in walk(host.program.body) if isinstance(op, Store)]
     own = {host.binding(op.param).tensor for op in stores if op.to == "own"}
     made = {wiring.moved_from(tensor, own) for tensor in taken if tensor in held}

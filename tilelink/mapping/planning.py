@@ -73,7 +73,6 @@ def make_plan(
         buffers=buffers,
         channels=found.channels,
         signals=found.signals,
-        links=found.links,
         credits=(),
         kernels=where.kernels,
         host=host_steps(wiring, where, steps, found, buffers),

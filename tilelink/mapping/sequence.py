@@ -108,8 +108,7 @@ class _Call:
 
     def _needs(self, s: StepPlan) -> set[str]:
         """The steps that make what a stream moves, or computes with."""
-        movement = s.step.program.movement
-        read = s.step.takes if movement is None else (s.step.binding(movement.source).tensor,)
+        read = s.step.takes if s.step.moved_from is None else (s.step.moved_from,)
         return {p.path for tensor in read for p in self.wiring.producers(tensor)} - {s.path}
 
 
