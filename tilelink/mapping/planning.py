@@ -77,7 +77,7 @@ def make_plan(
         kernels=where.kernels,
         host=host_steps(wiring, where, steps, found, buffers),
         notes=_notes(steps, found.signals, buffers),
-        tables=tables(steps, topology, lambda rank: env_of(sizes, topology, rank)),
+        tables=tables(steps, topology, sizes),
     )
     plan = replace(plan, credits=credits.derive(plan))
     plan = replace(plan, brief=protocols.epoch_signalled(plan))

@@ -103,13 +103,9 @@ def _even(plan: Plan, step: StepPlan, param: str) -> bool:
     return not any(int(F.evaluate(n, plan.env(rank))) % 2 for n in lengths for rank in range(plan.topology.ranks))
 
 
-def _of(step: StepPlan, param: str) -> list[Op]:
-    return [op for op in walk(step.step.program.body) if getattr(op, "param", None) == param]
-
-
 def _says_itself(plan: Plan, step: StepPlan, param: str) -> bool:
     """Whether a program pushes and reads a tensor by tiles of whole words, right before it notifies and behind its waits."""
-    found = _of(step, param)
+    found = [op for op in walk(step.step.program.body) if getattr(op, "param", None) == param]
     if any(isinstance(op, (Move, Raw)) for op in found):
         return False
     if any(isinstance(op, Store) and (op.to == "own" or op.mask is not None or not op.value.vector) for op in found):
