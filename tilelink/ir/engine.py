@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -30,14 +30,7 @@ class Engine:
 
 
 WORKERS = Engine(
-    name="workers",
-    by="kernel",
-    adds=True,
-    compares=True,
-    in_turn=False,
-    computes=True,
-    sm="worker",
-    launched=True,
+    name="workers", by="kernel", adds=True, compares=True, in_turn=False, computes=True, sm="worker", launched=True
 )
 COPY_ENGINE = Engine(
     name="copy engine",
@@ -49,33 +42,8 @@ COPY_ENGINE = Engine(
     sm="within",
     launched=False,
 )
-LIBRARY = Engine(
-    name="library function",
-    by="stream",
-    adds=False,
-    compares=False,
-    in_turn=True,
-    computes=True,
-    sm="always",
-    launched=False,
-)
+LIBRARY = replace(COPY_ENGINE, name="library function", computes=True, sm="always")
 EPILOGUE = Engine(
-    name="epilogue",
-    by="step",
-    adds=True,
-    compares=True,
-    in_turn=False,
-    computes=True,
-    sm="never",
-    launched=False,
+    name="epilogue", by="step", adds=True, compares=True, in_turn=False, computes=True, sm="never", launched=False
 )
-HOST = Engine(
-    name="host",
-    by="host",
-    adds=True,
-    compares=True,
-    in_turn=True,
-    computes=False,
-    sm="never",
-    launched=True,
-)
+HOST = Engine(name="host", by="host", adds=True, compares=True, in_turn=True, computes=False, sm="never", launched=True)
