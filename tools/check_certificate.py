@@ -39,13 +39,13 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 1
+VERSION = 2
 SHOWN = 10
 ENTERED = "@entered"
 OWN = (ENTERED, "@ready", "@left")  # flags of the call itself: they tell its number, and are used in every call
 Env = dict[str, Any]
 KNOWN = {
-    "style": ("count", "epoch", "doorbell", "data"), "scope": ("gpu", "sys"), "engine": ("workers", "stream", "host"),
+    "style": ("count", "epoch", "doorbell", "data"), "scope": ("gpu", "sys"), "by": ("kernel", "stream", "host"),
     "space": ("argument", "result", "device", "symmetric"),
 }  # fmt: skip
 
@@ -80,7 +80,7 @@ class Position:
     """One turn of an executor: what it does for one tile."""
 
     rank: int
-    engine: str
+    engine: Any
     path: str
     tile: str = ""
     events: list[Event] = field(default_factory=list)
@@ -159,7 +159,9 @@ class Plan:
             names = [one["name"] for one in self.text[kind]]
             if len(names) > len(set(names)):
                 self.say(f"names: two {kind} have one name, of {names}")
-            for key, v in (item for one in self.text[kind] for item in one.items() if item[0] in KNOWN):
+            for key, v in (
+                item for one in self.text[kind] for item in {**one, **one.get("engine", {})}.items() if item[0] in KNOWN
+            ):
                 if v not in KNOWN[key]:
                     raise ValueError(f"{key}: {v}")
 
@@ -184,9 +186,9 @@ class Plan:
         for loop in e["loops"]:
             for t, at, env in self._tiles(loop, e["engine"], rank):
                 self._body(loop["body"], env, at, bool(loop["by_data"]))
-                worker = 0 if e["engine"] == "workers" else t % max(1, e["workers"])
+                worker = t % max(1, e["workers"]) if e["engine"]["in_turn"] else 0
                 sure, turn = last.get(worker, (start.number, start.number))
-                sure = start.number if e["engine"] == "workers" else sure
+                sure = sure if e["engine"]["in_turn"] else start.number
                 for event in at.events:
                     self.before[event.number].add(sure)
                     self.turns[event.number].add(turn)
@@ -199,7 +201,7 @@ class Plan:
         self.before[stop.number] |= ends
         self.turns[stop.number] |= {turn for _, turn in last.values()}
 
-    def _tiles(self, loop: Any, engine: str, rank: int) -> Iterator[tuple[int, Position, Env]]:
+    def _tiles(self, loop: Any, engine: Any, rank: int) -> Iterator[tuple[int, Position, Env]]:
         """The positions of a loop, each with what its body may name."""
         outer, seen, path = self.envs[rank], set[tuple[int, ...]](), loop["path"]
         names = [n for n, _ in loop["axes"]]
@@ -261,7 +263,7 @@ class Plan:
         found = [self._touch(op[side], env, at, maybe) for side in ("source", "target")]
         shapes = [[s.stop - s.start for s in e.box if s.stop - s.start != 1] if e else None for e in found]
         dtypes = {self.buffers.get(op[side]["buffer"], {}).get("dtype") for side in ("source", "target")}
-        if shapes[0] != shapes[1] or (len(dtypes) > 1 and at.engine != "workers"):
+        if shapes[0] != shapes[1] or (len(dtypes) > 1 and not at.engine["computes"]):
             self.say(f"bounds: the sides of a copy are not alike: {', '.join(map(str, found))} ({at})")
 
     def _touch(self, op: Any, env: Env, at: Position, maybe: bool) -> Event | None:
@@ -321,12 +323,12 @@ class Judge:
             self._calls()
 
     def _engine(self, e: Event, f: Any) -> None:
-        signals, workers, back = e.kind == "signal", e.at.engine == "workers", e.op.get("back", 0)
+        signals, workers, back = e.kind == "signal", e.at.engine["by"] == "kernel", e.op.get("back", 0)
         for wrong, why in (
-            (signals and e.at.engine == "stream" and f["style"] != "epoch", "a stream cannot add"),
+            (signals and not e.at.engine["adds"] and f["style"] != "epoch", "a stream cannot add"),
             (signals and f["scope"] == "gpu" and (not workers or e.ranks != (e.at.rank,)), "scope gpu, from elsewhere"),
             (f["style"] == "data" and not workers, "only workers see what comes beside data"),
-            (e.op.get("bell") and e.at.engine != "stream", "only streams wait for bells"),
+            (e.op.get("bell") and e.at.engine["compares"], "only streams wait for bells"),
             (back < 0 or (back and f["style"] != "epoch"), "only epochs say which call they are of"),
         ):
             if wrong:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tilelink.ir import formula as F
+from tilelink.ir.engine import COPY_ENGINE, WORKERS
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import (
     Await,
@@ -340,8 +341,11 @@ def no_end(lowered: Lowered) -> Found:
 
 def other_engine(lowered: Lowered) -> Found:
     for e in lowered.executors:
-        if e.engine != "host":
-            yield e.name, with_executor(lowered, e, replace(e, engine="stream" if e.engine == "workers" else "workers"))
+        if e.engine.by != "host":
+            yield (
+                e.name,
+                with_executor(lowered, e, replace(e, engine=COPY_ENGINE if e.engine.by == "kernel" else WORKERS)),
+            )
 
 
 def no_executor(lowered: Lowered) -> Found:

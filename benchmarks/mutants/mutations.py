@@ -45,7 +45,7 @@ def _of_signal(plan: Plan, s: Signal) -> Iterator[Mutation]:
     if isinstance(s.op, Notify):
         yield from _to_another_rank(plan, s)
     yield from _turned(plan, s)
-    if s.action != "ready" and plan.step(s.path).engine != "stream":
+    if s.action != "ready" and plan.step(s.path).engine.adds:
         # What a stream waits for and sets is ordered by the driver: no text says how.
         name = "release weakened" if isinstance(s.op, Notify) else "acquire weakened"
         yield Mutation(name, said(plan, s), plan, s)
@@ -113,9 +113,9 @@ def _of_channel(plan: Plan, c: Channel) -> Iterator[Mutation]:
     signal = f"words of {c.tensor}"
     for by in (1, -1):
         yield Mutation(f"count off by one ({by:+d})", signal, _channel(plan, c, target=c.target + by))
-    if c.writers == "workers":
+    if c.adds:
         yield Mutation("epoch not advanced (due)", signal, _channel(plan, c, target=F.of(0)))
-    if c.guard is not None and c.writers == "workers":
+    if c.guard is not None and c.adds:
         yield Mutation("count without its guard", signal, _channel(plan, c, guard=None))
     if c.scope == "sys":
         yield Mutation("scope weakened", signal, _channel(plan, c, scope="gpu"))

@@ -130,9 +130,9 @@ def test_a_wrong_plan_is_refused_with_the_line_of_the_user() -> None:
     ("change", "said"),
     [
         (lambda text: text[:50], "JSONDecodeError"),
-        (lambda text: text.replace('"tilelink certificate": 1', '"tilelink certificate": 2'), "no certificate of version 1"),
+        (lambda text: text.replace('"tilelink certificate": 2', '"tilelink certificate": 3'), "no certificate of version 2"),
         (lambda text: text.replace('"op": "signal"', '"op": "opaque"'), "the op `opaque`"),
-        (lambda text: text.replace('"engine": "host"', '"engine": "fpga"'), "engine: fpga"),
+        (lambda text: text.replace('"by": "host"', '"by": "fpga"'), "by: fpga"),
         (lambda text: text.replace('"min"', '"gcd"'), "gcd"),
     ],
 )  # fmt: skip
@@ -145,5 +145,5 @@ def test_what_cannot_be_judged(change: Callable[[str], str], said: str) -> None:
 
 
 def test_another_version_is_not_read() -> None:
-    with pytest.raises(ValueError, match="no certificate of version 1"):
-        lowered_of('{"tilelink certificate": 2}')
+    with pytest.raises(ValueError, match="no certificate of version 2"):
+        lowered_of('{"tilelink certificate": 3}')

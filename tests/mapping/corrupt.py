@@ -111,9 +111,7 @@ def weaker_scope(rng: random.Random, plan: Plan) -> Plan | None:
 
 def other_writers(rng: random.Random, plan: Plan) -> Plan | None:
     c = _one(rng, plan.channels)
-    return (
-        None if c is None else with_channel(plan, c.tensor, writers="stream" if c.writers == "workers" else "workers")
-    )
+    return None if c is None else with_channel(plan, c.tensor, adds=not c.adds)
 
 
 def other_span(rng: random.Random, plan: Plan) -> Plan | None:

@@ -319,7 +319,7 @@ def test_part_by_part_is_slow_but_ends(order: str) -> None:
 def _changes(plan: Plan) -> dict[str, Callable[[int], Plan]]:
     """Ways to spoil a plan; `n` chooses where."""
     axes = [(c, a) for c in plan.channels for a in c.axes if a.axis is not None]
-    counted = [c for c in plan.channels if c.writers == "workers"]
+    counted = [c for c in plan.channels if c.adds]
     told = [s for s in plan.signals if s.action == "notify"]
     tiled = [(s, g) for s in plan.steps if s.into is None for g in s.grid if g.tile is not None and g.kind != "own"]
 

@@ -24,6 +24,7 @@ from tests.operators.test_movements import made_and_gathered
 from tilelink import Operator, copy_engine, fused, operator, program, sms
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
+from tilelink.ir.engine import WORKERS
 from tilelink.ir.host import Enter, Launch
 from tilelink.ir.kernel import Checks
 from tilelink.ir.plan import Plan
@@ -232,7 +233,7 @@ def test_a_copy_engine_moves_bytes_as_they_are() -> None:
     assert (error.code, error.message) == ("TL312", "`widened` cannot be placed on a copy engine")
     x = torch.randn(4, 8).bfloat16()
     plan = of_two_dtypes.plan(x, topology=Topology(2, device=Device(sms=4), world="peer"))
-    assert plan.step("widened").engine == "workers"
+    assert plan.step("widened").engine is WORKERS
     for got in of_two_dtypes(list(x.split(2))):
         assert torch.equal(got, x.float())
 

@@ -198,7 +198,7 @@ def test_a_copy_engine_takes_every_tile_once_and_waits_for_every_word_once(
     name: str, ranks: int, rows: int, tile: int
 ) -> None:
     plan = form(name, ranks, {"M": rows, "K": 3, "N": 5}, tile)
-    step = next(s for s in plan.steps if s.engine == "stream")
+    step = next(s for s in plan.steps if s.engine.by == "stream")
     for rank in range(ranks):
         streams = actions(lower(plan), step.path, rank)
         assert len(streams) == step.streams

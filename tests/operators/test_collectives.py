@@ -11,6 +11,7 @@ import torch
 import tilelink
 from tests.operators.against_torch import FEW, Problem, assert_as_torch, each, random, split
 from tilelink import ops
+from tilelink.ir.engine import COPY_ENGINE, WORKERS
 
 FORMS = {
     "one_shot": ops.all_reduce.schedule({"all_reduce_one_shot.exchange": tilelink.sms(M=4, N=32)}),
@@ -97,8 +98,8 @@ def test_a_form_that_is_none() -> None:
 def test_an_inlined_operator_brings_its_schedule() -> None:
     """The form's own placements, unless the schedule of the operator around it says otherwise."""
     x, path = torch.empty(512, 2048), "all_reduce_pushed.scatter"
-    assert ops.all_reduce.plan(x, ranks=4).step(path).engine == "workers"
-    assert ops.all_reduce.schedule({path: tilelink.copy_engine()}).plan(x, ranks=4).step(path).engine == "stream"
+    assert ops.all_reduce.plan(x, ranks=4).step(path).engine is WORKERS
+    assert ops.all_reduce.schedule({path: tilelink.copy_engine()}).plan(x, ranks=4).step(path).engine is COPY_ENGINE
 
 
 BESIDE = {

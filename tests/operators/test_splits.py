@@ -85,7 +85,7 @@ def channel(plan: Plan) -> Channel:
 
 def test_a_word_for_each_column_of_tiles() -> None:
     found = channel(planned("in one kernel"))
-    assert (found.joined, found.scope, found.writers) == ("start", "gpu", "workers")
+    assert (found.joined, found.scope, found.adds) == ("start", "gpu", True)
     assert [(a.axis, a.span) for a in found.axes] == [(1, 8)]
     whole = channel(planned("waiting for all"))
     assert (whole.joined, whole.axes) == ("start", ())

@@ -27,7 +27,7 @@ SAME = {
     "TL604": "mapping/structure proof/check",
     "TL605": "proof/check proof/counts",
     "TL607": "mapping/structure proof/check",
-    "TL609": "mapping/local_shards mapping/structure proof/check",
+    "TL609": "mapping/structure proof/check",
     "TL614": "mapping/structure proof/coverage",
     "TL704": "bench/running explore/cases",
 }

@@ -194,7 +194,7 @@ def emit_await(file: File) -> Function:
     word, value = (scope.arg(Arg(name, "word", name)) for name in ("word_at", "value_at"))
     if reports.checks.watchdog:
         for executor in file.lowered.executors:
-            if executor.engine == "stream":
+            if executor.engine.by == "stream":
                 _number_sites(file, executor)
         watch, site, at = (scope.arg(Arg(name, kind, name)) for name, kind in AWAITED.items())
         scope.lines.add(f"shmem.signal_wait_within({word}, shmem.CMP_GE, tl.load({value}), {watch}, {site}, -1, {at})")

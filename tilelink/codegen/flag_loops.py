@@ -35,7 +35,7 @@ def open_flags(scope: Scope, op: Tiles, waiting: list[Wait], grid: GridAxis, low
     start = scope.text(walk.first if low == "0" else _index(walk, _symbol(low)))
     stop = scope.text(last_index)
     until = scope.text(F.minimum(hi, _symbol(high)))
-    alike = scope.step.engine == "workers" and all(replace(w, wait=walk.wait) == walk and w.alone for w in walks)
+    alike = scope.step.into is None and all(replace(w, wait=walk.wait) == walk and w.alone for w in walks)
     known = _awaited_before(scope, op, waiting, start, stop) if alike else None
     if known is None:
         lines.add(f"for {run} in range({start}, {scope.text(last_index + 1)}):", waiting[0].loc)

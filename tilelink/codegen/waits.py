@@ -147,7 +147,7 @@ def _once(scope: Scope, op: Wait) -> bool:
     flags = next(o.flags for o in lowered_ops(scope.part.of(op)) if isinstance(o, Await))
     if flags in STATES:
         return False
-    return scope.step.engine == "workers" and op in _unrolled(scope.step.step.program.body)
+    return scope.step.into is None and op in _unrolled(scope.step.step.program.body)
 
 
 def _unrolled(body: tuple[Statement, ...]) -> Iterator[Statement]:

@@ -36,7 +36,7 @@ def unestimated(lowered: Lowered) -> str:
         said = [op for _, found in part.said for op in walk(found)]
         if any(isinstance(op, Write) and op.rank not in own for op in said):
             return f"`{part.path}` exchanges data itself, and only copy programs are estimated"
-    loops = [loop for e in lowered.executors if e.engine != "host" for loop in e.loops]
+    loops = [loop for e in lowered.executors if e.engine.by != "host" for loop in e.loops]
     ops = [op for loop in loops for op in walk(loop.body)]
     if any(isinstance(op, Opaque) for op in ops):
         return "it uses raw pointers"

@@ -89,7 +89,7 @@ class Work:
 
     @property
     def by_workers(self) -> bool:
-        return self.executor.engine == "workers"
+        return self.executor.engine.by == "kernel"
 
     @property
     def workers(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -13,10 +14,12 @@ from tilelink.ir.channel import Channel, ChannelAxis
 from tilelink.ir.host import Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Buffer, KernelPlan, Plan, Signal, StepPlan
+from tilelink.ir.program import Notify, Wait
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.shape import ITEM_BYTES, RANK_AXIS
 from tilelink.ir.verdict import Counterexample, Verdict
 from tilelink.ir.wiring import TensorAxis, TensorDecl
+from tilelink.mapping.remote import crosses, reads_remote
 
 if TYPE_CHECKING:
     from tilelink.tracing import Total, Trace
@@ -52,10 +55,7 @@ def plan_sheets(plan: Plan) -> tuple[Sheet, ...]:
         Sheet(
             "Dependences",
             ("tensor", "from", "to", "across ranks", "kept by"),
-            tuple(
-                (k.tensor, k.producer or "caller", k.consumer, "yes" if k.remote else "no", _kept(k.kept_by))
-                for k in plan.links
-            ),
+            tuple(_dependences(plan)),
         ),
         Sheet(
             "Credits",
@@ -156,7 +156,7 @@ def _line(cells: tuple[str, ...]) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- steps
 def _step(plan: Plan, s: StepPlan) -> tuple[str, ...]:
-    order = "" if s.engine == "fused" else ", ".join(s.order_names)
+    order = "" if s.into is not None else ", ".join(s.order_names)
     return (s.path, _does(s), _runs_on(plan, s), _tiles(s), _range([_count(plan, s, r) for r in _ranks(plan)]), order)
 
 
@@ -168,12 +168,12 @@ def _does(s: StepPlan) -> str:
 
 
 def _runs_on(plan: Plan, s: StepPlan) -> str:
-    if s.engine == "fused":
+    if s.into is not None:
         return f"the workers of {s.into}"
     if s.library is not None:
         return f"{s.library.name}, {s.streams} stream{'s' if s.streams > 1 else ''}"
-    if s.engine == "stream":
-        return "a copy engine" if s.streams == 1 else f"copy engines, {s.streams} streams"
+    if s.engine.by == "stream":
+        return f"a {s.engine}" if s.streams == 1 else f"{s.engine}s, {s.streams} streams"
     kernel = next(k for k in plan.kernels if any(path == s.path for path, _ in k.roles))
     beside = [path for path, _ in kernel.roles if path != s.path]
     where = f", with {' and '.join(beside)}" if beside else ""
@@ -282,7 +282,7 @@ def _piece(plan: Plan, c: Channel, axis: ChannelAxis) -> str:
 def _raised_by(plan: Plan, c: Channel) -> str:
     notifying = _paths(plan, c, "notify")
     where = "on its own rank" if c.scope == "gpu" else "on any rank"
-    how = "sets the epoch" if c.writers == "stream" or plan.brief else "adds 1"
+    how = "sets the epoch" if not c.adds or plan.brief else "adds 1"
     how = "low latency, the data brings it" if c.tensor in plan.low_latency else how
     return f"{', '.join(notifying)} {where}: {how}"
 
@@ -299,7 +299,7 @@ def _paths(plan: Plan, c: Channel, action: str) -> list[str]:
 
 
 def _times(plan: Plan, c: Channel) -> str:
-    if c.writers == "stream":
+    if not c.adds:
         return "1"
     return _range([t for r in _ranks(plan) for t in _targets(plan, c, r)] or [0])
 
@@ -317,7 +317,7 @@ def signals_of(plan: Plan) -> int:
     count += sum(_through(plan, k, rank) for k in plan.kernels if k.name in ends for rank in range(ranks))
     for s in (s for s in plan.steps if s.behind):
         count += sum(_taken(plan, s, rank) for rank in range(ranks))
-    for c in (c for c in plan.channels if c.writers == "workers" and c.tensor not in plan.low_latency):
+    for c in (c for c in plan.channels if c.adds and c.tensor not in plan.low_latency):
         for rank in range(ranks):
             targets = _targets(plan, c, rank)
             bells = len(targets) if c.bells and not c.counted else 0
@@ -356,13 +356,19 @@ def _targets(plan: Plan, c: Channel, rank: int) -> list[int | None]:
 
 
 # ------------------------------------------------------------------------------------------------- credits and the host
-def _kept(by: str) -> str:
-    return {
-        "channel": "a signal",
-        "stream": "stream order",
-        "worker": "the same worker",
-        "argument": "being ready",
-    }.get(by, by)
+KEPT = {None: "a signal", "stream": "stream order", "worker": "the same worker", "argument": "being ready"}
+"""What keeps a dependence, by the reason why its wait needs no signal."""
+
+
+def _dependences(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The tensor of each wait, who makes it, who waits, whether it crosses ranks, and what keeps it."""
+    for s in (s for s in plan.signals if isinstance(s.op, Wait)):
+        tensor = plan.wiring.tensor(plan.step(s.path).step.binding(s.op.param).tensor)
+        pulled = reads_remote(plan.step(s.path), s.op.param, tensor)
+        makers = [(plan.step(n.path), n.op.param) for n in plan.signals if isinstance(n.op, Notify)]
+        told = [(m.path, pulled or crosses(m, p)) for m, p in makers if m.step.binding(p).tensor == tensor.name]
+        for maker, far in [("caller", pulled)] if tensor.origin == "argument" else told:
+            yield tensor.name, maker, s.path, "yes" if far else "no", KEPT[s.reason]
 
 
 def _credit(implied_by: str | None) -> str:

@@ -73,7 +73,7 @@ def tile_order(plan: Plan, step: StepPlan, rank: int) -> np.ndarray[Any, Any]:
 
 def _fixed(step: StepPlan) -> bool:
     """Not fused, and not split at run time."""
-    return step.engine != "fused" and all(g.table is None for g in step.grid)
+    return step.into is None and all(g.table is None for g in step.grid)
 
 
 def _panel(axes: Axes, plan: Plan, step: StepPlan, rank: int) -> None:

@@ -18,7 +18,7 @@ from tilelink.ir.formula import Binary, Const, Formula, Sym
 from tilelink.ir.lowered import Lowered, Op
 
 Json: TypeAlias = Any
-VERSION = 1
+VERSION = 2
 """Of the form, and of what its ops mean."""
 HEAD = "tilelink certificate"
 _OPS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Op)}

@@ -115,7 +115,7 @@ class Channel:
     """The words of one tensor: how many, which word a position has, how often each is raised in a call.
 
     `target`: notifies per call of word (`c0`, `c1`, …), at the rank that holds the words; a word whose `guard` is 0 is
-    not raised. `writers`: `workers` add 1 each, a `stream` sets the epoch. `scope`: gpu (one rank's own counters) | sys.
+    not raised. `adds`: each notify adds 1; else it sets the epoch. `scope`: gpu (one rank's own counters) | sys.
     `bells`: a stream waits for workers of its own rank: whoever completes a word rings its bell. `joined`: the offsets
     table that splits the tensor at run time: how many tiles that makes is known on the device only, so they are counted
     where they are made, and the last one notifies for all, `target` at once.
@@ -126,7 +126,7 @@ class Channel:
     axes: tuple[ChannelAxis, ...]
     target: Formula
     guard: Formula | None
-    writers: str
+    adds: bool
     scope: str
     bells: bool = False
     rings: Formula | None = None

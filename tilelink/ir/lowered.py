@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tilelink.errors import Loc
+from tilelink.ir.engine import Engine
 from tilelink.ir.formula import Const, Formula, Number
 from tilelink.ir.program import Op as Statement
 from tilelink.ir.topology import RankAxis, Topology, env_of
@@ -232,13 +233,13 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """`engine`: `workers` share the positions of each loop, and who is through with one begins the next; streams take them one
-    after the other, of several stream `k` the positions `k`, `k + workers`, …; so do the `host`'s kernels. `after`: executors
+    """Workers share the positions of each loop, and who is through with one begins the next; an `engine` that goes in turn takes
+    them one after the other, of several streams stream `k` the positions `k`, `k + workers`, … . `after`: executors
     that end on this rank before it starts. `workers`: how many there are; `kernel`: that they belong to, for those that have to
     be resident together."""
 
     name: str
-    engine: Literal["workers", "stream", "host"]
+    engine: Engine
     loops: tuple[Tiles, ...]
     after: tuple[str, ...] = ()
     workers: int = 1

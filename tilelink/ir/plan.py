@@ -17,6 +17,7 @@ import numpy as np
 
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
+from tilelink.ir.engine import Engine
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.host import MAIN, HostStep
 from tilelink.ir.options import AS_GIVEN, KernelOptions
@@ -51,14 +52,14 @@ def order_of(path: str) -> str:
 class StepPlan:
     """One step placed: its domain, tiles, order and engine.
 
-    `engine`: workers | stream | fused. `grid`: one axis per view axis of the domain parameter. `loops`: the partition of
+    `grid`: one axis per view axis of the domain parameter. `loops`: the partition of
     each dimension that a `tl.tiles` loop may walk, two where they may walk all of it and this rank's part. `order`:
     assignments that turn position `t` into `i0`, `i1`, … .
     `into`: the step it is fused into; `fused`: the steps that run in this step's worker after each tile, in order.
     """
 
     step: Step
-    engine: str
+    engine: Engine
     domain: str
     grid: tuple[GridAxis, ...]
     loops: tuple[GridAxis, ...]
@@ -167,16 +168,15 @@ class StepPlan:
         tiles = f", tiles {tiles}" if tiles else ""
         direction = {True: "push, ", False: "pull, ", None: ""}[self.push]
         direction += "" if self.axis == RANK_AXIS else f"along {self.axis}, "
-        if self.engine == "fused":
+        if self.into is not None:
             pieces = f", in {self.pieces} pieces" if self.pieces > 1 else ""
             return f"{direction}fused into {self.into}{pieces}{', behind its tiles' if self.behind else ''}"
         order = f", order {' '.join(self.order_names)}"
         if self.library is not None:
             streams = f", over {self.streams} streams" if self.streams > 1 else ""
             return f"{direction}library {self.library.name}({', '.join(self._viewed())}){order}{streams}"
-        if self.engine == "stream":
-            return f"{direction}copy engine{tiles}{order}"
-        return f"{direction}{self.workers} workers{tiles}{order}"
+        who = f"{self.workers} {self.engine}" if self.engine.by == "kernel" else str(self.engine)
+        return f"{direction}{who}{tiles}{order}"
 
     def _viewed(self) -> Iterator[str]:
         """What a library function gets of each parameter: `rows[M by M/R, K]`."""
@@ -250,18 +250,6 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A dependence: the producer's notify and the consumer's wait it serves, and how it is kept."""
-
-    tensor: str
-    producer: str
-    consumer: str
-    kept_by: str
-    """`channel` or the reason why no signal is needed (`stream`, `worker`, `argument`)."""
-    remote: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Credit:
     """The right to write a slot again: its readers of call e - slots have left that call.
 
@@ -328,7 +316,6 @@ class Plan:
     buffers: tuple[Buffer, ...]
     channels: tuple[Channel, ...]
     signals: tuple[Signal, ...]
-    links: tuple[Link, ...]
     credits: tuple[Credit, ...]
     kernels: tuple[KernelPlan, ...]
     host: tuple[HostStep, ...]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from tilelink.ir.engine import COPY_ENGINE, LIBRARY, WORKERS, Engine
 from tilelink.ir.options import KernelOptions
 
 SortKey: TypeAlias = Callable[[tuple[int, ...], int, int], Any]
@@ -61,6 +62,10 @@ class Sms:
     maxnreg: int | None = None
 
     @property
+    def engine(self) -> Engine:
+        return WORKERS
+
+    @property
     def options(self) -> KernelOptions:
         """What Triton is told."""
         return KernelOptions(self.warps, self.stages, self.maxnreg)
@@ -92,6 +97,10 @@ class CopyEngine:
     order: Order = ()
     push: bool | None = None
     streams: int = 1
+
+    @property
+    def engine(self) -> Engine:
+        return COPY_ENGINE
 
     def __repr__(self) -> str:
         options = {"order": (self.order, ()), "push": (self.push, None), "streams": (self.streams, 1)}
@@ -156,6 +165,10 @@ class Library:
     streams: int = 1
     runs: bool = False
     otherwise: Placement | None = None
+
+    @property
+    def engine(self) -> Engine:
+        return LIBRARY
 
     @property
     def name(self) -> str:

@@ -143,10 +143,25 @@ class Step:
         return frozenset(stored if self.moved_to is None else stored | {self.moved_to})
 
     @property
+    def moves(self) -> tuple[Binding, Binding] | None:
+        """What a movement takes, and what it fills; None: it is none."""
+        movement = self.program.movement
+        return None if movement is None else (self.binding(movement.source), self.binding(movement.destination))
+
+    @property
+    def moved_axes(self) -> tuple[tuple[ViewAxis, ViewAxis], ...]:
+        """Each axis of what a movement takes, with that of what it fills."""
+        return () if self.moves is None else tuple(zip(*(b.view for b in self.moves), strict=True))
+
+    @property
+    def moved_from(self) -> str | None:
+        """The tensor that a movement takes; None: it is none."""
+        return None if self.moves is None else self.moves[0].tensor
+
+    @property
     def moved_to(self) -> str | None:
         """The tensor that a movement fills; None: it is none."""
-        movement = self.program.movement
-        return self.binding(movement.destination).tensor if movement is not None else None
+        return None if self.moves is None else self.moves[1].tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +185,8 @@ class Wiring:
     def moved_from(self, tensor: str, made: Collection[str]) -> str:
         """The one of `made` that movements make `tensor` of; itself, if it is among them."""
         while tensor not in made:
-            maker = next(s for s in self.steps if s.moved_to == tensor)  # also into what an operator has declared
-            assert maker.program.movement is not None
-            tensor = maker.binding(maker.program.movement.source).tensor
+            # Also into what an operator has declared.
+            tensor = next(b[0].tensor for s in self.steps if (b := s.moves) is not None and b[1].tensor == tensor)
         return tensor
 
     def producers(self, tensor: str) -> tuple[Step, ...]:

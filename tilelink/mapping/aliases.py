@@ -43,7 +43,7 @@ def _readers(
     """Everyone who reads the channel's tensor, by path, if all of them can do without its own part."""
     makers = [s for s in steps if s.step in wiring.producers(channel.tensor)]
     tensor = wiring.tensor(channel.tensor)
-    if [s.engine for s in makers] != ["stream"]:
+    if len(makers) != 1 or makers[0].engine.sm != "within":
         return {}
     source = _source(wiring, makers[0].step, tensor, layouts)
     if source is None:
@@ -65,14 +65,12 @@ def _readers(
 
 def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str, Layout]) -> TensorDecl | None:
     """The argument that a movement makes the tensor of, part by part and as it is; None: it is not so."""
-    movement = step.program.movement
-    if movement is None or tensor.name in wiring.results:
+    if step.moved_from is None or tensor.name in wiring.results:
         return None
-    source = wiring.tensor(step.binding(movement.source).tensor)
+    source = wiring.tensor(step.moved_from)
     if source.origin != "argument" or not layouts[source.name].contiguous:
         return None
-    views = zip(step.binding(movement.source).view, step.binding(movement.destination).view, strict=True)
-    straight = all(a.axis == b.axis for a, b in views)
+    straight = all(a.axis == b.axis for a, b in step.moved_axes)
     # Along an axis in front of the split one, elements of the part lie closer together than those of the whole.
     outermost = [a.split for a in source.axes if a.split is not None] == ["R"] and source.axes[0].split == "R"
     whole = all(a.split is None for a in tensor.axes)
@@ -83,7 +81,7 @@ def _source(wiring: Wiring, step: Step, tensor: TensorDecl, layouts: Mapping[str
 def _tile_of(s: StepPlan, param: str, axis: int, sizes: Mapping[str, int]) -> str | None:
     """The tile by which a step waits for the tensor, and reads it, along an axis; None: not so, or it crosses parts."""
     program = s.step.program
-    if (s.engine != "workers" and s.library is None) or s.fused:
+    if not s.engine.computes or s.into is not None or s.fused:
         return None
     loads = [op for op in walk(program.body) if isinstance(op, Load) and op.param == param]
     waits = [op for op in walk(program.body) if isinstance(op, Wait) and op.param == param]

@@ -63,7 +63,7 @@ def _in_memory(s: StepPlan, param: str) -> bool:
     if s.library is not None:
         return True  # a function takes tensors, and fills one
     if movement is not None:
-        return s.engine != "fused" or (bool(s.push) and param == movement.destination)
+        return s.into is None or (bool(s.push) and param == movement.destination)
     loads = any(isinstance(op, Load) and op.param == param for op in walk(s.step.program.body))
     forwarded = binding.tensor in s.forwarded and all(v.axis is None or not v.unit for v in binding.view)
     return loads and not forwarded
@@ -83,10 +83,9 @@ def _check_moved(
 ) -> None:
     """An argument that a movement takes where it lies is one contiguous run; a staged one has contiguous rows."""
     for s in steps:
-        movement = s.step.program.movement
-        if movement is None:
+        name = s.step.moved_from
+        if name is None:
             continue
-        name = s.step.binding(movement.source).tensor
         tensor = wiring.tensor(name)
         if tensor.origin != "argument":
             continue

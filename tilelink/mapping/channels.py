@@ -29,7 +29,7 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
             TL331 two axes of ranks, TL334 instances that other ranks write and pull from, TL335 two kinds of engine.
     """
     tensor, pulled, remote = found.tensor, found.pulled, found.remote
-    writers = _writers(found)
+    adds = _adds(found)
     if tensor.name in dict(schedule.channels):
         _check_unbound(found)
     joined = _joined(found, schedule)
@@ -44,13 +44,13 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
     _check_makers(found, by_part=by_part)
     untold = any(crosses(m.producer, m.notify.param) and not Arrivals(found, axes).sources(m) for m in found.told)
     # Of what is pulled the source is the rank that it is pulled from, which has made it, or else whoever writes it there.
-    if (pulled and not by_part) or (untold and (pulled or writers == "workers")):
+    if (pulled and not by_part) or (untold and (pulled or adds)):
         axes = (ChannelAxis(None, "unit", ranks_along(along), 1, along, every=not pulled or by_part), *axes)
     guard, target = Arrivals(found, axes).expected()
     # A function by runs leaves out runs, or waits for one again with its next tile: no bell would be heard just once.
-    hearing = [m.consumer.engine == "stream" and not m.consumer.by_runs for m in found.matches]
+    hearing = [not m.consumer.engine.compares and not m.consumer.by_runs for m in found.matches]
     rings = None if remote else _rings(found, axes, least)
-    scope = "sys" if remote or writers == "stream" else "gpu"
+    scope = "sys" if remote or not adds else "gpu"
     counted = all(hearing) and scope == "gpu" and joined is None
     if counted and rings is not None:
         guard = rings if guard is None else F.binary("and", guard, rings)
@@ -60,7 +60,7 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
         axes=axes,
         target=target,
         guard=guard,
-        writers=writers,
+        adds=adds,
         scope=scope,
         bells=any(hearing) and scope == "gpu",
         rings=rings,
@@ -73,7 +73,7 @@ def channel(found: Matching, schedule: Schedule, least: Mapping[str, F.Number]) 
 def _rings(found: Matching, axes: tuple[ChannelAxis, ...], least: Mapping[str, F.Number]) -> Formula | None:
     """Which flags ring a bell: those that the streams wait for which hear of them, if all of them wait for the same. None: all
     of them."""
-    streams = {m.consumer.path: m for m in found.matches if m.consumer.engine == "stream"}
+    streams = {m.consumer.path: m for m in found.matches if not m.consumer.engine.compares}
     heard = {_heard(found, axes, m, least) for m in streams.values()}
     return heard.pop() if len(heard) == 1 else None
 
@@ -90,15 +90,10 @@ def _heard(found: Matching, axes: tuple[ChannelAxis, ...], m: Match, least: Mapp
 
 
 def _leaving(found: Matching, axes: tuple[ChannelAxis, ...], s: StepPlan) -> Iterator[Formula]:
-    movement = s.step.program.movement
-    if movement is None or not (s.skip_own and s.push):
+    if s.step.moved_to is None or not (s.skip_own and s.push):
         return
-    source, target = s.step.binding(movement.source), s.step.binding(movement.destination)
-    parts = {
-        v.axis
-        for v, w in zip(source.view, target.view, strict=True)
-        if w.axis is not None and found.wiring.tensor(target.tensor).axes[w.axis].over == s.axis
-    }
+    axes_of = found.wiring.tensor(s.step.moved_to).axes
+    parts = {v.axis for v, w in s.step.moved_axes if w.axis is not None and axes_of[w.axis].over == s.axis}
     for k, c in enumerate(axes):
         if c.kind == "cut" and c.axis in parts and c.over == s.axis:
             yield F.binary("!=", Sym(f"c{k}") // c.per, c.rank)
@@ -130,9 +125,9 @@ def _along(found: Matching) -> str:
     return axes[0] if axes else matches[0].producer.axis
 
 
-def _writers(found: Matching) -> str:
-    streams = [m for m in found.told if m.producer.engine == "stream"]
-    workers = [m for m in found.told if m.producer.engine != "stream"]
+def _adds(found: Matching) -> bool:
+    streams = [m for m in found.told if not m.producer.engine.adds]
+    workers = [m for m in found.told if m.producer.engine.adds]
     if streams and workers:
         stream, worker = streams[0].producer, workers[0]
         raise TilelinkError(
@@ -144,7 +139,7 @@ def _writers(found: Matching) -> str:
             hint=f"place `{stream.path}` on SMs too, or let only one of the two programs notify",
             notes=(Note(f"`{stream.path}`", stream.step.loc),),
         )
-    return "stream" if streams else "workers"
+    return not streams
 
 
 def _check_makers(found: Matching, *, by_part: bool) -> None:
@@ -183,9 +178,9 @@ def _check_unbound(found: Matching) -> None:
 def _bound_by(found: Matching) -> Iterator[tuple[StepPlan, str]]:
     for m in found.matches:
         mapped = any(found.owned(m.producer, g) is not None for g in m.producer.grid)
-        if m.producer.engine == "stream":
+        if not m.producer.engine.adds:
             yield m.producer, "a copy engine sets one word behind each copy"
-        elif m.consumer.engine == "stream" and not found.remote:
+        elif not m.consumer.engine.compares and not found.remote:
             yield m.consumer, "a copy engine waits for one bell before each copy"
         elif mapped or found.tensor.owned is not None:
             yield m.producer, "an owner map says of each tile which rank has it"
@@ -197,12 +192,12 @@ def _joined(found: Matching, schedule: Schedule) -> str | None:
     tables = {g.table for m in told for g in m.producer.grid if g.kind == "table"}
     if not tables:
         return None
-    streams = [s.path for m in found.matches for s in (m.producer, m.consumer) if s.engine == "stream"]
+    streams = [s.path for m in found.matches for s in (m.producer, m.consumer) if s.engine.by == "stream"]
     reasons = (
         (found.remote, "they are counted on the rank that makes them, and other ranks write or read this tensor"),
         (streams, f"a copy engine cannot count them (`{', '.join(streams[:1])}`)"),
         (len(told) > 1, "they are counted by one notify, and there are several"),
-        (told[0].producer.engine != "workers", f"`{told[0].producer.path}` runs inside another step"),
+        (told[0].producer.into is not None, f"`{told[0].producer.path}` runs inside another step"),
         (name in dict(schedule.channels), "all of them share a word, whatever `channels` says"),
     )
     why = next((text for wrong, text in reasons if wrong), None)

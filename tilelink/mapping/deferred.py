@@ -73,37 +73,26 @@ def _heard(step: StepPlan, host: StepPlan, signals: tuple[Signal, ...]) -> str:
 def _nowhere(wiring: Wiring, step: StepPlan, host: StepPlan, steps: tuple[StepPlan, ...]) -> str:
     """A tile that nobody moves from memory is not stored at all."""
     made = {host.step.binding(op.param).tensor for op in walk(host.step.program.body) if isinstance(op, Store)}
-    moved = {
-        s.step.binding(movement.source).tensor
-        for s in steps
-        if (movement := s.step.program.movement) is not None and s.engine != "fused"
-    }
+    moved = {s.step.moved_from for s in steps if s.into is None}
     if {wiring.moved_from(tensor, made) for tensor in step.forwarded} <= moved:
         return ""
     return f"`{host.path}` hands its tiles over and stores none: nobody moves them from memory"
 
 
 def _own_last(step: StepPlan, host: StepPlan, sizes: Mapping[str, int], topology: Topology) -> bool:
-    """The order itself is looked at, on ranks of each kind: parts may lack tiles."""
+    """Whether the last tiles of the host's order are a rank's own, and no others. The order itself is looked at, on ranks of each
+    kind: parts may lack tiles."""
     if host.sort_key is not None:
         return False  # a user's function, which may know the ranks apart
-    ranks = {0, 1 % topology.ranks, topology.ranks // 2, topology.ranks - 1}
-    return all(own_come_last(step, host, env_of(sizes, topology, r), topology.at(r, step.axis)) for r in ranks)
-
-
-def own_come_last(step: StepPlan, host: StepPlan, env: Mapping[str, F.Number], at: int) -> bool:
-    """Whether the last tiles of the host's order are a rank's own, and no others.
-
-    Args:
-        env: what formulas call that rank's values.
-        at: its coordinate on the step's axis of ranks.
-    """
     axis = step.own_axis or 0
-    grid, turns = host.grid[axis], host.turns(env)
-    total = len(turns["t"])
-    begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), turns), (total,))
-    own = begin // int(F.evaluate(grid.part, env)) == at
-    return bool((own == (turns["t"] >= total - int(F.evaluate(step.own_tiles(host), env)))).all())
+    grid = host.grid[axis]
+    for rank in {0, 1 % topology.ranks, topology.ranks // 2, topology.ranks - 1}:
+        turns = host.turns(env_of(sizes, topology, rank))
+        begin = np.broadcast_to(F.evaluate(grid.begin(Sym(f"i{axis}")), turns), turns["t"].shape)
+        own = begin // F.evaluate(grid.part, turns) == topology.at(rank, step.axis)
+        if (own != (turns["t"] >= len(turns["t"]) - F.evaluate(step.own_tiles(host), turns))).any():
+            return False
+    return True
 
 
 def _refused(step: StepPlan, host: StepPlan, why: str, hint: str) -> TilelinkError:

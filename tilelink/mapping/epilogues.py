@@ -1,17 +1,19 @@
-"""Epilogues: steps that run in another's workers, tile for tile, and what they take from its registers."""
+"""Epilogues: steps that run in another's workers, tile for tile, and take from its registers the tile that each of its turns
+stores, once."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from tilelink.errors import Note, TilelinkError
+from tilelink.ir.engine import EPILOGUE
 from tilelink.ir.partition import GridAxis
 from tilelink.ir.plan import Signal, StepPlan
-from tilelink.ir.program import Store, walk
+from tilelink.ir.program import At, IndexEntry, Load, OfTile, Store, Wait, Whole, walk
 from tilelink.ir.schedule import Fused, Sms
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring
-from tilelink.mapping.forwarding import not_forwarded, reads_elsewhere
+from tilelink.ir.wiring import Step, TensorDecl, ViewAxis, Wiring, indexed
 from tilelink.mapping.grids import loops_of, split_over
 from tilelink.mapping.lineage import Lineage, domain_names, lineage_of, through_loads
 from tilelink.mapping.placement import Placed, directed
@@ -48,16 +50,16 @@ def epilogue(wiring: Wiring, placed: tuple[Placed, ...], p: Placed, host: StepPl
         raise _unlike(p, host, f"it takes what `{mover}` moves, which does so later, and elsewhere")
     missing = next((g for a, g in enumerate(host.grid) if a not in axes and _walked(g)), None)
     if missing is not None:
-        raise _several(p, host, missing.dim)
-    why = not_forwarded(wiring, step, host.step, held)
+        raise _unlike(p, host, f"it has no axis `{missing.dim}`, along which there are several tiles")
+    why = _not_forwarded(wiring, step, host.step, held)
     if why is None and step.program.movement is None:
         named = {name: at for name, at in zip(names, axes, strict=True) if name is not None}
-        why = reads_elsewhere(step, forwarded, lineage, named, host.grid)
+        why = _reads_elsewhere(step, forwarded, lineage, named, host.grid)
     if why is not None:
         raise _unlike(p, host, why)
     return StepPlan(
         step=step,
-        engine="fused",
+        engine=EPILOGUE,
         domain=domain,
         grid=grid,
         loops=loops_of(wiring, Placed(step, Sms(tile=tuple((g.dim, g.tile) for g in grid if g.tile)))),
@@ -87,7 +89,9 @@ def _on_host(
         singly = f"`{step.path}` walks `{v.dim}` one element at a time"
         raise _unlike(p, host, singly if walked else f"axis `{v.dim}` has no counterpart there")
     if not v.local and split_over(tensor, v) == step.axis and host.step.binding(host.domain).view[at].local:
-        raise _counted_otherwise(p, host, v.dim)
+        what = f"`{host.path}` counts `{v.dim}` from the begin of its rank's part, and `{step.path}` over all ranks"
+        hint = f"write `{v.dim}/R` in the signature of `{host.path}`, or place it on SMs of its own"
+        raise _unlike(p, host, what, hint)
     base = host.grid[at]
     return at, GridAxis(v.dim, base.kind, base.size, base.tile, name, base.ring, base.table, step.axis)
 
@@ -103,9 +107,8 @@ def in_registers(placed: tuple[Placed, ...], host: StepPlan) -> set[str]:
     stores = (op for op in walk(host.step.program.body) if isinstance(op, Store) and op.to == "own")
     made = {host.step.binding(op.param).tensor for op in stores}
     for p in placed:
-        movement = p.step.program.movement
-        if movement is not None and p.step.binding(movement.source).tensor in made:
-            made.add(p.step.binding(movement.destination).tensor)
+        if p.step.moves is not None and p.step.moved_from in made:
+            made.add(p.step.moves[1].tensor)
     return made
 
 
@@ -150,15 +153,6 @@ def _other_axis(p: Placed, host: StepPlan) -> TilelinkError:
     )
 
 
-def _counted_otherwise(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
-    what = f"`{host.path}` counts `{dim}` from the begin of its rank's part, and `{p.step.path}` over all ranks"
-    return _unlike(p, host, what, f"write `{dim}/R` in the signature of `{host.path}`, or place it on SMs of its own")
-
-
-def _several(p: Placed, host: StepPlan, dim: str) -> TilelinkError:
-    return _unlike(p, host, f"it has no axis `{dim}`, along which there are several tiles")
-
-
 def _unlike(p: Placed, host: StepPlan, what: str, hint: str = "place it on SMs of its own") -> TilelinkError:
     return TilelinkError(
         "TL316",
@@ -201,3 +195,60 @@ def with_subtiles(steps: tuple[StepPlan, ...], signals: tuple[Signal, ...]) -> t
             )
         out.append(replace(s, pieces=pieces))
     return tuple(out)
+
+
+# ------------------------------------------------------------------------------------------------- what is taken from registers
+def _not_forwarded(wiring: Wiring, step: Step, host: Step, held: Collection[str]) -> str | None:
+    """Why the host does not have what a fused step takes from its registers; None: it has.
+
+    Args:
+        held: tensors of which it has a tile there, if it has any.
+    """
+    taken = step.takes if step.moved_from is None else (step.moved_from,)
+    if step.moved_from is not None and step.moved_from not in held:
+        return f"it moves `{step.moved_from}`, and `{host.path}` hands over none of it"
+    stores = [op for op in walk(host.program.body) if isinstance(op, Store)]
+    own = {host.binding(op.param).tensor for op in stores if op.to == "own"}
+    made = {wiring.moved_from(tensor, own) for tensor in taken if tensor in held}
+    for op in (op for op in stores if host.binding(op.param).tensor in made):
+        if op not in host.program.body:
+            return f"`{host.path}` stores `{op.param}` under a test or in a loop, and not once in each turn"
+        if op.mask is not None:
+            return f"`{host.path}` stores `{op.param}` under a mask, and not all of the tile"
+    return None
+
+
+def _reads_elsewhere(
+    step: Step,
+    tensors: Collection[str],
+    lineage: Mapping[tuple[str, int], int],
+    names: Mapping[str, int | None],
+    grid: tuple[GridAxis, ...],
+) -> str | None:
+    """What of `tensors` a fused step reads that is not the host's tile; None: nothing.
+
+    Args:
+        lineage: (tensor, axis) -> the axis of the host's grid whose tile lies there.
+        names: the axis of the host's grid that each tile of the step's domain is.
+        grid: the host's.
+    """
+    for op in walk(step.program.body):
+        if not isinstance(op, (Load, Wait)) or step.binding(op.param).tensor not in tensors:
+            continue
+        for v, e in indexed(step, op.param, op.index):
+            at = None if v.axis is None else lineage.get((step.binding(op.param).tensor, v.axis))
+            if v.unit and isinstance(op, Wait) and not isinstance(e, At):
+                return f"it waits for all slices of `{op.param}`, of which one is its host's"
+            if isinstance(op, Load) and not _as_stored(v, e, at, names, grid):
+                return f"it reads `{op.param}` at other places than its host's tile"
+    return None
+
+
+def _as_stored(
+    v: ViewAxis, e: IndexEntry, at: int | None, names: Mapping[str, int | None], grid: tuple[GridAxis, ...]
+) -> bool:
+    if v.unit:
+        return isinstance(e, At)
+    if isinstance(e, OfTile):
+        return at is not None and names.get(e.var) == at
+    return isinstance(e, Whole) and (at is None or (grid[at].tile is None and grid[at].kind in ("plain", "mine")))

@@ -27,7 +27,7 @@ def flags_along(
     if any(grid is None and not _each_once(producer, entry) for producer, entry, grid in told):
         return None
     grids = [grid for _, _, grid in told if grid is not None]
-    streams = [m for m in matches if m.producer.engine == "stream"]
+    streams = [m for m in matches if not m.producer.engine.adds]
     whole = [g for g in grids if g.tile is None and g.kind == "plain"]
     # One flag does for all of an axis, unless a rank has nothing of it: a stream then sets none, and nobody is to wait for one.
     set_ = streams and axis.over is not None
@@ -72,8 +72,8 @@ def _span(found: Matching, a: int, grids: list[GridAxis], schedule: Schedule) ->
     A copy engine sets one flag per copy, and before a copy waits for one bell: its own tiles are the flags, whatever
     the tiles of those who make or read them. Otherwise a flag is the producers' tile, or what the schedule asks for.
     """
-    writing = {g.tile for m in found.matches if m.producer.engine == "stream" and (g := m.told(a)[1]) is not None}
-    hearing = {g.tile for m in found.matches if m.consumer.engine == "stream" for g in m.taken(a)}
+    writing = {g.tile for m in found.matches if not m.producer.engine.adds and (g := m.told(a)[1]) is not None}
+    hearing = {g.tile for m in found.matches if not m.consumer.engine.compares for g in m.taken(a)}
     for bound in (writing, hearing if not found.remote else set[int | None]()):
         if len(bound) > 1:
             raise _at_odds(found)
@@ -87,7 +87,7 @@ def _span(found: Matching, a: int, grids: list[GridAxis], schedule: Schedule) ->
 
 
 def _at_odds(found: Matching) -> TilelinkError:
-    streams = {s.path: s for m in found.matches for s in (m.producer, m.consumer) if s.engine == "stream"}
+    streams = {s.path: s for m in found.matches for s in (m.producer, m.consumer) if s.engine.by == "stream"}
     first = next(iter(streams.values()))
     return TilelinkError(
         "TL321",

@@ -35,7 +35,7 @@ def standing(wiring: Wiring, p: Placed, forced: frozenset[int], env: Mapping[str
     key = sort_key(placement.order)
     return StepPlan(
         step=p.step,
-        engine="workers" if isinstance(placement, Sms) else "stream",
+        engine=placement.engine,
         domain=domain,
         grid=grid,
         loops=loops_of(wiring, p),

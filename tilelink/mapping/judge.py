@@ -11,10 +11,9 @@ from tilelink.ir.lowered import Lowered
 from tilelink.ir.plan import Plan
 from tilelink.ir.verdict import Counterexample, Proof, Verdict
 from tilelink.ir.wiring import TensorDecl
-from tilelink.mapping.local_shards import check_local_shards
 from tilelink.mapping.lower import lower
 from tilelink.mapping.programs import check_flow, check_form
-from tilelink.mapping.structure import check_structure
+from tilelink.mapping.structure import check_local_shards, check_structure
 from tilelink.proof.check import check
 
 RULES: tuple[tuple[str, Callable[[Plan], str]], ...] = (

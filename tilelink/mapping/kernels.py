@@ -38,7 +38,7 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> A
         TilelinkError: TL313, the roles of one kernel ask for more SMs than the device has.
     """
     by_path = {s.path: s for s in steps}
-    standing = [s for s in steps if s.engine == "workers"]
+    standing = [s for s in steps if s.engine.by == "kernel"]
     leading = _leading(wiring, standing)
     roles: dict[str, list[str]] = {s.path: [] for s in standing if s.path in leading}
     for s in standing:
@@ -63,7 +63,7 @@ def assign(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topology) -> A
                 kernel_of[path] = name
     streams: dict[str, int] = {}
     for s in steps:
-        if s.engine == "stream":
+        if s.engine.by == "stream":
             streams[s.path], side = side, side + s.streams
     kernels = _share_sms(kernels, by_path, topology)
     # A side kernel must be resident before the kernel whose tiles it waits for fills the device.
@@ -164,7 +164,7 @@ def _too_many(k: KernelPlan, wanted: int, steps: dict[str, StepPlan], topology: 
 def takes_sms(s: StepPlan, steps: dict[str, StepPlan]) -> bool:
     """Whether what a stream runs for a step beside kernels needs an SM: to pull, to call a function, or to push, within the
     GPU too, what this call makes. (What is there already comes before kernels, `sequence`.)"""
-    if s.engine != "stream":
-        return False
+    if s.engine.sm != "within":
+        return s.engine.sm == "always"
     made = any(o is not s and not o.step.writes.isdisjoint(s.step.takes) for o in steps.values())
     return not s.push or (made and not s.skip_own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from tilelink.ir.program import Index, Load, OfTile, Store, tile_names, walk
+from tilelink.ir.program import Load, OfTile, Store, tile_names, walk
 from tilelink.ir.wiring import Step, indexed
 
 Lineage: TypeAlias = dict[tuple[str, int], int]
@@ -14,31 +14,28 @@ Lineage: TypeAlias = dict[tuple[str, int], int]
 def stored_tiles(step: Step) -> Lineage:
     """Where the tiles of a step lie in what it stores."""
     names = {n: a for a, n in enumerate(domain_names(step)) if n}
-    out: Lineage = {}
-    for op in walk(step.program.body):
-        if isinstance(op, Store):
-            out |= _spread(step, op.param, op.index, names)
-    return out
+    return {
+        (step.binding(op.param).tensor, v.axis): names[e.var]
+        for op in walk(step.program.body)
+        if isinstance(op, Store)
+        for v, e in indexed(step, op.param, op.index)
+        if isinstance(e, OfTile) and v.axis is not None and e.var in names
+    }
 
 
 def moved_tiles(step: Step) -> Lineage:
     """Where the tiles of a movement lie in what it fills."""
-    assert step.program.movement is not None
-    target = step.binding(step.program.movement.destination)
-    return {(target.tensor, v.axis): a for a, v in enumerate(target.view) if v.axis is not None}
+    return {(step.moved_to or "", v.axis): a for a, (_, v) in enumerate(step.moved_axes) if v.axis is not None}
 
 
 def lineage_of(host: Step, steps: tuple[Step, ...]) -> Lineage:
     """Where the host's tiles end up: in what it stores, and in what movements make of that."""
     out = stored_tiles(host)
     for step in steps:
-        movement = step.program.movement
-        if movement is None:
-            continue
-        source, target = step.binding(movement.source), step.binding(movement.destination)
-        for v, w in zip(source.view, target.view, strict=True):
-            if v.axis is not None and w.axis is not None and (source.tensor, v.axis) in out:
-                out[(target.tensor, w.axis)] = out[(source.tensor, v.axis)]
+        source, target = step.moved_from or "", step.moved_to or ""
+        for v, w in step.moved_axes:
+            if v.axis is not None and w.axis is not None and (source, v.axis) in out:
+                out[(target, w.axis)] = out[(source, v.axis)]
     return out
 
 
@@ -56,15 +53,6 @@ def through_loads(step: Step, lineage: Lineage) -> Lineage:
         (binding.tensor, v.axis): of_var[name]
         for v, name in zip(binding.view, domain_names(step), strict=True)
         if v.axis is not None and name in of_var
-    }
-
-
-def _spread(step: Step, param: str, index: Index | None, axes: dict[str, int]) -> Lineage:
-    tensor, found = step.binding(param).tensor, indexed(step, param, index)
-    return {
-        (tensor, v.axis): axes[e.var]
-        for v, e in found
-        if isinstance(e, OfTile) and v.axis is not None and e.var in axes
     }
 
 

@@ -52,7 +52,7 @@ class Match:
         if not isinstance(found, GridAxis):
             return found is not None
         # A library function that takes all of an axis waits for each flag that a stream sets there.
-        one_by_one = self.consumer.library is not None and self.producer.engine == "stream"
+        one_by_one = self.consumer.library is not None and not self.producer.engine.adds
         return _cuts(found) or one_by_one
 
     def taken(self, a: int) -> list[GridAxis]:

@@ -6,7 +6,7 @@ Position `t` of a step's `total` tiles becomes one index per axis. Orders compos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tilelink.errors import Loc, TilelinkError
@@ -16,7 +16,7 @@ from tilelink.ir.partition import GridAxis, part
 from tilelink.ir.plan import StepPlan, order_of
 from tilelink.ir.schedule import ACROSS, Order, SortKey
 from tilelink.ir.shape import ranks_along
-from tilelink.ir.topology import Topology
+from tilelink.ir.topology import Topology, env_of
 
 Lets = list[tuple[str, Formula]]
 RAISED = (ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
@@ -42,31 +42,26 @@ def by_table(lets: tuple[tuple[str, Formula], ...], path: str) -> tuple[tuple[st
 
 
 def tables(
-    steps: Iterable[StepPlan], topology: Topology, env: Callable[[int], Mapping[str, F.Number]]
+    steps: Iterable[StepPlan], topology: Topology, sizes: Mapping[str, int]
 ) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
     """The orders by a user's key: by name, for each rank the positions of its tiles, sorted.
-
-    Args:
-        env: of a rank, the symbols of formulas.
 
     Raises:
         TilelinkError: TL310, keys that cannot be compared, or a function that raises.
     """
-    keyed = [(s, s.sort_key) for s in steps if s.sort_key is not None]
     return tuple(
-        (order_of(s.path), tuple(_sorted(s, key, env(rank), topology, rank) for rank in range(topology.ranks)))
-        for s, key in keyed
+        (order_of(s.path), tuple(_sorted(s, s.sort_key, sizes, topology, rank) for rank in range(topology.ranks)))
+        for s in steps
+        if s.sort_key is not None
     )
 
 
-def _sorted(
-    step: StepPlan, key: SortKey, env: Mapping[str, F.Number], topology: Topology, rank: int
-) -> tuple[int, ...]:
+def _sorted(step: StepPlan, key: SortKey, sizes: Mapping[str, int], topology: Topology, rank: int) -> tuple[int, ...]:
     """One rank's tiles by rising key, which sees its coordinate on the step's axis; where keys are equal, in the order that
     the schedule gives besides."""
     unsorted = replace(step, order=((SORTED, Sym("t")), *step.order[1:]))
     at, ranks = topology.at(rank, step.axis), topology.size(step.axis)
-    tiles = unsorted.tiles(env)
+    tiles = unsorted.tiles(env_of(sizes, topology, rank))
     try:
         keys = [key(tile, at, ranks) for tile in tiles]
     except RAISED as error:

@@ -70,7 +70,7 @@ def default(step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, 
     program = step.program
     if program.movement is not None:
         # A result is no memory that peers reach: whoever returns it fetches it.
-        result = step.binding(program.movement.destination).tensor in wiring.results
+        result = step.moved_to in wiring.results
         engine = topology.world == "peer" and not _moves_what_is_made(step, wiring) and not converts(step, wiring)
         if program.movement.pinned or engine:
             return CopyEngine(push=not result if not program.movement.pinned else None)
@@ -146,34 +146,25 @@ def _ring(step: Step, wiring: Wiring) -> str:
 
 def converts(step: Step, wiring: Wiring) -> bool:
     """Whether a movement's tensors have two dtypes."""
-    movement = step.program.movement
-    if movement is None:
-        return False
-    source, target = (wiring.tensor(step.binding(p).tensor) for p in (movement.source, movement.destination))
-    return source.dtype != target.dtype
+    return len({wiring.tensor(b.tensor).dtype for b in step.moves or ()}) > 1
 
 
 def _moves_what_is_made(step: Step, wiring: Wiring) -> bool:
     """Whether a movement takes what a step of this operator computes, rather than an argument."""
-    if step.program.movement is None:
-        return False
-    source = step.binding(step.program.movement.source).tensor
-    return wiring.tensor(source).origin != "argument"
+    return step.moved_from is not None and wiring.tensor(step.moved_from).origin != "argument"
 
 
 def _made_along_another(step: Step, wiring: Wiring) -> bool:
     """Whether a movement takes what a step makes that goes along another axis of ranks: nobody could pull it."""
-    assert step.program.movement is not None
-    source = step.binding(step.program.movement.source).tensor
-    return any(s.axis != step.axis and source in s.writes for s in wiring.steps)
+    return any(s.axis != step.axis and step.moved_from in s.writes for s in wiring.steps)
 
 
 def _made_by_others(
     step: Step, wiring: Wiring, topology: Topology, schedule: Schedule, sizes: Mapping[str, int]
 ) -> bool:
     """Whether ranks write to one another what a movement takes, and not parts of it: nobody could pull it."""
-    assert step.program.movement is not None
-    source = step.binding(step.program.movement.source).tensor
+    source = step.moved_from
+    assert source is not None
     if any(a.over == step.axis and not a.own_slice for a in wiring.tensor(source).axes):
         return False
     for s in wiring.steps[: wiring.steps.index(step)]:

@@ -63,6 +63,16 @@ def _refuse(p: Placed, reason: str, hint: str) -> TilelinkError:
     )
 
 
+def _no_step(what: str, wiring: Wiring) -> TilelinkError:
+    return TilelinkError(
+        "TL311",
+        f"{what}, which is not a step of `{wiring.name}`",
+        loc=wiring.loc,
+        why=f"its steps are {', '.join(s.path for s in wiring.steps)}",
+        hint="name one of them",
+    )
+
+
 def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topology) -> None:
     movement, placement = p.step.program.movement, p.placement
     if isinstance(placement, CopyEngine) and movement is None:
@@ -103,13 +113,7 @@ def _check(p: Placed, placed: tuple[Placed, ...], wiring: Wiring, topology: Topo
 def _check_joins(p: Placed, placement: Sms, placed: tuple[Placed, ...], wiring: Wiring) -> None:
     paths = [q.step.path for q in placed]
     if placement.joins not in paths:
-        raise TilelinkError(
-            "TL311",
-            f"`{p.step.path}` is to join `{placement.joins}`, which is not a step of `{wiring.name}`",
-            loc=wiring.loc,
-            why=f"its steps are {', '.join(paths)}",
-            hint="name one of them",
-        )
+        raise _no_step(f"`{p.step.path}` is to join `{placement.joins}`", wiring)
     host = placed[paths.index(placement.joins)]
     open_to = _leads(host) and isinstance(host.placement, Sms) and host.placement.count is None
     if p.step.program.movement is not None or placement.count is not None or placement.own_kernel:
@@ -187,13 +191,7 @@ def _check_tiles(p: Placed) -> None:
 def _check_fused(p: Placed, placed: tuple[Placed, ...], wiring: Wiring) -> None:
     assert isinstance(p.placement, Fused)
     if p.placement.into not in [s.path for s in wiring.steps]:
-        raise TilelinkError(
-            "TL311",
-            f"`{p.step.path}` is to be fused into `{p.placement.into}`, which is not a step of `{wiring.name}`",
-            loc=wiring.loc,
-            why=f"its steps are {', '.join(s.path for s in wiring.steps)}",
-            hint="name one of them",
-        )
+        raise _no_step(f"`{p.step.path}` is to be fused into `{p.placement.into}`", wiring)
     host = next(q for q in placed if q.step.path == p.placement.into)
     if isinstance(host.placement, Library):
         raise _refuse(p, "a library function ends without giving its tile away", "place it on SMs")

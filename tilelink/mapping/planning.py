@@ -73,12 +73,11 @@ def make_plan(
         buffers=buffers,
         channels=found.channels,
         signals=found.signals,
-        links=found.links,
         credits=(),
         kernels=where.kernels,
         host=host_steps(wiring, where, steps, found, buffers),
         notes=_notes(steps, found.signals, buffers),
-        tables=tables(steps, topology, lambda rank: env_of(sizes, topology, rank)),
+        tables=tables(steps, topology, sizes),
     )
     plan = replace(plan, credits=credits.derive(plan))
     plan = replace(plan, brief=protocols.epoch_signalled(plan))

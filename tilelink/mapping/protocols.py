@@ -34,7 +34,7 @@ def epoch_signalled(plan: Plan) -> bool:
 
 def _once(plan: Plan, c: Channel) -> bool:
     """Whether one notify of a worker of any rank completes each word."""
-    if c.scope != "sys" or c.bells or c.counted or c.joined or c.writers != "workers" or c.guard is not None:
+    if c.scope != "sys" or c.bells or c.counted or c.joined or not c.adds or c.guard is not None:
         return False
     for env in map(plan.env, range(plan.topology.ranks)):
         words = np.arange(int(F.evaluate(c.words, env)))
@@ -73,7 +73,7 @@ def _fits(plan: Plan, tensor: str) -> bool:
     """Whether programs push whole tiles, and each load is of a tile that was waited for just before: then a load that waits for
     its own words waits for what the program waits for, and ends. So do movements, which wait for what they move."""
     uses = [(s, b.param) for s in plan.steps for b in s.step.bindings if b.tensor == tensor]
-    if any(s.engine == "stream" or s.in_place or tensor in s.forwarded or s.pieces > 1 for s, _ in uses):
+    if any(s.engine.by == "stream" or s.in_place or tensor in s.forwarded or s.pieces > 1 for s, _ in uses):
         return False
     return all(
         _says_itself(plan, s, param) if s.step.program.movement is None else _moved(plan, s, param) for s, param in uses
@@ -84,7 +84,7 @@ def _moved(plan: Plan, step: StepPlan, param: str) -> bool:
     """Whether workers push a tensor to the ranks that hold it, or take their own instance of it, by runs of whole words."""
     movement, tensor = step.step.program.movement, plan.wiring.tensor(step.step.binding(param).tensor)
     assert movement is not None
-    if step.engine != "workers" or step.skip_own or step.push != (param == movement.destination):
+    if step.engine.by != "kernel" or step.skip_own or step.push != (param == movement.destination):
         return False
     if not step.push and tensor.names_holders(step.step.binding(param).view):
         return False
@@ -103,13 +103,9 @@ def _even(plan: Plan, step: StepPlan, param: str) -> bool:
     return not any(int(F.evaluate(n, plan.env(rank))) % 2 for n in lengths for rank in range(plan.topology.ranks))
 
 
-def _of(step: StepPlan, param: str) -> list[Op]:
-    return [op for op in walk(step.step.program.body) if getattr(op, "param", None) == param]
-
-
 def _says_itself(plan: Plan, step: StepPlan, param: str) -> bool:
     """Whether a program pushes and reads a tensor by tiles of whole words, right before it notifies and behind its waits."""
-    found = _of(step, param)
+    found = [op for op in walk(step.step.program.body) if getattr(op, "param", None) == param]
     if any(isinstance(op, (Move, Raw)) for op in found):
         return False
     if any(isinstance(op, Store) and (op.to == "own" or op.mask is not None or not op.value.vector) for op in found):

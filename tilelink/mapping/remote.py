@@ -46,7 +46,7 @@ def check_network(wiring: Wiring, steps: tuple[StepPlan, ...], topology: Topolog
                 f"`{s.path}` pulls from ranks that are reached over a network only",
                 "let it push (push=True)",
             )
-        if movement is not None and s.engine == "fused" and crosses(s, movement.destination):
+        if movement is not None and s.into is not None and crosses(s, movement.destination):
             raise _refused(
                 s.step.loc,
                 f"`{s.path}` pushes tiles of `{s.into}` out of registers to ranks that are reached over a network only",

@@ -53,7 +53,7 @@ def _kept_first(steps: tuple[StepPlan, ...], found: Signals) -> tuple[str, ...]:
     awaited = {s.channel for s in found.signals if s.action == "await"}
     tensors = {c.tensor for c in found.channels if c.name in awaited} - read_in_place
     waiting = {s.path for s in found.signals if s.action == "await"}
-    moved = {s.path: s.step.moved_to for s in steps if s.engine == "stream"}
+    moved = {s.path: s.step.moved_to for s in steps if s.engine.sm == "within"}
     return tuple(path for path, to in moved.items() if path not in waiting and to in tensors)
 
 
@@ -108,8 +108,7 @@ class _Call:
 
     def _needs(self, s: StepPlan) -> set[str]:
         """The steps that make what a stream moves, or computes with."""
-        movement = s.step.program.movement
-        read = s.step.takes if movement is None else (s.step.binding(movement.source).tensor,)
+        read = s.step.takes if s.step.moved_from is None else (s.step.moved_from,)
         return {p.path for tensor in read for p in self.wiring.producers(tensor)} - {s.path}
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from tilelink.errors import TilelinkError
 from tilelink.ir import formula as F
 from tilelink.ir.channel import Channel
-from tilelink.ir.plan import Link, Signal, StepPlan
+from tilelink.ir.plan import Signal, StepPlan
 from tilelink.ir.program import At, Notify, OfTile, Wait, walk
 from tilelink.ir.schedule import Schedule
 from tilelink.ir.wiring import TensorDecl, Wiring, indexed
@@ -23,7 +23,6 @@ from tilelink.mapping.remote import crosses, reads_remote
 class Signals:
     signals: tuple[Signal, ...]
     channels: tuple[Channel, ...]
-    links: tuple[Link, ...]
 
 
 def matched(
@@ -39,19 +38,17 @@ def matched(
         TilelinkError: TL301 a wait for what nobody notifies, TL302 a mode that does not hold, and those of `channel`.
     """
     signals: list[Signal] = []
-    links: list[Link] = []
     waits, notifies = _ops(steps, Wait), _ops(steps, Notify)
     matches: dict[str, list[Match]] = {}
     for s, op in waits:
-        signal, kept, served = _wait(wiring, s, op, notifies, where)
+        signal, served = _wait(wiring, s, op, notifies, where)
         signals.append(signal)
-        links += kept
         if signal.channel is not None:
             matches.setdefault(signal.channel, []).extend(served)
     found = {name: Matching(wiring, wiring.tensor(name), tuple(each)) for name, each in sorted(matches.items())}
     channels = {name: channel_of(each, schedule, least) for name, each in found.items()}
     signals += [_notify(s, op, found, channels) for s, op in notifies]
-    return Signals(tuple(signals), tuple(channels.values()), tuple(links))
+    return Signals(tuple(signals), tuple(channels.values()))
 
 
 _Kind = TypeVar("_Kind", Wait, Notify)
@@ -64,14 +61,12 @@ def _ops(steps: tuple[StepPlan, ...], kind: type[_Kind]) -> list[tuple[StepPlan,
 # ------------------------------------------------------------------------------------------------------------------ waits
 def _wait(
     wiring: Wiring, s: StepPlan, op: Wait, notifies: list[tuple[StepPlan, Notify]], where: Assignment
-) -> tuple[Signal, list[Link], list[Match]]:
-    """What becomes of a wait, how the dependences it stands for are kept, and what the flags serve that it needs."""
+) -> tuple[Signal, list[Match]]:
+    """What becomes of a wait, and what the flags serve that it needs."""
     tensor = wiring.tensor(s.step.binding(op.param).tensor)
     pulled = reads_remote(s, op.param, tensor)
     if tensor.origin == "argument":
-        link = Link(tensor.name, "", s.path, "channel" if pulled else "argument", pulled)
-        signal = Signal(s.path, op, "ready") if pulled else Signal(s.path, op, "elided", reason="argument")
-        return signal, [link], []
+        return Signal(s.path, op, "ready") if pulled else Signal(s.path, op, "elided", reason="argument"), []
     producing = [(p, n) for p, n in notifies if p.step.binding(n.param).tensor == tensor.name]
     if not producing:
         raise TilelinkError(
@@ -81,22 +76,18 @@ def _wait(
             why="a wait ends when every producer tile that intersects it is complete, and here there is none",
             hint="let the program that writes it call producer_tile_notify, or take the wait out",
         )
-    remote = [pulled or crosses(producer, notify.param) for producer, notify in producing]
-    implied = [None if far else _implied(s, p, where) for (p, _), far in zip(producing, remote, strict=True)]
+    implied = [None if pulled or crosses(p, n.param) else _implied(s, p, where) for p, n in producing]
     # One notify that needs flags is enough: the wait then counts all of them.
-    reason = implied[0] if None not in implied else None
-    makers = zip(producing, remote, strict=True)
-    links = [Link(tensor.name, producer.path, s.path, reason or "channel", far) for (producer, _), far in makers]
-    if reason is not None:
-        return Signal(s.path, op, "elided", reason=reason), links, []
-    return Signal(s.path, op, "await", channel=tensor.name), links, [Match(s, op, p, n) for p, n in producing]
+    if None not in implied:
+        return Signal(s.path, op, "elided", reason=implied[0]), []
+    return Signal(s.path, op, "await", channel=tensor.name), [Match(s, op, p, n) for p, n in producing]
 
 
 def _implied(consumer: StepPlan, producer: StepPlan, where: Assignment) -> str | None:
     """What keeps a local dependence without a signal."""
     if consumer.into is not None and consumer.executor == producer.executor:
         return "worker"
-    if consumer.engine == "stream" or producer.engine == "stream":
+    if "stream" in (consumer.engine.by, producer.engine.by):
         return None
     if where.kernel_of[consumer.executor] == where.kernel_of[producer.executor]:
         return None

@@ -37,13 +37,8 @@ def plan_steps(wiring: Wiring, placed: tuple[Placed, ...], env: Mapping[str, F.N
 
 def _with_followers(s: StepPlan, steps: list[StepPlan]) -> StepPlan:
     """The step with the list of those fused into it; a movement learns what need not be moved."""
-    movement = s.step.program.movement
     # A pull is for tiles of other ranks anyway: what it brings is read from memory, also this rank's own.
-    skip = (
-        movement is not None
-        and bool(s.push)
-        and any(s.step.binding(movement.destination).tensor in q.forwarded for q in steps)
-    )
+    skip = bool(s.push) and any(s.step.moved_to in q.forwarded for q in steps)
     return replace(s, fused=tuple(q.path for q in steps if q.into == s.path), skip_own=skip)
 
 
@@ -66,12 +61,11 @@ def _pulled_cuts(wiring: Wiring, placed: tuple[Placed, ...], host: Placed) -> fr
     made = moved_tiles(host.step) if host.step.program.movement is not None else stored_tiles(host.step)
     forced: set[int] = set()
     for q in placed:
-        movement = q.step.program.movement
-        if movement is None or directed(wiring, q)[1] or q.step.axis != host.step.axis:
+        if q.step.moves is None or directed(wiring, q)[1] or q.step.axis != host.step.axis:
             continue
-        source, target = q.step.binding(movement.source), q.step.binding(movement.destination)
-        for v, w in zip(source.view, target.view, strict=True):
-            split = split_over(wiring.tensor(target.tensor), w) == q.step.axis
-            if v.axis is not None and split and (source.tensor, v.axis) in made:
-                forced.add(made[(source.tensor, v.axis)])
+        source, target = (b.tensor for b in q.step.moves)
+        for v, w in q.step.moved_axes:
+            split = split_over(wiring.tensor(target), w) == q.step.axis
+            if v.axis is not None and split and (source, v.axis) in made:
+                forced.add(made[(source, v.axis)])
     return frozenset(forced)

@@ -1,13 +1,14 @@
-"""What a plan has to be for lowering to make sense of it: its steps started once, on streams that are there."""
+"""What a plan has to be for lowering to make sense of it: its steps started once, on streams that are there; and local
+shards that are read in the argument hold what would have been moved, and lie as the text takes them to lie."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from tilelink.errors import Loc, TilelinkError
+from tilelink.errors import Loc, Note, TilelinkError
 from tilelink.ir.channel import Channel
 from tilelink.ir.host import MAIN, Enter, Fork, HostStep, Join, Keep, Launch, Leave, Stage, Transfer
-from tilelink.ir.plan import Plan, Signal, StepPlan
+from tilelink.ir.plan import InPlace, Plan, Signal, StepPlan
 from tilelink.ir.program import Notify, Wait, walk
 from tilelink.proof.found import REPORT
 
@@ -120,8 +121,7 @@ def _check_signals(plan: Plan, step: StepPlan) -> None:
 
 def _check_notify(plan: Plan, step: StepPlan, signal: Signal, channel: Channel) -> None:
     """It is given by the kind of engine that the flags are kept for, and counted as they are."""
-    engine = "stream" if step.engine == "stream" else "workers"
-    if engine != channel.writers:
+    if step.engine.adds != channel.adds:
         raise TilelinkError(
             "TL607",
             f"`{step.path}` notifies flags of `{channel.tensor}` that are kept for another kind of engine",
@@ -183,3 +183,65 @@ def _check_signature(plan: Plan) -> None:
 
 def _refused(what: str, why: str, loc: Loc | None) -> TilelinkError:
     return TilelinkError("TL609", what, loc=loc, why=why, hint=REPORT)
+
+
+# ------------------------------------------------------------------------------------------------------------- local shards
+def check_local_shards(plan: Plan) -> str:
+    """One copy engine moves the argument as it is, position by position, and whoever reads the local shard in the argument
+    waits for the tensor. (That nobody misses what is not moved, and that the argument reaches as far, tables show.)
+
+    Raises:
+        TilelinkError: TL609.
+    """
+    for tensor in plan.read_in_place:
+        makers = [s for s in plan.steps if s.step in plan.wiring.producers(tensor)]
+        for step in plan.steps:
+            for own in (i for i in step.in_place if i.tensor == tensor):
+                _check_in_place(plan, step, own, makers)
+    named = ", ".join(f"`{t}`" for t in plan.read_in_place)
+    return f"read where the rank has brought it: {named}" if named else "nothing is read in place of what moves"
+
+
+def _check_in_place(plan: Plan, step: StepPlan, own: InPlace, makers: list[StepPlan]) -> None:
+    if len(makers) != 1 or not _moved_as_it_is(plan, makers[0], own):
+        what = f"whose local shard is not that of `{own.source}`"
+        raise _not_in_place(step, own, what, "reader and mover have to mean the same elements", makers, step.step.loc)
+    source, tensor = (plan.buffer(name).extents[own.axis + 1 :] for name in (own.source, own.tensor))
+    if source != tensor:
+        what = f"whose rows are not as long as those of `{own.source}`"
+        raise _not_in_place(step, own, what, "the text reads both by the strides of one", makers, step.step.loc)
+    for s in plan.signals:
+        if s.path == step.path and s.action != "await" and step.step.binding(s.op.param).tensor == own.tensor:
+            why = "the text finds the local shard where it waits for the tensor"
+            raise _not_in_place(step, own, "without a wait", why, makers, s.op.loc)
+
+
+def _moved_as_it_is(plan: Plan, maker: StepPlan, own: InPlace) -> bool:
+    """Position by position, from an argument that is split along the axis and nowhere else."""
+    movement = maker.step.program.movement
+    if movement is None:
+        return False
+    ends = [maker.step.binding(p) for p in (movement.source, movement.destination)]
+    source, tensor = (plan.wiring.tensor(b.tensor) for b in ends)
+    straight = all(v.axis == k and not v.local for b in ends for k, v in enumerate(b.view))
+    splits = [(k, a.split) for k, a in enumerate(source.axes) if a.split is not None or a.own_slice]
+    return (
+        (source.name, tensor.name, source.origin, source.dtype) == (own.source, own.tensor, "argument", tensor.dtype)
+        and straight
+        and [a.size for a in source.axes] == [a.size for a in tensor.axes]
+        and splits == [(own.axis, "R")]
+        and plan.layout(source.name).contiguous
+    )
+
+
+def _not_in_place(
+    step: StepPlan, own: InPlace, what: str, why: str, makers: list[StepPlan], loc: Loc | None
+) -> TilelinkError:
+    return TilelinkError(
+        "TL609",
+        f"`{step.path}` reads `{own.tensor}` in place, {what}",
+        loc=loc,
+        why=why,
+        hint=REPORT,
+        notes=tuple(Note("moved here", m.step.loc) for m in makers),
+    )

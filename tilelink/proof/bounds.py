@@ -56,7 +56,7 @@ def _unlike(table: Table) -> Iterator[Found]:
         sides, taken = [[runs(hi) - runs(lo) for lo, hi in op.box] for op in (copy.source, copy.target)], runs.taken
         lengths = [[x for x in side if possible([*taken, x != 1])] for side in sides]
         dtypes = {table.lowered.buffer(op.buffer).dtype for op in (copy.source, copy.target)}
-        alike = len(lengths[0]) == len(lengths[1]) and (len(dtypes) == 1 or row.executor.engine == "workers")
+        alike = len(lengths[0]) == len(lengths[1]) and (len(dtypes) == 1 or row.executor.engine.computes)
         if not alike or any(possible([*taken, a != b]) for a, b in zip(*lengths, strict=True)):
             what = f"`{table.path(row)}` copies `{copy.source.buffer}` to `{copy.target.buffer}`, which is of another shape"
             yield Found(what, "", (row,), (Moment.first(table, row),), why="a copy goes element by element")

@@ -162,7 +162,7 @@ def _keyed(table: Table, row: Row, number: int, base: dict[str, int], whose: tup
         together(np.logical_and, sent.inside(table, width)), base[row.op.flags] + sent.on * width + sent.flag, -1
     )
     loop = next(k for k, loop in enumerate(row.executor.loops) if loop is row.loop)
-    keys = [executor, sent.rank, t % row.executor.workers if row.executor.engine == "stream" else 0, loop, t]
+    keys = [executor, sent.rank, t % row.executor.workers if row.executor.engine.in_turn else 0, loop, t]
     for level in range(depth + 1):
         place, axis = row.around[level] if level < len(row.around) else (row.place, None)
         keys += [place, 0 if axis is None else runs.along(axis)[..., None]]

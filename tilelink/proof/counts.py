@@ -121,11 +121,11 @@ def _tiles_awaiting(table: Table, width: int, waits: list[Row]) -> Array:
 
 def _unable(table: Table, flags: Flags, row: Row) -> Iterator[Found]:
     """A stream sets a flag to the number of the call, and cannot add; what workers see of their own GPU no peer hears."""
-    if row.executor.engine == "stream" and flags.style in ("count", "doorbell"):
+    if not row.executor.engine.adds and flags.style in ("count", "doorbell"):
         yield Found("is signalled by a stream, which cannot add", flags.name, (row,), (Moment.first(table, row),))
     if flags.scope != "sys":
         sent = Sent.of(table, row)
-        away = [] if row.executor.engine == "stream" else [sent.on != sent.rank]
+        away = [] if row.executor.engine.by == "stream" else [sent.on != sent.rank]
         if possible([*sent.taken, *away]):
             waits = [r for r in table.rows if isinstance(r.op, Await) and r.op.flags == flags.name]
             shown = [Moment.first(table, row, away)]

@@ -44,7 +44,7 @@ def _of(order: Order, buffer: Buffer, writes: list[Row], reads: list[Row]) -> It
         if possible(runs.taken):
             written.append(Writes.of(runs, order.axes(w, Signal), boxes_of(runs), extents, table.ranks))
     # A program of the user's says more than what a call begins with.
-    for r in sorted(reads, key=lambda r: r.executor.engine == "host"):
+    for r in sorted(reads, key=lambda r: r.executor.engine.by == "host"):
         runs = Runs.of(table, r)
         axes, boxes = order.axes(r, Await), boxes_of(runs)
         for w in written if possible(runs.taken) else ():
@@ -144,7 +144,7 @@ class Order:
     def _in_turn(self, pairs: Pairs) -> Iterator[Sequence[Array]]:
         """The same stream does it earlier."""
         w, r = pairs.writes.runs.row, pairs.reads.row
-        if w.executor is not r.executor or w.executor.engine == "workers" or w.loop is not r.loop or not w.loop.axes:
+        if w.executor is not r.executor or not w.executor.engine.in_turn or w.loop is not r.loop or not w.loop.axes:
             return
         at = self.table.at(w.loop)
         at = at.reshape(at.shape + (1,) * (w.depth - at.ndim))

@@ -9,14 +9,14 @@ from itertools import combinations
 import networkx as nx
 import numpy as np
 
-from tilelink.ir.lowered import Await, Compute, Executor, Read, Write, walk
+from tilelink.ir.lowered import Await, Executor, Read, Write, walk
 from tilelink.proof.found import Found
 from tilelink.proof.table import Row, Table
 
 
 def crowded(table: Table) -> Iterator[Found]:
     taken, sms = _workers(table), table.lowered.sms
-    waiting = next((r for r in table.rows if isinstance(r.op, Await) and r.executor.engine == "workers"), None)
+    waiting = next((r for r in table.rows if isinstance(r.op, Await) and r.executor.engine.sm == "worker"), None)
     if waiting is not None and taken > sms:
         yield Found(
             f"`{table.path(waiting)}` waits in kernels that have {taken} workers side by side, and there are {sms} SMs",
@@ -24,7 +24,7 @@ def crowded(table: Table) -> Iterator[Found]:
             (waiting,),
             why="a worker stays until what it waits for has come, and whoever makes that may find no SM meanwhile",
         )
-    first = next((e for e in table.lowered.executors if e.engine == "stream" and _takes_an_sm(table, e)), None)
+    first = next((e for e in table.lowered.executors if _takes_an_sm(table, e)), None)
     if first is not None and taken >= sms:
         yield Found(
             f"`{first.loops[0].path}` needs an SM while {taken} workers, which may wait for it, can have all {sms}",
@@ -38,7 +38,7 @@ def _workers(table: Table) -> int:
     """The most that there can be at a time: of kernels of which none comes before another."""
     kernels: dict[str, list[Executor]] = {}
     for e in table.lowered.executors:
-        if e.engine == "workers":
+        if e.engine.sm == "worker":
             kernels.setdefault(e.kernel, []).append(e)
     together: nx.Graph[str] = nx.Graph()
     for name, members in kernels.items():
@@ -51,9 +51,11 @@ def _workers(table: Table) -> int:
 
 
 def _takes_an_sm(table: Table, e: Executor) -> bool:
+    if e.engine.sm != "within":
+        return e.engine.sm == "always"
     flags = {f.name: f.style for f in table.lowered.flags}
     ops = [op for loop in e.loops for op in walk(loop.body)]
-    if any(isinstance(op, Compute) or (isinstance(op, Await) and flags[op.flags] != "doorbell") for op in ops):
+    if any(isinstance(op, Await) and flags[op.flags] != "doorbell" for op in ops):
         return True
     rows = [r for r in table.rows if r.executor is e and isinstance(r.op, Read | Write)]
     within = [_stays(r) for r in rows if isinstance(r.op, Write)]
@@ -71,7 +73,7 @@ def _stays(row: Row) -> bool:
 
 def _comes_first(table: Table, e: Executor) -> bool:
     """Whether all workers begin when it has ended."""
-    return all(e.name in table.ended[other.name] for other in table.lowered.executors if other.engine == "workers")
+    return all(e.name in table.ended[other.name] for other in table.lowered.executors if other.engine.sm == "worker")
 
 
 __all__ = ["crowded"]

@@ -63,7 +63,7 @@ class Comparison:
         lines = self.run.recording.lines
         for line in sorted(lines, key=lambda x: (x.call, lines[x][0].at)):
             facts = self._facts(line.call, line.rank)
-            for executor in (e for e in self.lowered.executors if e.engine == "workers"):
+            for executor in (e for e in self.lowered.executors if e.engine.by == "kernel"):
                 known: set[Flag] = set()
                 for k, loop in enumerate(executor.loops):
                     found = [e for e in lines[line] if e.where.path == loop.path]
@@ -139,7 +139,7 @@ class Comparison:
         facts, lines = self._facts(call, rank), self.run.recording.lines
         mine = {line: events for line, events in lines.items() if (line.call, line.rank) == (call, rank)}
         for e in self.lowered.executors:
-            if e.engine == "workers":
+            if e.engine.by == "kernel":
                 self._workers(facts, e, mine)
         self._stream_work(facts, mine)
         self._begin_and_end(facts, mine)
@@ -294,7 +294,7 @@ class Comparison:
     # ------------------------------------------------------------------------------------------------------ begin and end
     def _begin_and_end(self, facts: Facts, lines: dict[Line, list[Event]]) -> None:
         """The call's own flags: who has entered, staged, left; and the credits."""
-        executors = [e for e in self.lowered.executors if e.engine == "host" or e.name == "stage"]
+        executors = [e for e in self.lowered.executors if e.engine.by == "host" or e.name == "stage"]
         said = [s for e in executors for tile in self.tiles(e, 0, facts.rank) for s in tile if s.name in STATES]
         credits = [s for s in said if s.kind == "await" and s.back]
         if not credits and self.run.credits[facts.epoch - 1]:

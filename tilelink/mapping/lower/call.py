@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from tilelink.ir import formula as F
 from tilelink.ir import host as H
+from tilelink.ir.engine import HOST, WORKERS, Engine
 from tilelink.ir.formula import Sym
 from tilelink.ir.lowered import (
     ENTERED,
@@ -76,7 +76,7 @@ class Call:
             heads[H.MAIN] = (*heads[H.MAIN], *heads.get(h.stream, ()))
         elif isinstance(h, H.Keep):
             loop = stream_loop(Frame(plan, plan.step(h.path)), self.tables, own=True, others=False, kept=True)
-            self._start(H.MAIN, h.executor, "stream", loop)
+            self._start(H.MAIN, h.executor, plan.step(h.path).engine, loop)
         elif isinstance(h, H.Transfer):
             self._transfer(h, plan.step(h.path))
         else:
@@ -90,7 +90,7 @@ class Call:
             loop = stream_loop(Frame(self.plan, step), self.tables, own=own, others=True)
         streams = range(h.stream, h.stream + step.streams)
         after = tuple(dict.fromkeys(name for s in streams for name in self.heads[s]))
-        self.executors.append(Executor(h.executor, "stream", (loop,), after, step.streams))
+        self.executors.append(Executor(h.executor, step.engine, (loop,), after, step.streams))
         self.heads |= dict.fromkeys(streams, (h.executor,))
 
     def _launch(self, h: H.Launch) -> None:
@@ -99,10 +99,12 @@ class Call:
         for step in map(self.plan.step, (path for path, _ in kernel.roles if self.text)):
             self.parts += [part_of(self.plan, s) for s in (step, *map(self.plan.step, step.fused))]
         for path, workers in kernel.beside:
-            self.executors.append(Executor(path, "workers", self._role(path), after, workers or 1, kernel.name))
+            self.executors.append(
+                Executor(path, self.plan.step(path).engine, self._role(path), after, workers or 1, kernel.name)
+            )
         loops = tuple(loop for path in kernel.in_turn for loop in self._role(path))
         workers = kernel.roles[-1][1] or 1
-        self.executors.append(Executor("+".join(kernel.in_turn), "workers", loops, after, workers, kernel.name))
+        self.executors.append(Executor("+".join(kernel.in_turn), WORKERS, loops, after, workers, kernel.name))
         self.heads[h.stream] = tuple(e.name for e in self.executors[first:])
 
     def _role(self, path: str) -> tuple[Tiles, ...]:
@@ -140,9 +142,9 @@ class Call:
 
     # ----------------------------------------------------------------------------------------------------- call entry
     def _host(self, name: str, body: tuple[Op, ...]) -> None:
-        self._start(H.MAIN, name, "host", Tiles(name, F.of(1), (), (), (), body))
+        self._start(H.MAIN, name, HOST, Tiles(name, F.of(1), (), (), (), body))
 
-    def _start(self, stream: int, name: str, engine: Literal["stream", "host"], loop: Tiles) -> None:
+    def _start(self, stream: int, name: str, engine: Engine, loop: Tiles) -> None:
         self.executors.append(Executor(name, engine, (loop,), self.heads[stream]))
         self.heads[stream] = (name,)
 

@@ -36,7 +36,7 @@ def copied(
     found = None if step.push else frame.owner(source, there)
     origin = step.rank if found is None else found
     waits = awaits(frame, wait, there, origin) if wait is not None and step.into is None and not kept else ()
-    if wait is not None and step.engine == "stream":
+    if wait is not None and step.engine.by == "stream":
         waits = _of_a_stream(frame, wait, waits, origin)
     read = frame.access(Read, source, there, origin, loc, pulled=not step.push) if step.into is None else ()
     if not step.push:
@@ -46,7 +46,7 @@ def copied(
     owner = frame.owner(destination, here) if target is None else target
     pe = Sym(frame.unique("pe")) if owner is None else owner
     saying = None if notify is None else said(frame, notify)
-    at_once = owner is None and saying is not None and saying.to == "all" and step.engine != "stream"
+    at_once = owner is None and saying is not None and saying.to == "all" and step.engine.by != "stream"
     each = _copy(read, frame.access(Write, destination, here, pe, loc))
     if notify is not None and not at_once:
         alone = target is None and owner is not None
@@ -54,7 +54,9 @@ def copied(
     skips = step.skip_own and owner is not None
     if owner is not None:
         body = _some(each, pe, frame, own and not step.skip_own, others)
-        return _some((*waits, *body), pe, frame, False, True) if skips and step.engine == "stream" else (*waits, *body)
+        return (
+            _some((*waits, *body), pe, frame, False, True) if skips and step.engine.by == "stream" else (*waits, *body)
+        )
     turn = frame.unique("turn")
     at = around(step.rank + step.ranks - Sym(turn), 0) % step.ranks
     each = _some(each, pe, frame, own and not step.skip_own, others)

@@ -20,7 +20,7 @@ def flags_of(plan: Plan, c: Channel) -> Flags:
     """The flags of a channel."""
     if c.tensor in plan.low_latency:
         return Flags(c.name, c.words, style="data", scope=c.scope)
-    if c.writers == "stream" or plan.brief:
+    if not c.adds or plan.brief:
         return Flags(c.name, c.words, style="epoch", scope=c.scope)
     at = c.indices(Sym("flag"))
     arrivals = c.target if c.guard is None else F.select(c.guard, c.target, 0)
@@ -45,7 +45,7 @@ def awaits(frame: Frame, op: Wait, index: Entries, source: Formula | None) -> tu
         return (Await(flags, frame.number(frame.step.rank if source is None else source), 0, op.loc),)
     channel = frame.plan.channel(found.channel or "")
     at = frame.step.rank if source is None else source
-    bell = channel.bells and frame.step.engine == "stream" and not frame.step.by_runs
+    bell = channel.bells and not frame.step.engine.compares and not frame.step.by_runs
 
     def await_(flag: Formula, indices: tuple[Formula, ...]) -> tuple[Op, ...]:
         out: tuple[Op, ...] = (Await(channel.name, flag, 0, op.loc, bell),)

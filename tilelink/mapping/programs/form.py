@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tilelink.errors import Note, TilelinkError
 from tilelink.ir.plan import Plan
-from tilelink.ir.program import Expr, If, Loop, Notify, Op, TileProgram, Tiles, Wait
-from tilelink.mapping.sites import Site, sites
+from tilelink.ir.program import Expr, If, Loop, Notify, Op, Site, TileProgram, Tiles, Wait, sites
 
 
 def check_form(plan: Plan) -> str:
@@ -17,7 +16,7 @@ def check_form(plan: Plan) -> str:
     count = 0
     for step in plan.steps:
         program = step.step.program
-        for site in sites(program):
+        for site in sites(program.body):
             if isinstance(site.op, (Wait, Notify)):
                 _check(program, site, site.op)
                 count += 1
