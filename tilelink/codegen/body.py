@@ -9,7 +9,7 @@ from tilelink.codegen import access, loops, masks, memory, signals, waits
 from tilelink.codegen.access import expression
 from tilelink.codegen.scope import TRITON_DTYPES, Scope
 from tilelink.codegen.text import atom
-from tilelink.ir.partition import GridAxis, extent
+from tilelink.ir.partition import GridAxis
 from tilelink.ir.program import (
     Bounds,
     Check,
@@ -45,7 +45,7 @@ def _bounds(scope: Scope, op: Bounds) -> None:
     """Nothing is emitted but of a mask: the name stands for what is known already."""
     if op.what == "mask":
         return masks.emit(scope, op)
-    scope.renamed[op.name] = _bound(scope, op)
+    scope.replaced[op.name] = _bound(scope, op)
     scope.inside.update([op.name] if op.what in ("begin", "segment") else [])
 
 
@@ -59,10 +59,9 @@ def _bound(scope: Scope, op: Bounds) -> str:
     if op.what == "acc_dtype":
         return TRITON_DTYPES[accumulator(tensor.dtype)]
     if op.what == "size":
-        return atom(scope.text(extent(tensor, view[op.axis or 0], scope.step.axis)))
+        return atom(scope.text(scope.part.value(op)[0]))
     if op.what == "range" and op.var is None:
-        along = view[op.axis or 0]
-        return access.lanes(access.whole(scope, along.dim, extent(tensor, along, scope.step.axis)))
+        return access.lanes(access.whole(scope, view[op.axis or 0].dim, scope.part.value(op)[0]))
     assert op.var is not None
     if op.what == "segment":
         return scope.segments[op.var]
@@ -83,7 +82,7 @@ def _extent(scope: Scope, tensor: TensorDecl, grid: GridAxis, view: ViewAxis) ->
 
 
 def _holder(scope: Scope, op: Holder) -> None:
-    text = scope.text(scope.part.owner(op))
+    text = scope.text(scope.part.value(op)[0])
     scope.lines.add(f"{scope.local(op.name)} = {text}", op.loc)
 
 

@@ -23,7 +23,7 @@ def open_tiles(scope: Scope) -> dict[str, TileNames]:
             name = scope.names.fresh(f"{label}_begin") if scope.part.copies else scope.local(var)
             scope.tiles[var] = TileNames(scope.text(begin) if fixed else name, "", "", "", g, 1)
             if fixed:
-                scope.renamed[var] = scope.text(begin)
+                scope.replaced[var] = scope.text(begin)
             else:
                 scope.known[begin] = Sym(name)
             continue
@@ -59,7 +59,7 @@ def tile_lines(scope: Scope, tiles: dict[str, TileNames]) -> Lines:
             segments.tile(scope, lines, index, names, var)
         elif index is not None and not names.grid.unit:
             lines.add(f"{names.begin} = {scope.text(begin)}")
-            if names.used & {"end", "inside"}:
+            if names.used & {"end", "inside"} or _end_used(scope, names):
                 lines.add(f"{names.end} = {scope.text(end)}")
         access.lane_lines(lines, names)
         if var in read and not names.grid.unit:
@@ -79,3 +79,7 @@ def _index(begin: F.Formula) -> str | None:
 def _grids(scope: Scope) -> list[GridAxis]:
     """Of the domain's tiles."""
     return [g for g in scope.step.grid if g.var is not None or scope.part.copies]
+
+
+def _end_used(scope: Scope, names: TileNames) -> bool:
+    return any(names.end in text for _, text, _ in scope.lines.rows) or names.end in scope.formulas.symbols

@@ -100,7 +100,7 @@ def fused_function(file: File, step: StepPlan, held: dict[str, str]) -> Function
         grids = {g.var or f"axis{a}": g for a, g in enumerate(step.grid)}
         for var, begin, _ in scope.part.tiles:
             if not is_passed(begin):
-                scope.renamed[var] = scope.rank
+                scope.replaced[var] = scope.rank
                 scope.tiles[var] = TileNames(scope.rank, "", "", "", grids[var], 1)
                 continue
             g, last = grids[var], grids[var] is step.grid[-1]

@@ -133,11 +133,11 @@ def _wait_together(scope: Scope, op: Tiles, grid: GridAxis, waiting: tuple[Wait,
     """Wait for the words of all ranks at once, one lane each; False, and nothing emitted, where that has no words."""
     each = scope.names.fresh(f"{op.var}_each")
     scope.tiles[op.var] = TileNames(each, f"{each} + 1", "", "", grid, 1)
-    renamed = dict(scope.renamed)
+    replaced = dict(scope.replaced)
     with scope.apart() as inner:
-        scope.renamed[op.var] = each
+        scope.replaced[op.var] = each
         done = all(waits.await_each(scope, o, each) for o in waiting)
-    outer, scope.renamed = scope.lines, renamed
+    outer, scope.replaced = scope.lines, replaced
     if done:
         lanes = access.power_of_two(scope.lowered.topology.size(scope.step.axis))
         outer.add(f"{each} = tl.arange(0, {lanes})", op.loc)
@@ -165,7 +165,7 @@ def _same_for_pieces(scope: Scope, op: Wait) -> bool:
 
 def _range(scope: Scope, op: Tiles, grid: GridAxis) -> tuple[str, str]:
     """First and last position of the loop, each a name or a number: inside the axis, whatever the program says."""
-    low, high = map(scope.text, scope.step.loop(op).span)
+    low, high = map(scope.text, scope.part.value(op))
     if op.start is not None:
         start = expression(scope, op.start)
         low = start if low == "0" and op.start.text in scope.inside else f"tl.maximum({low}, {start})"
@@ -194,11 +194,11 @@ def _nested(scope: Scope, body: tuple[Op, ...], emit: Emit) -> None:
 
 
 def loop(scope: Scope, op: Loop, emit: Emit) -> None:
-    kept = dict(scope.renamed)
+    kept = dict(scope.replaced)
     if "tl.static_range(" in op.header.text:
-        scope.renamed |= _constant_sizes(scope, op.header.names)
+        scope.replaced |= _constant_sizes(scope, op.header.names)
     head = expression(scope, op.header)
-    scope.renamed = kept
+    scope.replaced = kept
     scope.lines.add(f"{head}:", op.loc)
     _nested(scope, op.body, emit)
 

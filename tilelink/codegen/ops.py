@@ -105,14 +105,14 @@ def printed(scope: Scope, op: Wait | Notify) -> bool:
     elements there is nothing to wait for."""
     flags = [o for o in walk(scope.part.of(op)) if isinstance(o, Await | Signal)]
     return any(
-        scope.lowered.flag(o.flags).style != "data" and (isinstance(o, Signal) or most(scope, o.flags)) for o in flags
+        scope.lowered.flag(o.flags).style != "data" and (isinstance(o, Signal) or _exists(scope, o.flags))
+        for o in flags
     )
 
 
-def most(scope: Scope, flags: str) -> int:
-    """How many flags a rank has at most."""
+def _exists(scope: Scope, flags: str) -> bool:
     count, ranks = scope.lowered.flag(flags).count, range(scope.lowered.topology.ranks)
-    return max(int(F.evaluate(count, scope.lowered.env(rank))) for rank in ranks)
+    return any(F.evaluate(count, scope.lowered.env(rank)) for rank in ranks)
 
 
 def body_of(scope: Scope, op: Wait | Notify) -> tuple[Op, ...]:

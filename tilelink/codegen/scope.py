@@ -83,7 +83,7 @@ class File:
 class Scope:
     """What is known while one function is being emitted.
 
-    `renamed`: what names of the program are called here: those that something else has, and those that stand for a bound;
+    `renamed`: names of the program that something else has here; `replaced`: names that stand for a bound, with its text;
     `inside`: those of them that are in range wherever they index; `segments`: of the tiles of a run-time split; `limits`:
     by mask and `start` or `stop`, those of a loop's masks that were named before it; `known`: what formulas of the lowered plan
     are called here.
@@ -98,6 +98,7 @@ class Scope:
     args: dict[str, Arg] = field(default_factory=dict[str, Arg])
     tiles: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
     wholes: dict[str, TileNames] = field(default_factory=dict[str, TileNames])
+    replaced: dict[str, str] = field(default_factory=dict[str, str])
     known: dict[Formula, Formula] = field(default_factory=dict[Formula, Formula])
     limits: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     forwarded: dict[str, str] = field(default_factory=dict[str, str])
@@ -240,8 +241,9 @@ class Scope:
 
     def spelled(self, text: str) -> str:
         """A user's expression with what its names are called here."""
-        ranks = {"RANKS": self.ranks} if "RANKS" in text and self.ranks != "RANKS" else {}
-        known = self.renamed | ranks
+        known = {**self.renamed, **self.replaced}
+        if "RANKS" in text and self.ranks != "RANKS":
+            known["RANKS"] = self.ranks
         if not known:
             return text
         names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))

@@ -73,6 +73,7 @@ class Formulas:
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     names: dict[Formula, str] = field(default_factory=dict[Formula, str])
     used: list[Formula] = field(default_factory=list[Formula])
+    symbols: set[str] = field(default_factory=set[str])
     multiples: set[Formula] = field(default_factory=set[Formula])
 
     def define(self, formula: Formula, name: str) -> None:
@@ -81,22 +82,27 @@ class Formulas:
             self.names.setdefault(formula, name)
 
     def text(self, formula: F.Like, outer: int = 0) -> str:
-        return F.text(self._printed(self._shorten(F.of(formula))), outer)
+        shortened = self._shorten(F.of(formula))
+        self.symbols |= F.symbols(shortened)
+        return F.text(self._printed(shortened), outer)
 
     def _printed(self, f: Formula) -> Formula:
         return F.substitute(f, {n: Sym(m) for n, m in self.renamed.items()}) if self.renamed else f
 
     def _shorten(self, f: Formula) -> Formula:
         if f in self.names:
-            if f not in self.used and isinstance(f, Binary):
-                # What it is made of is defined before it.
-                self._shorten(f.left)
-                self._shorten(f.right)
-                self.used.append(f)
+            if f not in self.used:
+                self._use(f)
             return Sym(self.names[f])
         if isinstance(f, Binary):
             return Binary(f.op, self._shorten(f.left), self._shorten(f.right))
         return f
+
+    def _use(self, f: Formula) -> None:
+        assert isinstance(f, Binary)
+        left, right = self._shorten(f.left), self._shorten(f.right)
+        self.symbols |= F.symbols(left) | F.symbols(right)
+        self.used.append(f)
 
     def definitions(self) -> list[tuple[str, str]]:
         """(name, text) of the named subformulas that were used, in an order in which each knows those before it."""

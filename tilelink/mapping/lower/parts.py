@@ -8,6 +8,7 @@ from tilelink.ir import formula as F
 from tilelink.ir import program as P
 from tilelink.ir.formula import Formula, Sym
 from tilelink.ir.lowered import AT, Op, Part, Read, Walk
+from tilelink.ir.partition import extent
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.lower.copies import copied
 from tilelink.mapping.lower.frame import Frame
@@ -22,8 +23,8 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
     tiles, tests = tuple(_tiles(frame)), tuple(frame.tests)
     if program.movement is not None:
         return Part(step.path, tiles, tests, copied(frame), (), ())
-    found, owners = tuple(_said(frame, program.body)), tuple(_owners(frame, program.body))
-    return Part(step.path, tiles, tests, (), found, owners, tuple(_walks(frame, program.body)))
+    found, values = tuple(_said(frame, program.body)), tuple(_values(frame, program.body))
+    return Part(step.path, tiles, tests, (), found, values, tuple(_walks(frame, program.body)))
 
 
 def _tiles(frame: Frame) -> Iterator[tuple[str, Formula, Formula]]:
@@ -47,11 +48,16 @@ def _said(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Op
             yield op, frame.access(Read, op.param, frame.index(op.param, op.index), frame.step.rank, op.loc)
 
 
-def _owners(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, Formula]]:
+def _values(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Formula, ...]]]:
     for op in P.walk(body):
         if isinstance(op, P.Holder):
             found = frame.owner(op.param, frame.index(op.param, op.index))
-            yield op, frame.step.rank if found is None else found
+            yield op, (frame.step.rank if found is None else found,)
+        elif isinstance(op, P.Bounds) and op.axis is not None and op.what in ("size", "range"):
+            view = frame.step.step.binding(op.param).view[op.axis]
+            yield op, (extent(frame.tensor(op.param), view, frame.step.axis),)
+        elif isinstance(op, P.Tiles):
+            yield op, frame.step.loop(op).span
 
 
 def _walks(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[str, Walk]]:
