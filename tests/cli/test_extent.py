@@ -74,8 +74,8 @@ def test_commands_say_it_before_they_simulate(monkeypatch: pytest.MonkeyPatch) -
     def too_long(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for simulation in ("run_case", "try_many", "tune_case"):
-        monkeypatch.setattr(f"tilelink.cli.{simulation}", too_long)
+    for simulation in ("running.run_case", "stress.stress", "running.tune_case"):
+        monkeypatch.setattr(f"tilelink.explore.{simulation}", too_long)
     small = ("ag_gemm", "--shape", "128x64x64", "--world", "2")
     for arguments, said in (
         (("run", *small, "--calls", "3"), "8 tiles on 2 ranks, 3 calls"),

@@ -360,7 +360,7 @@ def _changes(plan: Plan) -> dict[str, Callable[[int], Plan]]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(sampled(sorted(forms()))),
+    name=st.sampled_from(sorted(forms())),
     ranks=st.integers(2, 4),
     rows=st.integers(1, 15),
     columns=st.integers(1, 4),

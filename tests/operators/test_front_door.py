@@ -100,12 +100,3 @@ def test_the_line_of_a_key_that_raises() -> None:
 def test_a_lambda_with_a_name() -> None:
     named = tilelink.operator("M/R K, K N -> M N", name="named")(lambda x, w: ops.ag_gemm(x, w))
     assert named.plan(*LISTS).wiring.name == "named"
-
-
-def test_an_operator_that_calls_itself() -> None:
-    @tilelink.operator("M/R K, K N -> M N")
-    def endless(x: Any, w: Any) -> Any:
-        return endless(x, w)
-
-    with pytest.raises(TilelinkError, match="TL215: `endless` is called 32 operators deep"):
-        endless.plan(*LISTS)

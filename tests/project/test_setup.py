@@ -42,7 +42,7 @@ def test_help_is_the_default_and_lists_every_target() -> None:
 
 def test_every_installation_is_constrained(everything: list[str]) -> None:
     installations = [line for line in everything if "pip install" in line]
-    assert len(installations) == 4
+    assert len(installations) == 5
     assert all("--constraint constraints.txt" in line for line in installations)
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
 
@@ -73,7 +73,7 @@ def test_the_distribution_is_what_users_install() -> None:
 
 def test_every_import_is_a_declared_dependency() -> None:
     declared = {re.split(r"[<>=\[ ]", d)[0] for d in PROJECT["dependencies"]}
-    optional = {"nvshmem", "cuda", "plotly", "ipywidgets", "IPython"}
+    optional = {"nvshmem", "cuda", "plotly", "ipywidgets", "IPython", "transformers"}
     imported = {name for path in (ROOT / "tilelink").rglob("*.py") for name in _imports(ast.parse(path.read_text()))}
     assert imported - sys.stdlib_module_names - {"tilelink"} - optional <= declared
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -75,15 +76,14 @@ def parallelize(
     for entry in entries:
         entry.check(model, mesh)
     kept = [_Kept.of(module) for module in model.modules()]
-    try:
+    with ExitStack() as undone:
+        for each in kept:
+            undone.callback(each.restore)
         for entry in entries:
             entry.apply(mesh, src_data_rank)
         _replicate_others(model, mesh)
         _tie(model, kept)
-    except BaseException:
-        for each in kept:
-            each.restore()
-        raise
+        undone.pop_all()
     return model
 
 

@@ -244,8 +244,8 @@ def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None 
         TilelinkError: TL454, that is no list of ranks, each once; TL455, this rank is not among them; TL457, these are no axes.
     """
     count = require().world.ranks
+    members = list(ranks) if isinstance(ranks, Iterable) else []
     if ranks is not None:
-        members = list(ranks) if isinstance(ranks, Iterable) else []
         if not members or not all(_whole(r) and 0 <= r < count for r in members) or len(set(members)) < len(members):
             raise TilelinkError(
                 "TL454",
@@ -253,7 +253,7 @@ def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None 
                 why=f"a group is some of the {count} ranks here, each of them once",
                 hint=f"name numbers from 0 to {count - 1}: tilelink.group([0, 1])",
             )
-    found = None if ranks is None else require().world.among(sorted(ranks))
+    found = None if ranks is None else require().world.among(sorted(members))
     if axes is not None:
         return grid_of(axes, found)
     return require().world.among(range(count)) if found is None else found

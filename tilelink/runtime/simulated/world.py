@@ -169,7 +169,9 @@ class SimulatedWorld(SymmetricMemory):
         self._machine.opened(own)
         self._allocated += 1
         made = self._meetings.meet(self._host, "arena", (own, region))
-        region.peers = tuple(r for _, r in made)
+        # Of all instances at once: another rank may signal here before its host goes on.
+        for _, instance in made:
+            instance.peers = tuple(r for _, r in made)
         peers = tuple(t for t, _ in made)
         block = SymmetricBlock(own, peers, tuple(t.data_ptr() for t in peers), partial(self._forget, region))
         arena = Arena(block, self.rank, self.members, self._settle)
