@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
+import tilelink
 import tilelink.language as tl
 from tests.frontend import operators as o
 from tests.frontend.harness import message
 from tests.frontend.operators import Operator
+from tilelink.errors import TilelinkError
 from tilelink.frontend import (
     Extent,
     SymbolicTensor,
@@ -465,3 +468,12 @@ def test_symmetric_outside_an_operator() -> None:
         "  why: it declares a tensor of the operator that is being traced",
         "  do:  call it in a function decorated with `@tilelink.operator(...)`",
     ]
+
+
+def test_an_operator_that_calls_itself() -> None:
+    @tilelink.operator("M/R K, K N -> M N")
+    def endless(x: Any, w: Any) -> Any:
+        return endless(x, w)
+
+    with pytest.raises(TilelinkError, match="TL215: `endless` is called 32 operators deep"):
+        endless.plan([torch.zeros(8, 16)] * 2, [torch.zeros(16, 8)] * 2)

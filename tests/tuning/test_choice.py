@@ -502,7 +502,7 @@ def attended(operator: Operator, world: Topology = H200, dtype: str = "bf16", **
 def flash_of(plan: Plan) -> tuple[str, tuple[str, ...]]:
     step = plan.step("flash")
     notes = tuple(n for n in plan.notes if n.startswith("flash: not"))
-    return step.library.name if step.library is not None else step.engine, notes
+    return step.library.name if step.library is not None else step.engine.name, notes
 
 
 def test_attention_runs_by_a_library_where_it_can_and_says_why_not() -> None:

@@ -245,14 +245,14 @@ def group(ranks: Sequence[int] | None = None, *, axes: Mapping[str, int] | None 
     """
     count = require().world.ranks
     members = list(ranks) if isinstance(ranks, Iterable) else []
-    if ranks is not None:
-        if not members or not all(_whole(r) and 0 <= r < count for r in members) or len(set(members)) < len(members):
-            raise TilelinkError(
-                "TL454",
-                f"{ranks!r} is no list of ranks",
-                why=f"a group is some of the {count} ranks here, each of them once",
-                hint=f"name numbers from 0 to {count - 1}: tilelink.group([0, 1])",
-            )
+    known = bool(members) and all(_whole(r) and 0 <= r < count for r in members)
+    if ranks is not None and (not known or len(set(members)) < len(members)):
+        raise TilelinkError(
+            "TL454",
+            f"{ranks!r} is no list of ranks",
+            why=f"a group is some of the {count} ranks here, each of them once",
+            hint=f"name numbers from 0 to {count - 1}: tilelink.group([0, 1])",
+        )
     found = None if ranks is None else require().world.among(sorted(members))
     if axes is not None:
         return grid_of(axes, found)
