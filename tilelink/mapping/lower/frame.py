@@ -56,26 +56,47 @@ class Frame:
         step = self.step
         self.names |= {**step.step.compiled, "RANKS": step.ranks}
         tensor, view = self.tensor(step.domain), step.step.binding(step.domain).view
+        if self.by_name:
+            self._tiles_by_name(tensor, view)
+            return
         for a, (g, v) in enumerate(zip(step.grid, view, strict=True)):
             at = a if self.host is None else step.host_axes[a]
-            name = str(a) if step.step.program.movement is not None else g.var
-            index = step.rank if at is None else Sym(f"i{at}")
-            found = self.tile(g, index, self.prefixed(name or f"axis{a}"), self.lets)
-            if self.host is not None and at is not None:
-                theirs, first = self.host.grid[at].var or f"axis{at}", F.of(0)
-                begin, end = Sym(f"{theirs}.begin"), Sym(f"{theirs}.end")
-                if at == step.own_axis:
-                    self.tests.append(F.binary("==", begin // g.part, step.rank))
-                    first = step.rank * g.part if v.local else first
-                self.lets[-2:] = [(self.lets[-2][0], begin - first), (self.lets[-1][0], end - first)]
+            found = self.tile(g, step.rank if at is None else Sym(f"i{at}"), self.prefixed(g.var or g.dim), self.lets)
+            if self.host is not None and at is not None and at == step.own_axis:
+                self.tests.append(F.binary("==", found.begin // g.part, step.rank))
+                if v.local:
+                    first = step.rank * g.part
+                    found = replace(found, begin=found.begin - first, end=found.end - first)
             elif step.own_rows and v.axis is not None and v.axis == tensor.owned:
                 self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), step.rank))
-            if step.pieces > 1 and a == len(step.grid) - 1 and not self.by_name:
+            if step.pieces > 1 and a == len(step.grid) - 1:
                 found = self._piece(found, g)
+            name = str(a) if step.step.program.movement is not None else g.var
             if name is not None:
                 self.tiles[name] = found
             if g.var is not None and (v.unit or g.kind == "own"):
                 self.names[g.var] = found.begin
+
+    def _tiles_by_name(self, tensor: TensorDecl, view: tuple[ViewAxis, ...]) -> None:
+        for a, (g, v) in enumerate(zip(self.step.grid, view, strict=True)):
+            name = str(a) if self.step.step.program.movement is not None else g.var
+            if name is None:
+                continue
+            found = self.tiles[name] = self.tile_by_name(g, name)
+            at = None if self.host is None else self.step.host_axes[a]
+            if self.host is not None and at is not None and at == self.step.own_axis:
+                begin = Sym(f"{self.host.grid[at].var}.begin")
+                self.tests.append(F.binary("==", begin // g.part, self.step.rank))
+            elif self.step.own_rows and v.axis is not None and v.axis == tensor.owned:
+                self.tests.append(F.binary("==", holder(tensor, v.axis, found.begin), self.step.rank))
+
+    def tile_by_name(self, g: GridAxis, name: str) -> Interval:
+        if g.kind == "own":
+            return Interval(self.step.rank, self.step.rank + 1, grid=g)
+        if g.kind == "plain" and g.tile is None:
+            return Interval(F.of(0), g.size, grid=g)
+        begin = Sym(f"{name}.begin")
+        return Interval(begin, begin + 1 if g.unit else Sym(f"{name}.end"), grid=g)
 
     @property
     def axes(self) -> tuple[tuple[str, Formula], ...]:
@@ -122,17 +143,16 @@ class Frame:
         return replace(tile, begin=first, end=end, pieces=self.step.pieces)
 
     def tile(self, g: GridAxis, index: Formula, name: str, lets: list[tuple[str, Formula]]) -> Interval:
-        """A tile of a partition: where it begins and ends has names, unless it is the same for all."""
-        begin, end, whole = Sym(f"{name}.begin"), Sym(f"{name}.end"), g.kind == "plain" and g.tile is None
-        lets += [
-            (begin.name, g.begin(index)),
-            (end.name, g.size if whole else F.minimum(begin + g.step, g.limit(index))),
-        ]
-        if g.table is not None and not self.by_name:
+        """A tile of a partition; where it takes some work to say where it begins and ends, these get names."""
+        if g.kind == "table":
             return Interval(F.of(0), g.size, segments(g), grid=g)
-        if whole or g.own:
-            return Interval(g.begin(index), g.size if whole else g.end(index), grid=g)
-        return Interval(begin, begin + 1 if g.unit else end, grid=g)
+        if g.kind == "plain" and g.tile is None:
+            return Interval(F.of(0), g.size, grid=g)
+        if g.unit:
+            return Interval(g.begin(index), g.end(index), grid=g)
+        begin, end = Sym(f"{name}_begin"), Sym(f"{name}_end")
+        lets += [(begin.name, g.begin(index)), (end.name, F.minimum(begin + g.step, g.limit(index)))]
+        return Interval(begin, end, grid=g)
 
     # -------------------------------------------------------------------------------------------------------------- values
     def value(self, e: Expr) -> Formula | None:

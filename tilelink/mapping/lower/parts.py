@@ -12,6 +12,7 @@ from tilelink.ir.partition import extent
 from tilelink.ir.plan import Plan, StepPlan
 from tilelink.mapping.lower.copies import copied
 from tilelink.mapping.lower.frame import Frame
+from tilelink.mapping.lower.intervals import Interval
 from tilelink.mapping.lower.programs import Body
 from tilelink.mapping.lower.signals import said
 
@@ -20,32 +21,54 @@ def part_of(plan: Plan, step: StepPlan) -> Part:
     """One tile of a step that workers take."""
     host = None if step.into is None else plan.step(step.into)
     frame, program = Frame(plan, step, host, by_name=True), step.step.program
-    tiles, tests = tuple(_tiles(frame)), tuple(frame.tests)
+    tiles, tests = tuple(_tiles(step) if host is None else _passed(step, host)), tuple(frame.tests)
     if program.movement is not None:
         return Part(step.path, tiles, tests, copied(frame), (), ())
     found, values = tuple(_said(frame, program.body)), tuple(_values(frame, program.body))
     return Part(step.path, tiles, tests, (), found, values, tuple(_walks(frame, program.body)))
 
 
-def _tiles(frame: Frame) -> Iterator[tuple[str, Formula, Formula]]:
-    """Those that the program names, and those that a mainloop step passes on."""
-    for (name, begin), (_, end) in zip(frame.lets[::2], frame.lets[1::2], strict=True):
-        var = name.removesuffix(".begin")
-        if var in frame.tiles or any("." in symbol for symbol in F.symbols(begin)):
-            yield var, begin, end
+def _tiles(step: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
+    for a, g in enumerate(step.grid):
+        index, var = Sym(f"i{a}"), str(a) if step.step.program.movement is not None else g.var
+        if var is not None and g.kind == "plain" and g.tile is None:
+            yield var, F.of(0), g.size
+        elif var is not None:
+            begin = g.begin(index)
+            yield var, begin, begin + 1 if g.unit else F.minimum(Sym(f"{var}.begin") + g.step, g.limit(index))
+
+
+def _passed(step: StepPlan, host: StepPlan) -> Iterator[tuple[str, Formula, Formula]]:
+    view = step.step.binding(step.domain).view
+    for a, (g, v, at) in enumerate(zip(step.grid, view, step.host_axes, strict=True)):
+        var = str(a) if step.step.program.movement is not None else g.var
+        if at is None and var is not None:
+            yield var, step.rank, step.rank + 1
+        elif at is not None:
+            first = g.rank * g.part if at == step.own_axis and v.local else F.of(0)
+            begin, end = (Sym(f"{host.grid[at].var}.{side}") - first for side in ("begin", "end"))
+            yield var or f"axis{a}", begin, end
 
 
 def _said(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Op, ...]]]:
     for op in P.walk(body):
         if isinstance(op, P.Tiles):
-            grid = frame.step.loop(op)
-            frame.tiles[op.var] = frame.tile(grid.free if op.limited else grid, Sym(op.var), op.var, [])
+            frame.tiles[op.var] = _tile(frame, op)
         elif isinstance(op, P.Wait | P.Notify):
             yield op, Body(frame).op(op)
         elif isinstance(op, P.Store):
             yield op, Body(frame).store(op)
         elif isinstance(op, P.Load):
             yield op, frame.access(Read, op.param, frame.index(op.param, op.index), frame.step.rank, op.loc)
+
+
+def _tile(frame: Frame, op: P.Tiles) -> Interval:
+    grid, begin = frame.step.loop(op), Sym(f"{op.var}.begin")
+    if frame.step.step.binding(op.param).view[op.axis].unit:
+        return Interval(begin, begin + 1, grid=grid)
+    if op.limited:
+        return Interval(begin, Sym(f"{op.var}.end"), grid=grid.free)
+    return frame.tile_by_name(grid, op.var)
 
 
 def _values(frame: Frame, body: tuple[P.Op, ...]) -> Iterator[tuple[P.Op, tuple[Formula, ...]]]:

@@ -82,9 +82,8 @@ class Body:
             else:
                 (low, high), length = limits, grid.step
                 count = F.cdiv(F.maximum(high - low, 0), length)
-                (begin, _), (end, _) = lets
-                found = Interval(Sym(begin), Sym(end), grid=grid.free)
-                lets = [(begin, low + Sym(var) * length), (end, F.minimum(found.begin + length, high))]
+                begin = low + Sym(var) * length
+                found, lets = Interval(begin, F.minimum(begin + length, high), grid=grid.free), []
         elif found.by_data:
             count, by_data = F.of(1), found.by_data
         frame.tiles[op.var] = found
