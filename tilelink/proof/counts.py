@@ -66,7 +66,7 @@ def _unfit(table: Table, flags: Flags, there: Array, rows: list[Row]) -> Iterato
         yield Found("does not say which call has begun", flags.name, tuple(rows))
     if flags.style in ("epoch", "data") and flags.arrivals is not None and (there & (table.arrivals(flags) != 1)).any():
         yield Found("is set, and expects to be counted", flags.name, tuple(rows))
-    elsewhere = [r for r in rows if r.executor.engine != "workers"]
+    elsewhere = [r for r in rows if r.executor.engine.by != "kernel"]
     if flags.style == "data" and elsewhere:
         yield Found("travels beside data, which only workers see", flags.name, tuple(elsewhere))
 
