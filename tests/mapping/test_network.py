@@ -56,5 +56,5 @@ def test_without_a_schedule_movements_push() -> None:
     layouts = {n: Layout(1, True) for n in wiring.arguments}
     plan = make_plan(wiring, Topology(2, "nvshmem", "network"), ag_gemm.schedules, SIZES, layouts)
     gather = plan.step("gather")
-    assert (gather.engine, gather.push, isinstance(gather.workers, int)) == ("workers", True, True)
+    assert (gather.engine.name, gather.push, isinstance(gather.workers, int)) == ("workers", True, True)
     assert Sms().push is None
