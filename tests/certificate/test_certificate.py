@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from benchmarks.mutants.lowered_table import verdict_on
 from benchmarks.mutants.mappings import Mapping, mappings, operators
 from tests.cli.commands import alone, command
 from tests.selection import sampled
-from tilelink.ir.certificate import certificate, lowered_of
+from tilelink.ir.certificate import certificate
 from tilelink.ir.lowered import Copy, Lowered, Read, walk
 from tilelink.mapping.lower import lower
 from tools import check_certificate
@@ -48,12 +47,9 @@ def checked(path: Path) -> subprocess.CompletedProcess[str]:
 
 # ------------------------------------------------------------------------------------------------------------ every plan
 @pytest.mark.parametrize("name", sampled(operators()))
-def test_every_placement_comes_back_and_is_accepted(name: str) -> None:
+def test_every_placement_is_accepted(name: str) -> None:
     for mapping, lowered in placed(name):
         text = certificate(lowered)
-        again = lowered_of(text)
-        assert again == replace(lowered, parts=())
-        assert certificate(again) == text
         assert bool(judge(json.loads(text))) == ((name, mapping.name) in REFUSED), mapping.name
 
 
@@ -142,8 +138,3 @@ def test_what_cannot_be_judged(change: Callable[[str], str], said: str) -> None:
     assert done.returncode == 2
     assert said in done.stdout
     assert checked(Path("missing.json")).returncode == 2
-
-
-def test_another_version_is_not_read() -> None:
-    with pytest.raises(ValueError, match="no certificate of version 2"):
-        lowered_of('{"tilelink certificate": 3}')

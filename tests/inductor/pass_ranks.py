@@ -9,7 +9,6 @@ The passes behind autograd run as Inductor runs them, and then the graph itself:
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +31,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import tilelink
+from tests import two_processes
 
 Tensor = torch.Tensor
 Program = tuple[Callable[..., Any], tuple[Tensor, ...]]
@@ -240,7 +240,6 @@ def check(rank: int, name: str, backend: Any) -> list[list[str]]:
 
 def main(rank: int, folder: Path) -> None:
     global GROUP
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     GROUP = dist.group.WORLD.group_name
     said: dict[str, Any] = {}
     only = sys.argv[2:] or [*PROGRAMS, "inductor", "strict", "not_installed"]
@@ -273,13 +272,7 @@ def main(rank: int, folder: Path) -> None:
                     said[name] = str(error)
     if rank == 0:
         (folder / "said.json").write_text(json.dumps({**said, "report": str(tilelink.report())}))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    # What the ranks import takes longer than what they do: this is one of them, and the other is forked.
-    torch.set_num_threads(1)
-    child = os.fork()
-    main(0 if child else 1, Path(sys.argv[1]))
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
+    two_processes.run(main)

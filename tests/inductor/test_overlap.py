@@ -7,16 +7,16 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 import tilelink
+from tests.two_processes import ROOT, assert_both_end_well
 from tilelink.inductor import overlap
 
-ROOT = Path(__file__).parents[2]
 AG, RS, AR = "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"
 FUSED = {AG: "symm_mem::fused_all_gather_matmul", RS: "symm_mem::fused_matmul_reduce_scatter", AR: "tilelink::gemm_ar"}
 
@@ -64,11 +64,8 @@ OTHERS = {
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All programs, in one pair of processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"  # no pass sees a graph that comes out of the cache
-    ranks = [sys.executable, "-m", "tests.inductor.pass_ranks", str(folder)]
-    ended = subprocess.run(ranks, cwd=ROOT, env=environment, timeout=300, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    with mock.patch.dict(os.environ, TORCHINDUCTOR_FORCE_DISABLE_CACHES="1"):  # no pass sees a graph out of the cache
+        assert_both_end_well("tests.inductor.pass_ranks", folder)
     return json.loads((folder / "said.json").read_text())
 
 

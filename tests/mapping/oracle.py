@@ -63,7 +63,7 @@ def assert_right(plan: Plan) -> Verdict:
     return verdict
 
 
-def refused(plan: Plan, code: str) -> TilelinkError:
+def assert_refused(plan: Plan, code: str) -> TilelinkError:
     """The diagnostic of a plan that is wrong."""
     error = asked(plan).error
     assert error is not None

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.mapping.corrupt import brought_along
-from tests.mapping.oracle import asked, assert_right, events_of, refused
+from tests.mapping.oracle import asked, assert_refused, assert_right, events_of
 from tests.mapping.plans import plan_of, with_signal, with_step
 from tilelink import copy_engine, fused, operator, sms
 from tilelink.ir.plan import Plan
@@ -87,7 +87,7 @@ def test_a_reader_that_does_not_know_of_it() -> None:
     assert [s.path for s in plan.steps if s.in_place] == ["matmul", "again"]
     assert_right(plan)
     spoilt = with_step(plan, "again", in_place=())
-    assert refused(spoilt, "TL604").message.endswith("of `rows` are never written, and `again` reads it")
+    assert assert_refused(spoilt, "TL604").message.endswith("of `rows` are never written, and `again` reads it")
 
 
 @settings(max_examples=40, deadline=None)
@@ -119,7 +119,7 @@ def test_pieces_make_the_tile(ranks: int, rows: int, columns: int, tile: int, pi
 def test_pieces_that_do_not_make_the_tile() -> None:
     plan = reduced(2, 4, 8, 8, 4)
     spoilt = with_step(plan, "reduce", pieces=3)
-    refused(spoilt, "TL604")
+    assert_refused(spoilt, "TL604")
 
 
 def test_pieces_that_each_notify() -> None:
@@ -130,4 +130,4 @@ def test_pieces_that_each_notify() -> None:
         gemm_rs, 2, {"M": 4, "K": 3, "N": 8}, scatter=fused("matmul"), matmul=sms(M=2, N=8, K=4, order="ring+1")
     )
     spoilt = with_step(ring, "scatter", pieces=2)
-    refused(spoilt, "TL607")
+    assert_refused(spoilt, "TL607")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.mapping.oracle import asked, assert_right, refused
+from tests.mapping.oracle import asked, assert_refused, assert_right
 from tests.mapping.plans import (
     form,
     forms,
@@ -49,7 +49,7 @@ def small(name: str, ranks: int = 3) -> Plan:
 )
 def test_a_target_that_is_one_too_great(name: str, tensor: str) -> None:
     plan = small(name)
-    error = refused(
+    error = assert_refused(
         with_channel(plan, tensor, target=next(c for c in plan.channels if c.tensor == tensor).target + 1), "TL607"
     )
     assert f"of `{tensor}` on rank 0 is signalled" in error.message
@@ -58,33 +58,33 @@ def test_a_target_that_is_one_too_great(name: str, tensor: str) -> None:
 def test_a_target_that_is_too_small() -> None:
     """Chunks of two tiles by two columns of tiles: four notifies a word."""
     plan = small(CHUNKS)
-    assert refused(with_channel(plan, "matmul_out", target=F.of(1)), "TL607").message == (
+    assert assert_refused(with_channel(plan, "matmul_out", target=F.of(1)), "TL607").message == (
         "flag 1 of `matmul_out` on rank 0 is signalled 6 times, and expects 1"  # rank 0 keeps flag 0
     )
 
 
 @pytest.mark.parametrize("to", ["self", "all"])
 def test_a_notify_that_goes_to_others_than_the_tile(to: str) -> None:
-    refused(with_signal(small(EPILOGUE), "scatter", "dst", "notify", to=to), "TL607")
+    assert_refused(with_signal(small(EPILOGUE), "scatter", "dst", "notify", to=to), "TL607")
 
 
 def test_a_notify_to_everyone_where_one_rank_waits() -> None:
-    refused(with_signal(small("ag_gemm push"), "gather", "rows", "notify", to="self"), "TL607")
+    assert_refused(with_signal(small("ag_gemm push"), "gather", "rows", "notify", to="self"), "TL607")
 
 
 def test_a_word_that_is_longer_than_its_target_knows() -> None:
-    refused(with_axis(small(EPILOGUE), "dst", 1, span=3), "TL607")
+    assert_refused(with_axis(small(EPILOGUE), "dst", 1, span=3), "TL607")
 
 
 def test_words_counted_over_all_rows_instead_of_each_part() -> None:
-    refused(with_axis(form(EPILOGUE, 3, {"M": 13, "K": 4, "N": 6}, 2), "dst", 1, kind="plain"), "TL607")
+    assert_refused(with_axis(form(EPILOGUE, 3, {"M": 13, "K": 4, "N": 6}, 2), "dst", 1, kind="plain"), "TL607")
 
 
 def test_a_copy_engine_with_two_tiles_to_a_word() -> None:
     plan = form("ag_gemm copy engine push", 2, {"M": 16, "K": 4, "N": 4}, 2)
     axis = plan.channel("rows").axes[0]
     wide = replace(axis, span=8)
-    refused(with_channel(with_axis(plan, "rows", 0, span=8), "rows", target=F.cdiv(wide.length, 4)), "TL607")
+    assert_refused(with_channel(with_axis(plan, "rows", 0, span=8), "rows", target=F.cdiv(wide.length, 4)), "TL607")
 
 
 # ---------------------------------------------------------------------------------------------------------------- waits
@@ -119,7 +119,7 @@ def test_no_signal_can_be_left_out(name: str) -> None:
 def test_a_signal_that_the_plan_does_not_mention() -> None:
     plan = small("ag_gemm pull")
     for s in plan.signals:
-        error = refused(replace(plan, signals=tuple(t for t in plan.signals if t is not s)), "TL609")
+        error = assert_refused(replace(plan, signals=tuple(t for t in plan.signals if t is not s)), "TL609")
         assert error.message.endswith("the plan says nothing of it")
 
 
@@ -128,12 +128,12 @@ def test_kernels_in_the_wrong_order() -> None:
     plan = small("gemm_rs pull")
     launches = [h for h in plan.host if isinstance(h, Launch)]
     swapped = dict(zip(launches, launches[::-1], strict=True))
-    refused(replace(plan, host=tuple(swapped[h] if isinstance(h, Launch) else h for h in plan.host)), "TL609")
+    assert_refused(replace(plan, host=tuple(swapped[h] if isinstance(h, Launch) else h for h in plan.host)), "TL609")
 
 
 def test_an_argument_that_is_not_staged() -> None:
     plan = small("ag_gemm pull")
-    error = refused(replace(plan, host=tuple(h for h in plan.host if not isinstance(h, Stage))), "TL604")
+    error = assert_refused(replace(plan, host=tuple(h for h in plan.host if not isinstance(h, Stage))), "TL604")
     assert error.message == "`x@stage` is never written, and `gather` reads it"
 
 
@@ -143,14 +143,14 @@ def test_a_stage_that_is_never_filled() -> None:
     plan = plan_of(op, 2, {"M": 4, "N": 2}, in_place=True, gather=sms(2, M=2, push=False))
     assert_right(plan)
     buffers = tuple(replace(b, stage=b.extents) if b.tensor == "x" else b for b in plan.buffers)
-    refused(replace(plan, buffers=buffers), "TL604")
+    assert_refused(replace(plan, buffers=buffers), "TL604")
 
 
 def test_a_kernel_that_is_never_launched() -> None:
     plan = small("gemm_rs push")
     *first, _ = [h for h in plan.host if isinstance(h, Launch)]
     host = (Enter(tuple(h.kernel for h in first)), *first)
-    assert refused(replace(plan, host=host), "TL609").message == "`reduce` is started 0 times in a call"
+    assert assert_refused(replace(plan, host=host), "TL609").message == "`reduce` is started 0 times in a call"
 
 
 def test_a_call_that_goes_on_behind_its_end() -> None:
@@ -160,7 +160,7 @@ def test_a_call_that_goes_on_behind_its_end() -> None:
     assert isinstance(enter, Enter)
     assert len(enter.kernels) == 2
     for kernels in (enter.kernels[:1], enter.kernels[::-1], (*enter.kernels, "another")):
-        error = refused(replace(plan, host=(Enter(kernels), *plan.host[1:])), "TL609")
+        error = assert_refused(replace(plan, host=(Enter(kernels), *plan.host[1:])), "TL609")
         assert error.message == "the kernels that begin and end the call are not all that there is of it"
 
 
@@ -170,26 +170,26 @@ def test_a_call_without_words_begins_too(moved: Placement) -> None:
     op = operator("M/R N -> M N", name="alone")(lambda x: gather(x))
     plan = plan_of(op, 2, {"M": 4, "N": 2}, gather=moved)
     assert (plan.channels, isinstance(plan.host[0], Enter)) == ((), True)
-    refused(replace(plan, host=plan.host[1:]), "TL609")
+    assert_refused(replace(plan, host=plan.host[1:]), "TL609")
 
 
 def test_a_copy_engine_that_tells_its_own_rank() -> None:
     """What it has moved is not what this GPU's threads have written."""
     plan = small("ag_gemm copy engine pull")
     assert {s.to for s in plan.signals if s.action == "notify"} == {"self"}
-    refused(with_channel(plan, "rows", scope="gpu"), "TL612")
+    assert_refused(with_channel(plan, "rows", scope="gpu"), "TL612")
 
 
 def test_a_side_stream_that_nobody_joins() -> None:
     plan = small(CHUNKS)
     assert any(isinstance(h, Fork) for h in plan.host)
-    error = refused(replace(plan, host=tuple(h for h in plan.host if not isinstance(h, Join))), "TL609")
+    error = assert_refused(replace(plan, host=tuple(h for h in plan.host if not isinstance(h, Join))), "TL609")
     assert error.message == "side stream 1 is never joined"
 
 
 # ------------------------------------------------------------------------------------------------------ coverage and bounds
 def test_own_tiles_that_are_neither_moved_nor_in_registers() -> None:
-    error = refused(with_step(small("gemm_rs push"), "scatter", skip_own=True), "TL604")
+    error = assert_refused(with_step(small("gemm_rs push"), "scatter", skip_own=True), "TL604")
     assert error.message == "positions 0 to 1 of axis `R` of `dst` are never written, and `reduce` reads it"
 
 
@@ -198,14 +198,14 @@ def test_tiles_that_leave_gaps() -> None:
     plan = form("ag_gemm pull", 2, SIZES, 2)
     grid = tuple(replace(g, kind="mine") if g.kind == "cut" else g for g in plan.step("gather").grid)
     order, total = decode(grid, ("row",))
-    error = refused(with_step(plan, "gather", grid=grid, order=order, total=total), "TL604")
+    error = assert_refused(with_step(plan, "gather", grid=grid, order=order, total=total), "TL604")
     assert error.message == "positions 6 to 12 of axis `M` of `rows` are never written, and `matmul` reads it"
 
 
 def test_an_order_that_takes_a_tile_twice() -> None:
     plan = small("ag_gemm pull")
     order = tuple((n, F.of(0)) if n == "i1" else (n, v) for n, v in plan.step("matmul").order)
-    refused(with_step(plan, "matmul", order=order), "TL604")
+    assert_refused(with_step(plan, "matmul", order=order), "TL604")
 
 
 def test_a_circle_of_another_length_on_each_rank() -> None:
@@ -213,7 +213,7 @@ def test_a_circle_of_another_length_on_each_rank() -> None:
     plan = form("ag_gemm pull", 2, {"M": 4, "K": 4, "N": 2}, 2)
     assert [name for name, _ in plan.step("gather").order] == ["i1", "i0"]
     turned = (F.Sym("t") + F.Sym("rank")) % F.select(F.Sym("rank"), 1, 2)
-    refused(with_step(plan, "gather", order=(("i1", F.of(0)), ("i0", turned))), "TL604")
+    assert_refused(with_step(plan, "gather", order=(("i1", F.of(0)), ("i0", turned))), "TL604")
 
 
 @pytest.mark.parametrize(("at", "row", "column"), [(2, -1, 2), (1, 1, -2)])
@@ -223,12 +223,12 @@ def test_a_tile_beyond_an_edge_is_no_tile_of_another_row(at: int, row: int, colu
     t = F.Sym("t")
     here = F.binary("==", t, at)
     order = (("i0", t // 2 + F.select(here, row, 0)), ("i1", t % 2 + F.select(here, column, 0)))
-    refused(with_step(plan, "matmul", order=order), "TL604")
+    assert_refused(with_step(plan, "matmul", order=order), "TL604")
 
 
 def test_an_order_with_tiles_left_over() -> None:
     plan = small("ag_gemm pull")
-    error = refused(with_step(plan, "matmul", total=plan.step("matmul").total - 1), "TL604")
+    error = assert_refused(with_step(plan, "matmul", total=plan.step("matmul").total - 1), "TL604")
     assert error.message == "`matmul` leaves out a tile for which there is something to do"
 
 
@@ -237,7 +237,7 @@ def test_a_buffer_that_is_too_small() -> None:
     buffers = tuple(
         replace(b, extents=(b.extents[0] - 1, *b.extents[1:])) if b.tensor == "rows" else b for b in plan.buffers
     )
-    refused(replace(plan, buffers=buffers), "TL611")
+    assert_refused(replace(plan, buffers=buffers), "TL611")
 
 
 def test_symmetric_memory_of_two_sizes() -> None:
@@ -246,7 +246,7 @@ def test_symmetric_memory_of_two_sizes() -> None:
         replace(b, extents=(b.extents[0], b.extents[1] + F.Sym("rank"), b.extents[2])) if b.tensor == "dst" else b
         for b in plan.buffers
     )
-    assert refused(replace(plan, buffers=buffers), "TL611").message == "`dst` has another size on each rank"
+    assert assert_refused(replace(plan, buffers=buffers), "TL611").message == "`dst` has another size on each rank"
 
 
 # -------------------------------------------------------------------------------------------------------------- deadlock
@@ -254,7 +254,7 @@ def test_own_rows_first_with_the_reduction_in_the_epilogue() -> None:
     sizes = {"M": 4, "K": 4, "N": 6}
     tile = sms(M=2, N=8, K=4, order="ring")
     plan = plan_of(gemm_rs, 2, sizes, scatter=fused("matmul"), reduce=fused("matmul"), matmul=tile)
-    error = refused(plan, "TL605")
+    error = assert_refused(plan, "TL605")
     assert error.message == "`reduce` waits in a circle for itself"
     assert error.hint == 'order `matmul` so that what others wait for comes first, such as order="ring+1" (now "ring")'
 
@@ -263,7 +263,7 @@ def test_own_rows_first_with_the_reduction_in_the_epilogue() -> None:
 def test_a_ring_that_runs_against_its_order(order: str) -> None:
     tile = sms(M=2, N=8, K=4, order="ring+1")
     plan = plan_of(gemm_rs_ring, 4, SIZES, ring=sms(4, M=2, N=8, order=order), matmul=tile)
-    refused(plan, "TL605")
+    assert_refused(plan, "TL605")
 
 
 def test_a_kernel_that_starts_behind_one_that_waits_for_it() -> None:
@@ -275,7 +275,7 @@ def test_a_kernel_that_starts_behind_one_that_waits_for_it() -> None:
     around = [(Fork(h.stream), h, Join(h.stream)) for h in (made, ring)]
     assert_right(replace(plan, host=(plan.host[0], *(s for at in zip(*around, strict=True) for s in at))))
     host = (plan.host[0], *around[1], *around[0])
-    refused(replace(plan, host=host), "TL605")
+    assert_refused(replace(plan, host=host), "TL605")
 
 
 def test_the_circle_of_a_large_world_is_found() -> None:
@@ -303,7 +303,7 @@ def test_a_copy_engine_does_not_wait_for_own_rows() -> None:
 def test_a_copy_engine_that_waits_for_own_rows_first() -> None:
     plan = waiting_for_own_rows_first()
     plan = with_channel(plan, "matmul_out", rings=None, guard=None)
-    refused(plan, "TL605")
+    assert_refused(plan, "TL605")
 
 
 @pytest.mark.parametrize("order", ["row", "column"])

@@ -9,7 +9,7 @@ import pytest
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import form, plan_of
 from tests.mapping.test_broken_plans import SIZES
 from tilelink import copy_engine, operator, sms
@@ -26,14 +26,14 @@ def test_a_credit_is_not_implied_where_a_rank_has_no_rows() -> None:
     plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2)
     assert [c.implied_by for c in plan.credits] == [None]
     assert_right(plan)
-    assert refused(assuming(plan), "TL610").message == (
+    assert assert_refused(assuming(plan), "TL610").message == (
         "rank 0 may write `x@stage` again while rank 3 still uses it from 2 calls ago"
     )
 
 
 def test_a_ring_hears_from_one_rank_only() -> None:
     """Of its flags a rank hears one neighbour; that all others have been heard by way of it is not looked for."""
-    refused(assuming(form("gemm_rs_ring", 4, {**SIZES, "M": 16}, 2)), "TL610")
+    assert_refused(assuming(form("gemm_rs_ring", 4, {**SIZES, "M": 16}, 2)), "TL610")
 
 
 @pytest.mark.parametrize("slots", [2, 3])
@@ -41,7 +41,7 @@ def test_a_rank_that_is_never_heard_may_be_arbitrarily_slow(slots: int) -> None:
     """Three rows on four ranks: the last has none, and nobody hears from it."""
     plan = form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2, slots=slots)
     assert_right(plan)
-    refused(assuming(plan), "TL610")
+    assert_refused(assuming(plan), "TL610")
 
 
 @tilelink.program("M N, T/R N -> T/R N")
@@ -64,7 +64,7 @@ def test_who_sends_nothing_is_not_heard_and_who_has_no_tile_hears_nobody(sizes: 
     assert [c.implied_by is not None for c in plan.credits] == [heard]
     assert_right(plan)
     if not heard:
-        refused(assuming(plan), "TL610")
+        assert_refused(assuming(plan), "TL610")
 
 
 @tilelink.program("R/R M N, R M N")
@@ -97,7 +97,7 @@ def test_a_rank_that_a_test_leaves_out_is_not_heard() -> None:
     plan = plan_of(op, 3, {"M": 2, "N": 2}, all_but_the_first=tile, sum_of_the_others=tile)
     assert [c.implied_by for c in plan.credits] == [None]
     assert_right(plan)
-    refused(assuming(plan), "TL610")
+    assert_refused(assuming(plan), "TL610")
 
 
 def test_who_pulls_nothing_hears_nobody() -> None:
@@ -106,7 +106,7 @@ def test_who_pulls_nothing_hears_nobody() -> None:
     plan = plan_of(op, 3, {"M": 3, "N": 1}, to_heads=copy_engine(push=False))
     assert [c.implied_by for c in plan.credits] == [None]
     assert_right(plan)
-    refused(assuming(plan), "TL610")
+    assert_refused(assuming(plan), "TL610")
 
 
 def test_two_copies_for_three_calls_are_used_twice_running() -> None:
@@ -114,7 +114,7 @@ def test_two_copies_for_three_calls_are_used_twice_running() -> None:
     plan = form("ag_gemm push", 2, SIZES, 2, slots=3)
     assert_right(plan)
     fewer = replace(plan, buffers=tuple(replace(b, slots=2) if b.shared else b for b in plan.buffers))
-    assert refused(fewer, "TL610").message == (
+    assert assert_refused(fewer, "TL610").message == (
         "rank 0 may write `rows` again while rank 1 still uses it from 1 calls ago"
     )
 
@@ -123,8 +123,8 @@ def test_two_copies_for_three_calls_are_used_twice_running() -> None:
 def test_with_one_slot_nothing_implies_a_credit(name: str) -> None:
     plan = form(name, 2, SIZES, 2, slots=1)
     assert_right(plan)
-    refused(assuming(plan), "TL610")
+    assert_refused(assuming(plan), "TL610")
 
 
 def test_a_credit_that_is_not_mentioned_is_not_waited_for() -> None:
-    refused(replace(form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2), credits=()), "TL610")
+    assert_refused(replace(form("ag_gemm pull", 4, {"M": 3, "K": 4, "N": 4}, 2), credits=()), "TL610")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of, with_step
 from tests.mapping.shelf import double, local
 from tests.mapping.shelf_graphs import both, sound_plan
@@ -84,7 +84,7 @@ def test_what_is_seen_as_ones_own_part_is_pushed_to_nobody() -> None:
     made = plan_of(op, 2, {"M": 4, "N": 2}, local=sms(M=2, N=2), keep=sms(2, M=2))
     assert_right(made)
     plan = with_step(made, "keep", push=True)
-    refused(plan, "TL604")
+    assert_refused(plan, "TL604")
 
 
 def test_a_rank_without_rows_has_no_tile_to_wait_for() -> None:
@@ -157,7 +157,7 @@ def test_tickets_stand_for_own_rows() -> None:
     assert plan.step("reduce").behind
     assert not other.step("reduce").behind
     spoilt = with_step(other, "reduce", behind=True)
-    refused(spoilt, "TL604")
+    assert_refused(spoilt, "TL604")
 
 
 def test_tickets_are_drawn_by_workers_of_their_host() -> None:
@@ -166,7 +166,7 @@ def test_tickets_are_drawn_by_workers_of_their_host() -> None:
     assert len(plan.kernels) == 1
     assert_right(plan)
     spoilt = with_step(plan, "reduce", behind=True)
-    refused(spoilt, "TL604")
+    assert_refused(spoilt, "TL604")
 
 
 @pytest.mark.parametrize("waits", ["others", "the host"])
@@ -194,7 +194,7 @@ def test_what_is_copied_before_kernels_is_copied_once(kind: type) -> None:
     at = plan.host.index(step)
     spoilt = replace(plan, host=(*plan.host[:at], step, *plan.host[at:]))
     assert_right(plan)
-    refused(spoilt, "TL609")
+    assert_refused(spoilt, "TL609")
 
 
 def test_a_stream_that_waits_for_a_word_needs_an_sm() -> None:
@@ -203,7 +203,7 @@ def test_a_stream_that_waits_for_a_word_needs_an_sm() -> None:
     spoilt = replace(plan, channels=tuple(replace(c, bells=False, counted=False, guard=None) for c in plan.channels))
     assert plan.workers == plan.topology.device.sms
     assert_right(plan)
-    refused(spoilt, "TL613")
+    assert_refused(spoilt, "TL613")
 
 
 def test_steps_that_take_turns_have_the_same_workers() -> None:
@@ -228,7 +228,7 @@ def test_a_rank_leaves_a_call_once() -> None:
     assert isinstance(plan.host[-1], Leave)
     spoilt = replace(plan, host=(*plan.host[:1], plan.host[-1], *plan.host[1:]))
     assert_right(plan)
-    refused(spoilt, "TL609")
+    assert_refused(spoilt, "TL609")
 
 
 def test_what_is_kept_comes_before_all_else_on_the_main_stream() -> None:
@@ -239,4 +239,4 @@ def test_what_is_kept_comes_before_all_else_on_the_main_stream() -> None:
     found = next(h for h in plan.host if isinstance(h, Transfer) and h.path == "scatter")
     spoilt = replace(plan, host=tuple(replace(h, stream=0) if h is found else h for h in plan.host))
     assert_right(plan)
-    refused(spoilt, "TL605")
+    assert_refused(spoilt, "TL605")

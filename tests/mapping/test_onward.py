@@ -9,7 +9,7 @@ import pytest
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
 from tilelink import Operator, sms
 from tilelink.ir.plan import Plan
@@ -89,7 +89,7 @@ def test_wherever_the_ring_is_open() -> None:
 
 def test_a_closed_ring_is_refused() -> None:
     plan = relayed(3, -1, 0)
-    refused(plan, "TL605")
+    assert_refused(plan, "TL605")
 
 
 def test_steps_that_wait_for_one_another() -> None:

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from tests.mapping.corrupt import CORRUPTIONS
-from tests.mapping.oracle import Agreement, agreement, asked, assert_right, off_any_shelf, refused
+from tests.mapping.oracle import Agreement, agreement, asked, assert_refused, assert_right, off_any_shelf
 from tests.mapping.plans import plan_of
 from tests.mapping.shelf import patient, wired
 from tests.mapping.shelf_graphs import awaited
@@ -83,7 +83,7 @@ def test_a_function_that_takes_all_of_an_axis_waits_for_all_flags_of_it() -> Non
     channel = plan.channel("first_out")
     axes = (replace(channel.axes[0], kind="part"), *channel.axes[1:])
     parts = replace(plan, channels=tuple(replace(c, axes=axes) if c is channel else c for c in plan.channels))
-    assert refused(parts, "TL608").message == "`first_out` is read before it is known to be written"
+    assert assert_refused(parts, "TL608").message == "`first_out` is read before it is known to be written"
 
 
 def test_who_has_no_tile_reads_nothing() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
 from tests.mapping.shelf_graphs import pushed_sum
 from tilelink import fused, sms
@@ -25,9 +25,9 @@ def test_own_rows_come_last_or_part_by_part(ranks: int, order: str) -> None:
 
 
 def test_own_rows_first() -> None:
-    refused(summed(2, "ring"), "TL605")
+    assert_refused(summed(2, "ring"), "TL605")
 
 
 def test_a_word_of_several_tiles_is_not_just_told_of() -> None:
     """The last of them comes behind the first, which waits for it: in the same run."""
-    refused(summed(2, "ring+1", channels={"inbox": 4}), "TL605")
+    assert_refused(summed(2, "ring+1", channels={"inbox": 4}), "TL605")

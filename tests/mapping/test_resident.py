@@ -10,7 +10,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tilelink import TilelinkError, sms
 from tilelink.ir.plan import Plan
 from tilelink.ir.schedule import Sms
@@ -83,5 +83,5 @@ def test_more_than_there_are(first: Sms, second: Sms, asked: int) -> None:
 def test_the_proof_counts_them() -> None:
     plan = planned(own(2), own(2))
     assert_right(plan)
-    error = refused(replace(plan, topology=replace(plan.topology, device=Device(sms=3))), "TL613")
+    error = assert_refused(replace(plan, topology=replace(plan.topology, device=Device(sms=3))), "TL613")
     assert error.message == "`kept` waits in kernels that have 4 workers side by side, and there are 3 SMs"

@@ -9,7 +9,7 @@ import pytest
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
 from tilelink import Operator, operator, sms
 from tilelink.ir.host import Launch
@@ -76,7 +76,7 @@ def planned(program: Any, **placements: Any) -> Plan:
 
 
 def assert_read_too_early(plan: Plan) -> None:
-    error = refused(plan, "TL609")
+    error = assert_refused(plan, "TL609")
     assert error.message == "`start` is read before it is known to be written"
     assert error.loc is not None
 
@@ -88,7 +88,7 @@ def test_a_table_that_an_earlier_kernel_makes(program: Any) -> None:
 
 def test_a_table_that_is_read_without_a_wait() -> None:
     """Also where, as it happens, the table is made in an earlier kernel."""
-    assert refused(planned(curious), "TL602").message == "`start` is read and no wait covers it"
+    assert assert_refused(planned(curious), "TL602").message == "`start` is read and no wait covers it"
 
 
 @pytest.mark.parametrize("program", [grouped, patient])

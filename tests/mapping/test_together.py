@@ -9,7 +9,7 @@ import pytest
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of
 from tilelink import Operator, sms
 from tilelink.ir.plan import Plan
@@ -47,4 +47,4 @@ def test_each_tile_waits_for_itself_elsewhere() -> None:
 @pytest.mark.parametrize(("operator", "words"), [(all_reduce_one_shot, {"inbox": 2}), (too_late, {})])
 def test_what_would_wait_forever_is_refused(operator: Operator, words: dict[str, int]) -> None:
     """A word that two tiles raise, or a notify behind the wait."""
-    refused(planned(2, 2, 16, operator, **words), "TL605")
+    assert_refused(planned(2, 2, 16, operator, **words), "TL605")

@@ -13,7 +13,7 @@ import tilelink
 import tilelink.language as tl
 from benchmarks.mutants.bodies import with_body
 from benchmarks.mutants.mappings import mappings
-from tests.mapping.oracle import asked, assert_right, refused
+from tests.mapping.oracle import asked, assert_refused, assert_right
 from tests.mapping.plans import form, plan_of, with_axis, with_channel, with_signal, with_step
 from tests.mapping.shelf import double, local
 from tests.operators.test_fused_tiles import of_two
@@ -204,12 +204,12 @@ def test_a_condition_on_data_hides_no_circle() -> None:
     op = operator("M N, M N -> M N, M/R N")(both)
     alone = sms(M=1, N=4, order="ring")
     plan = plan_of(op, 2, {"M": 4, "N": 5}, under_data=sms(M=2, N=8, own_kernel=True), passed_on=alone)
-    refused(plan, "TL605")
+    assert_refused(plan, "TL605")
 
 
 @pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
 def test_it_is_refused(made: Callable[[], Plan]) -> None:
-    refused(made(), WRONG[made])
+    assert_refused(made(), WRONG[made])
 
 
 def test_what_workers_move_may_be_read_in_place_all_the_same() -> None:
@@ -236,7 +236,7 @@ def test_all_of_a_split_axis_is_this_ranks_part() -> None:
     assert next(s.action for s in plan.signals if s.path == "of_all_mine") == "await"
     assert_right(plan)
     fewer = with_channel(plan, "local_out", target=plan.channel("local_out").target - 1)
-    refused(fewer, "TL607")
+    assert_refused(fewer, "TL607")
 
 
 def test_a_flag_that_no_other_rank_can_signal_and_nobody_needs() -> None:
@@ -246,7 +246,7 @@ def test_a_flag_that_no_other_rank_can_signal_and_nobody_needs() -> None:
     plan = plan_of(of_two, 2, {"M": 8, "K": 8, "N": 4}, twice=tile, **pushed, difference=sms(M=2, N=4))
     assert_right(plan)
     first = next(c for c in plan.channels if c.scope == "sys")
-    refused(with_channel(plan, first.tensor, scope="gpu"), "TL612")
+    assert_refused(with_channel(plan, first.tensor, scope="gpu"), "TL612")
 
 
 def test_a_table_that_splits_an_axis_is_read() -> None:
@@ -255,4 +255,4 @@ def test_a_table_that_splits_an_axis_is_read() -> None:
     assert_right(plan)
     body = plan.step("place").step.program.body
     kept = tuple(op for op in body if not any(isinstance(o, Store) and o.param == "start" for o in walk((op,))))
-    assert "is never written" in refused(with_body(plan, "place", kept), "TL604").message
+    assert "is never written" in assert_refused(with_body(plan, "place", kept), "TL604").message

@@ -8,8 +8,6 @@ python style_ranks.py FOLDER
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -39,6 +37,7 @@ from transformers import (
 from transformers.distributed import DistributedConfig
 
 import tilelink
+from tests import two_processes
 from tilelink.nn import (
     ColwiseParallel,
     ParallelAttention,
@@ -320,7 +319,6 @@ def check_torn_down(rank: int, folder: Path, mesh: DeviceMesh) -> None:
 
 
 def main(rank: int, folder: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     check_rows(rank, mesh)
     check_layouts(rank, mesh)
@@ -331,13 +329,7 @@ def main(rank: int, folder: Path) -> None:
     check_attention(rank)
     check_from_pretrained(folder, rank)
     check_torn_down(rank, folder, mesh)
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    # What the ranks import takes longer than what they do: this is one of them, and the other is forked.
-    torch.set_num_threads(1)
-    child = os.fork()
-    main(0 if child else 1, Path(sys.argv[1]))
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
+    two_processes.run(main)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.two_processes import assert_both_end_well
 
 
 @pytest.mark.each_triton
 @pytest.mark.timeout(320)  # on a machine with other work
 def test_two_processes(tmp_path: Path) -> None:
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ranks = [sys.executable, "-m", "tests.nn.style_ranks", str(tmp_path)]
-    ended = subprocess.run(ranks, cwd=ROOT, env=environment, timeout=300, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    assert_both_end_well("tests.nn.style_ranks", tmp_path)

@@ -12,8 +12,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.oracle import assert_right
-from tests.mapping.oracle import refused as refused_with
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import Sizes, plan_of, with_channel
 from tests.mapping.shelf import local, rowwise
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
@@ -240,7 +239,7 @@ def test_who_waits_for_a_word_of_a_function_finds_it_set() -> None:
     plan = plan_of(mlp, 2, {"M": 1, "K": 2, "I": 1}, glu=library(gated))
     assert_right(plan)
     one = with_channel(plan, "glu_out", axes=(), target=F.substitute(plan.channel("glu_out").target, {"c0": 0}))
-    refused_with(one, "TL607")
+    assert_refused(one, "TL607")
 
 
 # -------------------------------------------------------------------------------------------------- what cannot be counted

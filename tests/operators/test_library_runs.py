@@ -13,7 +13,7 @@ import torch
 
 import tilelink
 import tilelink.language as tl
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import plan_of, with_step
 from tests.operators.against_torch import Problem, assert_as_torch, each, random, split
 from tests.operators.language import matmul_as_it_comes
@@ -300,7 +300,7 @@ def test_own_parts_that_no_run_ends_with_are_refused() -> None:
     plan = planned(everyone, flash=RUNS, **ENGINES)
     assert_right(plan)
     loops = tuple(replace(g, kind="plain") for g in plan.step("flash").loops)
-    refused(with_step(plan, "flash", loops=loops), "TL611")
+    assert_refused(with_step(plan, "flash", loops=loops), "TL611")
 
 
 def test_the_emitted_file_says_what_is_called() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import tilelink
 from benchmarks.mutants import mappings as m
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.mapping.plans import form, forms, plan_of
 from tests.mapping.shelf import wired
 from tests.operators.against_torch import random, split
@@ -145,7 +145,8 @@ def test_beside_kernels_they_can_wait_for_ever() -> None:
     late = replace(right.plan, host=tuple(h for h in right.plan.host if not isinstance(h, Keep)))
     assert len(late.host) == len(right.plan.host) - 1
     assert (
-        refused(late, "TL613").message == "`gather` needs an SM while 4 workers, which may wait for it, can have all 4"
+        assert_refused(late, "TL613").message
+        == "`gather` needs an SM while 4 workers, which may wait for it, can have all 4"
     )
     operator.compiler.kept[(bound, topology, Checks())] = Compiled(late, lower(late), right.verdict, emitted(late))
     with pytest.raises(TilelinkError, match="TL501") as raised:
@@ -164,7 +165,7 @@ def test_what_is_kept_behind_a_kernel_is_refused() -> None:
         for k in ((Fork(2), replace(h, stream=2), Keep("gather"), Join(2)) if isinstance(h, Launch) else (h,))
     ]
     for late, code in (((*others, Keep("gather")), "TL605"), (tuple(beside), "TL613")):
-        refused(replace(plan, host=late), code)
+        assert_refused(replace(plan, host=late), code)
 
 
 def test_what_is_kept_before_it_is_staged_is_refused() -> None:
@@ -173,4 +174,7 @@ def test_what_is_kept_before_it_is_staged_is_refused() -> None:
     assert_right(plan)
     at = next(k for k, h in enumerate(plan.host) if isinstance(h, Stage))
     early = (*plan.host[:at], Keep("gather"), *(h for h in plan.host[at:] if not isinstance(h, Keep)))
-    assert refused(replace(plan, host=early), "TL609").message == "`x@stage` is read before it is known to be written"
+    assert (
+        assert_refused(replace(plan, host=early), "TL609").message
+        == "`x@stage` is read before it is known to be written"
+    )

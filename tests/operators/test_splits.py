@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tilelink
-from tests.mapping.oracle import assert_right, refused
+from tests.mapping.oracle import assert_refused, assert_right
 from tests.operators import splits as ops
 from tilelink import Operator, TilelinkError, copy_engine, sms
 from tilelink.ir.channel import Channel
@@ -100,7 +100,7 @@ def test_a_plan_that_counts_in_another_way_is_refused() -> None:
     """Every tile would notify, or those of another table would be counted."""
     plan = planned("in one kernel")
     for change in ({"joined": None}, {"joined": "at"}):
-        refused(replace(plan, channels=(replace(channel(plan), **change),)), "TL607")
+        assert_refused(replace(plan, channels=(replace(channel(plan), **change),)), "TL607")
 
 
 REFUSED: dict[str, tuple[str, Operator]] = {

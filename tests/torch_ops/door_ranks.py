@@ -8,8 +8,7 @@ python door_ranks.py FOLDER
 from __future__ import annotations
 
 import itertools
-import os
-import sys
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -20,6 +19,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import tilelink
+from tests import two_processes
 
 Tensor = torch.Tensor
 
@@ -131,12 +131,7 @@ def check_compiled(rank: int) -> None:
         torch.testing.assert_close(parameter.grad.full_tensor(), gradients[name], rtol=1e-4, atol=1e-4)
 
 
-if __name__ == "__main__":
-    # What the ranks import takes longer than what they do: this is one of them, and the other is forked.
-    torch.set_num_threads(1)
-    child = os.fork()
-    rank = 0 if child else 1
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meet", rank=rank, world_size=2)
+def main(rank: int, folder: Path) -> None:
     whole, pair = dist.group.WORLD.group_name, dist.new_group([0, 1]).group_name
     tilelink.install()
     for dtype, group in ((torch.float32, whole), (torch.bfloat16, pair)):
@@ -148,6 +143,7 @@ if __name__ == "__main__":
         check_compiled(rank)
         ours = [row.operator for row in tilelink.report().rows if row.by == "tilelink"]
         assert sorted(ours) == ["fused_all_gather_matmul", "fused_matmul_reduce_scatter"], str(tilelink.report())
-    dist.barrier()
-    dist.destroy_process_group()
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
+
+
+if __name__ == "__main__":
+    two_processes.run(main)

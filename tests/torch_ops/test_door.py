@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +11,9 @@ import torch
 from torch.distributed import _symmetric_memory  # which declares the operators
 
 import tilelink
+from tests.two_processes import assert_both_end_well
 from tilelink import nn
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("symm_mem::fused_all_gather_matmul", "symm_mem::fused_matmul_reduce_scatter")
 assert _symmetric_memory
 
@@ -120,7 +117,4 @@ def test_torch_without_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-    ranks = [sys.executable, "-m", "tests.torch_ops.door_ranks", str(tmp_path)]
-    ended = subprocess.run(ranks, cwd=ROOT, env=environment, timeout=110, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    assert_both_end_well("tests.torch_ops.door_ranks", tmp_path)

@@ -31,7 +31,6 @@ VIEWS = {
 }
 TURNS = {aten.permute.default, aten.t.default, aten.transpose.int}
 SPLITS = {aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default}
-PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default}
 SCALED = {aten._scaled_mm.default}
 FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, cast, get_args
 
 from tilelink.errors import Loc
-from tilelink.ir.formula import Binary, Const, Formula, Sym
+from tilelink.ir.formula import Binary, Const, Sym
 from tilelink.ir.lowered import Lowered, Op
 
 Json: TypeAlias = Any
@@ -30,22 +28,6 @@ def certificate(lowered: Lowered) -> str:
     return _text({HEAD: VERSION, **_json(lowered)}) + "\n"
 
 
-def lowered_of(text: str) -> Lowered:
-    """The lowered plan of a certificate.
-
-    Raises:
-        ValueError: it is none, or one of another version.
-    """
-    try:
-        found: dict[str, Json] = json.loads(text)
-        if found.pop(HEAD, None) != VERSION:
-            raise ValueError(f"no certificate of version {VERSION}")
-        return _read(found, Lowered)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no certificate of version {VERSION}: {error!r}") from error
-
-
-# ------------------------------------------------------------------------------------------------------------- writing
 def _json(value: Any) -> Json:
     if isinstance(value, Const):
         return ["str", value.value] if isinstance(value.value, str) else value.value
@@ -86,43 +68,3 @@ def _parts(value: Json) -> list[Json]:
 def _deep(value: Json) -> bool:
     """Whether it is an object, or a list of some."""
     return isinstance(value, dict) or any(isinstance(v, dict) for v in _parts(value))
-
-
-# ------------------------------------------------------------------------------------------------------------- reading
-def _formula(value: Json) -> Formula:
-    if isinstance(value, int):
-        return Const(value)
-    if isinstance(value, str):
-        return Sym(value)
-    if value[0] == "str":
-        return Const(value[1])
-    op, left, right = cast("list[Json]", value)
-    return Binary(op, _formula(left), _formula(right))
-
-
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return {name: hint for name, hint in get_type_hints(kind).items() if name not in _LEFT_OUT}
-
-
-def _read(value: Json, hint: Any) -> Any:
-    """What stands where something of this type is annotated."""
-    arguments = get_args(hint)
-    if value is None:
-        return None
-    if get_origin(hint) in (Union, UnionType):
-        if Const in arguments:
-            return _formula(value)
-        if set(_OPS.values()) <= set(arguments):
-            return _read(value, _OPS[value["op"]])
-        (hint,) = (a for a in arguments if a is not NoneType)
-        return _read(value, hint)
-    if get_origin(hint) is tuple:
-        each = (arguments[0],) * len(value) if arguments[-1] is Ellipsis else arguments
-        return tuple(_read(v, of) for v, of in zip(value, each, strict=True))
-    if hint is Loc:
-        return Loc(*value)
-    if not is_dataclass(hint):
-        return value
-    kind, given = cast("type[Any]", hint), cast("dict[str, Json]", value)
-    return kind(**{n: _read(v, _hints(kind)[n]) for n, v in given.items() if n != "op"})

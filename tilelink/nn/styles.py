@@ -5,6 +5,7 @@ Parameters become DTensors and keep their names, as by torch's own styles; a mod
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Self, TypeGuard
@@ -58,7 +59,7 @@ class Split:
         return found.to_local() if self.local else found
 
 
-class SplitLinear(nn.Linear):
+class SplitLinear(nn.Linear, ABC):
     """A `torch.nn.Linear` of which each rank has a part."""
 
     split: Split
@@ -70,8 +71,9 @@ class SplitLinear(nn.Linear):
             error.add_note(f"in module {self.split.name!r}; split the model anew if its group of ranks was destroyed")
             raise
 
+    @abstractmethod
     def product(self, input: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        """Of the rank's part of the weight, as the style says."""
 
 
 class ColumnLinear(SplitLinear):
